@@ -1,0 +1,199 @@
+"""The operator without Spark: an iterator over the results of a function's calls over an iterable."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from pillarbox.aio.job import CLOSE, Job
+from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.aio.operator import OperatorStatistics
+from pillarbox.aio.options import DEFAULT_CAPACITY, Options, check_function
+from pillarbox.aio.resource import enter_function
+from pillarbox.aio.retry import Retry
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+READ_AHEAD = 256
+"""Items read from an iterable before there is room for them."""
+
+_numbers = itertools.count(1)
+
+
+class _Run:
+    """The threads of one iteration, apart from the iterator, so that dropping the iterator ends them."""
+
+    def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: Options) -> None:
+        self._thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
+        self._resources = AsyncExitStack()
+        self.job: Job | None = None
+        try:
+            entered = self._thread.submit(enter_function(fn, self._resources)).result()
+            self.job = Job(entered, options, rows, loop_thread=self._thread, read_ahead_items=READ_AHEAD)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self.job is not None and not self.job.close():
+            # A call blocks the loop: nothing more can be run on it, and its thread is a daemon.
+            self._thread.close(0.0)
+            return
+        closing = self._thread.submit(self._resources.aclose())
+        try:
+            closing.result(CLOSE)
+        finally:
+            self._thread.close(CLOSE)
+
+
+class AsyncMapIterator(Iterator[R], Generic[R]):
+    """The results of `async_map`, an iterator and a context manager. Built only by `async_map`.
+
+    1. Nothing runs before the first `next`.
+    2. `close`, the end of a `with` block, the end of the results, an error, and dropping the iterator
+       cancel the calls in flight and end its threads.
+    3. One thread at a time may use it.
+    """
+
+    def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: Options) -> None:
+        self._start: tuple[Callable[[Any], Any], Iterable[Any], Options] | None = (fn, rows, options)
+        self._run: _Run | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._chunk: Iterator[tuple[Any, R]] = iter(())
+        self._last: OperatorStatistics | None = None
+
+    def __iter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        for _, result in self._chunk:
+            return result
+        try:
+            chunk = self._take()
+        except BaseException:
+            self.close()
+            raise
+        if chunk is None:
+            self.close()
+            raise StopIteration
+        self._chunk = iter(chunk)
+        return next(self._chunk)[1]
+
+    def _take(self) -> list[tuple[Any, R]] | None:
+        if self._run is None:
+            if self._start is None:
+                return None
+            start, self._start = self._start, None
+            self._run = _Run(*start)
+            self._finalizer = weakref.finalize(self, self._run.close)
+        assert self._run.job is not None
+        return self._run.job.take()
+
+    def close(self) -> None:
+        """Cancel the calls in flight and end the threads; results not taken are dropped. Idempotent."""
+        self._start = None
+        self._chunk = iter(())
+        if self._run is not None:
+            self._last = self.statistics()
+            run, self._run = self._run, None
+            assert self._finalizer is not None
+            self._finalizer.detach()
+            run.close()
+
+    def statistics(self) -> OperatorStatistics | None:
+        """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first `next`."""
+        if self._run is not None and self._run.job is not None:
+            return self._run.job.statistics() or self._last
+        return self._last
+
+    def __enter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@overload
+def async_map(
+    fn: Callable[[T], AsyncIterator[R]],
+    iterable: Iterable[T],
+    *,
+    ordered: bool = ...,
+    capacity: int = ...,
+    reorder: int | None = ...,
+    timeout: float | None = ...,
+    attempt_timeout: float | None = ...,
+    retry: Retry | None = ...,
+    errors: str = ...,
+) -> AsyncMapIterator[list[R]]: ...
+@overload
+def async_map(
+    fn: Callable[[T], Awaitable[R]],
+    iterable: Iterable[T],
+    *,
+    ordered: bool = ...,
+    capacity: int = ...,
+    reorder: int | None = ...,
+    timeout: float | None = ...,
+    attempt_timeout: float | None = ...,
+    retry: Retry | None = ...,
+    errors: str = ...,
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    fn: Callable[[T], R],
+    iterable: Iterable[T],
+    *,
+    ordered: bool = ...,
+    capacity: int = ...,
+    reorder: int | None = ...,
+    timeout: float | None = ...,
+    attempt_timeout: float | None = ...,
+    retry: Retry | None = ...,
+    errors: str = ...,
+) -> AsyncMapIterator[R]: ...
+def async_map(
+    fn: Callable[[Any], Any],
+    iterable: Iterable[Any],
+    *,
+    ordered: bool = True,
+    capacity: int = DEFAULT_CAPACITY,
+    reorder: int | None = None,
+    timeout: float | None = None,
+    attempt_timeout: float | None = None,
+    retry: Retry | None = None,
+    errors: str = "fail",
+) -> AsyncMapIterator[Any]:
+    """Call `fn` with each item of `iterable`, many at a time, and iterate over the results.
+
+    fn: an async function; a plain function, which runs in threads; or an object with either as its
+        `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
+        around all calls. An async generator gives the list of what it yields.
+    iterable: collections are read in place, anything else in a thread of its own, at most 256 items ahead.
+    ordered: results in the order of the items; otherwise as they finish.
+    capacity: calls in flight at a time.
+    reorder: items read whose results have not been given out, at most; default 8 x capacity.
+    timeout: seconds over all attempts of an item, from the start of its first.
+    attempt_timeout: seconds for one attempt.
+    retry: a `Retry`; default is one attempt.
+    errors: "fail" raises `CallFailed` (or `CallTimeout`) with the first item that fails for good, and
+        cancels the others; "null" gives None for such items.
+
+    Calls run on an event loop in a thread of their own, in a copy of the caller's context
+    (`contextvars`). May be called in any thread, also in one with a running event loop, which it
+    blocks while it waits for a result. Raises TypeError or ValueError at once for a bad argument.
+
+    The operator is Flink's async I/O (FLIP-12).
+    """
+    check_function(fn)
+    if not isinstance(iterable, Iterable):
+        raise TypeError(f"iterable={iterable!r}: must be an iterable, not {type(iterable).__name__}")
+    options = Options(ordered, capacity, reorder, timeout, attempt_timeout, retry, errors)
+    return AsyncMapIterator(fn, iterable, options)

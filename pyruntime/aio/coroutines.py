@@ -1,0 +1,203 @@
+"""Runs the calls of an async function: a runner is a task that carries one call after the other.
+
+Confined to the mailbox thread, which is the thread of the event loop.
+
+A task per call would be simpler and costs several microseconds a row more. What a task per call
+gives for free is kept: each call begins in the context of the job (a runner whose call changed its
+context is retired), and what cancels one call cannot reach the next (a runner that was cancelled,
+or whose call ended with something other than an `Exception`, is retired too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pillarbox.aio.call import Call
+    from pillarbox.aio.operator import AsyncOperator
+
+T = TypeVar("T")
+
+log = logging.getLogger("pillarbox")
+
+GRACE = 1.0
+"""Seconds that a cancelled call has to end; then its slot is given to another."""
+
+CALLS_PER_TURN = 128
+"""Calls that may follow one another without the event loop getting its turn."""
+
+
+class _Runner:
+    """A task and the call that it carries now; `call` is None once that call was taken from it."""
+
+    __slots__ = ("abandoned", "call", "task")
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.abandoned = False
+
+
+class CoroutineCalls:
+    """Carries waiting calls of one operator through an async function, `capacity` at a time."""
+
+    def __init__(
+        self,
+        operator: AsyncOperator,
+        fn: Callable[..., Awaitable[Any]],
+        name: str,
+        capacity: int,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._operator = operator
+        self._fn = fn
+        self._name = name
+        self._capacity = capacity
+        self._context = context
+        self._loop = loop
+        self._runners: set[_Runner] = set()
+        self._active = 0
+        self._starting = 0
+        self._streak = 0
+        self._closed = False
+        self.abandoned = 0
+        self.late = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that hold a slot now."""
+        return self._active
+
+    def feed(self) -> None:
+        """Start runners for waiting calls while there are slots."""
+        waiting = self._operator.waiting
+        for _ in range(min(self._capacity - self._active, len(waiting) - self._starting)):
+            runner = _Runner()
+            self._runners.add(runner)
+            self._active += 1
+            self._starting += 1
+            runner.task = self._context.run(self._loop.create_task, self._carry(runner))
+
+    def turn(self) -> None:
+        """Note that the event loop had its turn."""
+        self._streak = 0
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from its runner and cancel what runs of it; what it still brings is ignored."""
+        runner = call.runner
+        call.runner = None
+        runner.call = None
+        runner.task.cancel()
+        self._loop.call_later(GRACE, self._abandon, runner)
+
+    async def close(self) -> None:
+        """Cancel all calls and wait for them, for `GRACE` seconds at most."""
+        self._closed = True
+        tasks = []
+        for runner in list(self._runners):
+            if runner.call is not None:
+                runner.call.runner = None
+                runner.call = None
+            if runner.task is not None:
+                runner.task.cancel()
+                tasks.append(runner.task)
+        if not tasks:
+            return
+        _, pending = await asyncio.wait(tasks, timeout=GRACE)
+        for task in pending:
+            self._disown(task)
+
+    async def _carry(self, runner: _Runner) -> None:
+        operator = self._operator
+        waiting = operator.waiting
+        fn = self._fn
+        context = self._context
+        self._starting -= 1
+        try:
+            while waiting and not self._closed:
+                call = waiting.popleft()
+                runner.call = call
+                call.runner = runner
+                operator.begin(call)
+                try:
+                    result = await fn(call.row)
+                    if hasattr(type(result), "__aiter__"):
+                        result = await _gather(result)
+                except BaseException as error:
+                    if self._loop.is_closed():
+                        # The task is being collected after its loop; nobody waits for the call.
+                        raise
+                    if runner.call is not call:
+                        self._count_late(error)
+                        return
+                    runner.call = call.runner = None
+                    operator.failed(call, error)
+                    if not isinstance(error, Exception):
+                        return
+                else:
+                    if runner.call is not call:
+                        self._count_late(None)
+                        return
+                    runner.call = call.runner = None
+                    operator.succeeded(call, result)
+                # Equal in constant time unless the call has set a context variable.
+                if contextvars.copy_context() != context or _cancel_requested(runner.task):
+                    return
+                self._streak += 1
+                if self._streak >= CALLS_PER_TURN:
+                    self._streak = 0
+                    await asyncio.sleep(0)
+        except Exception as error:
+            operator.fail(error)
+        finally:
+            self._runners.discard(runner)
+            if not runner.abandoned:
+                self._active -= 1
+            if not self._closed and waiting:
+                self.feed()
+
+    def _count_late(self, error: BaseException | None) -> None:
+        if not isinstance(error, asyncio.CancelledError):
+            self.late += 1
+
+    def _abandon(self, runner: _Runner) -> None:
+        if runner not in self._runners or self._closed:
+            return
+        runner.abandoned = True
+        self._runners.discard(runner)
+        self._active -= 1
+        self.abandoned += 1
+        assert runner.task is not None
+        self._disown(runner.task)
+        self.feed()
+
+    def _disown(self, task: asyncio.Task[None]) -> None:
+        log.warning(
+            "a call of %s did not end within %g s after it was cancelled; it goes on without a slot",
+            self._name,
+            GRACE,
+        )
+        # Otherwise asyncio reports it a second time, without its cause, when the task is collected.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def _cancel_requested(task: asyncio.Task[None] | None) -> bool:
+    return bool(getattr(task, "_must_cancel", False))
+
+
+async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T]:
+    """The list of what the async iterator `call(row)` yields; the iterator is closed in the end."""
+    return await _gather(call(row))
+
+
+async def _gather(results: AsyncIterator[T]) -> list[T]:
+    if hasattr(results, "aclose"):
+        async with aclosing(results):
+            return [result async for result in results]
+    return [result async for result in results]

@@ -1,0 +1,159 @@
+"""One run of the operator, seen from the thread that consumes its results.
+
+Three threads: one reads the input ahead, the loop's thread owns the operator and makes the calls,
+and the caller's takes the results. All methods of `Job` are for the caller's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from pillarbox.aio.errors import CallTimeout
+from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.aio.operator import AsyncOperator, OperatorStatistics
+from pillarbox.aio.options import Options
+from pillarbox.aio.sinks import Chunk, HandoverSink
+from pillarbox.aio.sources import CollectionSource, HandoverSource, read_ahead
+from pillarbox.kernel import Handover, HandoverClosedError
+
+STALL = 5.0
+"""Seconds by which a deadline may be missed before the event loop counts as blocked."""
+
+CLOSE = 5.0
+"""Seconds that ending a job early may take before its threads are left to themselves."""
+
+_numbers = itertools.count(1)
+
+
+class Job:
+    """Runs `fn` over `rows` on a loop thread.
+
+    rows: a collection, which is read on the loop's thread, or any iterable, which is read ahead in a
+        thread of its own, by at most `read_ahead_items` items or `read_ahead_bytes` as `weigh` gives them.
+    unpack: turns items of a read-ahead iterable into rows.
+    loop_thread: the thread to run on; it outlives the job.
+    chunk_rows, linger: see `HandoverSink`. spread, failed: see `AsyncOperator`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        options: Options,
+        rows: Iterable[Any],
+        *,
+        loop_thread: LoopThread,
+        unpack: Callable[[Iterable[Any]], Iterator[Any]] = iter,
+        read_ahead_items: int,
+        read_ahead_bytes: int | None = None,
+        weigh: Callable[[Any], int] | None = None,
+        chunk_rows: int = 1,
+        linger: float = 0.0,
+        spread: bool = False,
+        failed: Any = None,
+    ) -> None:
+        self._loop_thread = loop_thread
+        self._options = options
+        self._outbox = Handover(2**31 - 1, max(2 * chunk_rows, options.window))
+        self._inbox: Handover | None = None
+        self._reader: threading.Thread | None = None
+        self._operator: AsyncOperator | None = None
+        self._ended = threading.Event()
+        context = contextvars.copy_context()
+        source: CollectionSource | HandoverSource
+        if isinstance(rows, Collection):
+            source = CollectionSource(rows)
+        else:
+            self._inbox = Handover(read_ahead_items, read_ahead_bytes)
+            source = HandoverSource(self._inbox, unpack)
+            self._reader = threading.Thread(
+                target=context.copy().run,
+                args=(read_ahead, rows, self._inbox, weigh),
+                name=f"pillarbox-read-{next(_numbers)}",
+                daemon=True,
+            )
+            self._reader.start()
+        self._make_sink = partial(
+            HandoverSink, self._outbox, loop_thread.loop, rows=chunk_rows, linger=linger
+        )
+        self._make_operator = partial(
+            AsyncOperator,
+            fn,
+            options,
+            source,
+            loop=loop_thread.loop,
+            context=context,
+            spread=spread,
+            failed=failed,
+        )
+        loop_thread.submit(self._run())
+
+    def take(self) -> Chunk | None:
+        """The next results, as (call, result) pairs, waiting for them; None at the end.
+
+        Raises what the job failed with, and `CallTimeout` when the event loop is blocked by a call
+        that does not give it back.
+        """
+        while True:
+            try:
+                chunk = self._outbox.take(1.0)
+            except HandoverClosedError:
+                return None
+            if chunk is not None:
+                return chunk  # type: ignore[no-any-return]
+            self._check_stall()
+
+    def close(self) -> bool:
+        """Stop what still runs, drop what was not taken, and wait for the job's threads.
+
+        Returns False if they have not ended after `CLOSE` seconds. Idempotent.
+        """
+        self._outbox.close()
+        if self._inbox is not None:
+            self._inbox.close()
+        self._loop_thread.call(self._stop)
+        ended = self._ended.wait(CLOSE)
+        if self._reader is not None:
+            self._reader.join(CLOSE)
+            ended = ended and not self._reader.is_alive()
+        return ended
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the job runs on."""
+        return self._loop_thread.loop
+
+    def statistics(self) -> OperatorStatistics | None:
+        """Counts of the operator so far; None before it has begun."""
+        return None if self._operator is None else self._operator.statistics()
+
+    async def _run(self) -> None:
+        try:
+            self._operator = operator = self._make_operator(self._make_sink())
+            operator.start()
+            await operator.ended
+        except BaseException as error:
+            self._outbox.fail(error)
+            raise
+        finally:
+            self._ended.set()
+
+    def _stop(self) -> None:
+        if self._operator is not None:
+            self._operator.stop()
+
+    def _check_stall(self) -> None:
+        operator = self._operator
+        if operator is None or operator.overdue(self._loop_thread.loop.time()) < STALL:
+            return
+        limit = "timeout" if self._options.timeout is not None else "attempt_timeout"
+        seconds = getattr(self._options, limit)
+        raise CallTimeout(limit, seconds, 1) from RuntimeError(
+            f"the event loop has not had its turn for {STALL:g} s after the time-out: "
+            f"an async function blocks it here:\n{self._loop_thread.stack()}"
+        )

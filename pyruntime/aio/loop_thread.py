@@ -1,0 +1,65 @@
+"""A thread that runs an asyncio event loop, for jobs whose caller blocks. Thread-safe."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a daemon thread; it runs until `close`.
+
+    A daemon, because a function that blocks the loop for ever must not keep the process from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `coroutine` on the loop. Any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def call(self, fn: Callable[[], Any]) -> None:
+        """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
+        try:
+            self.loop.call_soon_threadsafe(fn)
+        except RuntimeError:
+            return
+
+    def stack(self) -> str:
+        """Where the thread is now, as a traceback. Any thread."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
+
+    def close(self, timeout: float) -> bool:
+        """End the loop and its thread; False if the thread has not ended after `timeout` seconds."""
+        self.call(self.loop.stop)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                # One turn is enough for what ends when it is cancelled; the rest was reported already.
+                loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
+                for task in tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            loop.close()

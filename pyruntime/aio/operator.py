@@ -1,0 +1,392 @@
+"""The async operator: admits rows, has their calls made within limits, emits results in the order asked for.
+
+Everything here is confined to the mailbox thread, which is the thread of the job's event loop.
+What runs the calls is apart (`coroutines`, `threads`), as is where rows come from (`sources`) and
+where results go (`sinks`).
+
+The operator is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox (FLINK-12477), with two changes:
+the window of rows that wait for order is larger than the number of calls in flight, since with a
+window as large as the capacity one slow call idles every other slot; and a retry that waits holds
+no slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from pillarbox.aio.call import Call
+from pillarbox.aio.coroutines import CoroutineCalls, collect
+from pillarbox.aio.deadlines import Deadlines
+from pillarbox.aio.errors import CallFailed, CallTimeout, shorten
+from pillarbox.aio.options import Options
+from pillarbox.aio.threads import ThreadCalls
+from pillarbox.kernel import Mail, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
+
+
+class Source(Protocol):
+    """Where rows come from."""
+
+    def poll(self) -> Iterator[Any] | None:
+        """The next rows, or None when none are there now; raises what the input failed with."""
+
+    @property
+    def ended(self) -> bool:
+        """True once no more rows can come."""
+
+    def arm(self, wake: Callable[[], None]) -> bool:
+        """Have `wake` called once, from any thread, when `poll` is worth another call; False if it is now."""
+
+    def close(self) -> None:
+        """The rows that are left will not be asked for."""
+
+
+class Sink(Protocol):
+    """Where results go."""
+
+    def emit(self, results: list[tuple[Call, Any]]) -> None:
+        """Take results, in the order of emission."""
+
+    def arm(self, wake: Callable[[], None]) -> bool:
+        """Have `wake` called once, from any thread, when there is room; False if there is now."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more results may be emitted now."""
+
+    def finish(self) -> None:
+        """No more results come."""
+
+    def fail(self, error: BaseException) -> None:
+        """No more results come, because of `error`."""
+
+
+class OperatorStatistics(NamedTuple):
+    """What one operator has done so far; a snapshot that does not change."""
+
+    rows_in: int
+    """Rows admitted."""
+    results: int
+    """Rows whose results were emitted."""
+    in_flight: int
+    """Calls that hold a slot now."""
+    waiting: int
+    """Rows that wait for a slot or for their retry now."""
+    calls: int
+    """Attempts begun."""
+    retries: int
+    """Attempts that failed and were followed by another."""
+    errors: int
+    """Rows that failed for good, time-outs included."""
+    timeouts: int
+    """Attempts and rows that met a limit of time."""
+    late: int
+    """Outcomes that came after their call's time-out and were ignored."""
+    abandoned: int
+    """Calls that did not end when they were cancelled."""
+
+
+def _call_of(fn: Callable[..., Any]) -> Any:
+    # Looked up on the type, as a call does.
+    return inspect.getattr_static(type(fn), "__call__", None)
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether `fn`, or the `__call__` of its type, is an async function: its calls run on the event loop."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(_call_of(fn))
+
+
+def is_async_generator(fn: Callable[..., Any]) -> bool:
+    """Whether `fn`, or the `__call__` of its type, is an async generator function."""
+    return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(_call_of(fn))
+
+
+class AsyncOperator:
+    """Carries the rows of a source through `fn` into a sink. Confined to the thread of `loop`.
+
+    context: what each call's context is a copy of. spread: a row is a tuple of arguments.
+    failed: the result of a row that failed, where errors are null.
+
+    `ended` is a future of the loop that is done when the operator has stopped, whatever the reason;
+    the reason itself goes to the sink.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        options: Options,
+        source: Source,
+        sink: Sink,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        spread: bool = False,
+        failed: Any = None,
+    ) -> None:
+        self._options = options
+        self._source = source
+        self._sink = sink
+        self._loop = loop
+        self._retry = options.retry
+        self._queue = (OrderedQueue if options.ordered else UnorderedQueue)(options.window)
+        self._mailbox = TaskMailbox()
+        self._processor = MailboxProcessor(self._process_input, self._mailbox)
+        self._driver = GuestDriver(self._processor, loop, self._processor_ended)
+        self._emit_mail = Mail(self._emit, description="emit results")
+        self._emit_asked = False
+        self._rows: Iterator[Any] | None = None
+        self._no_room: Suspension | None = None
+        self._pausing: set[Call] = set()
+        self.waiting: deque[Call] = deque()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._stopping = False
+        self._rows_in = self._results = self._attempts = self._retries = self._errors = self._timeouts = 0
+
+        self._failed = failed
+        self._calls: CoroutineCalls | ThreadCalls
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        call = (lambda row: fn(*row)) if spread else fn
+        if is_async_generator(fn):
+            self._calls = CoroutineCalls(self, partial(collect, call), name, options.capacity, context, loop)
+        elif is_async(fn):
+            self._calls = CoroutineCalls(self, call, name, options.capacity, context, loop)
+        else:
+            self._calls = ThreadCalls(self, call, name, options.capacity, context, loop, self._mailbox)
+        self._timeouts_of_calls = (
+            None if options.timeout is None else Deadlines[Call](loop, options.timeout, self._timed_out)
+        )
+        self._timeouts_of_attempts = (
+            None
+            if options.attempt_timeout is None
+            else Deadlines[Call](loop, options.attempt_timeout, self._attempt_timed_out)
+        )
+
+    # -- life cycle ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read the source."""
+        self._driver.start()
+
+    def stop(self) -> None:
+        """Stop without a result: cancel the calls and drop what is not emitted. Idempotent."""
+        self._mailbox.check_is_mailbox_thread()
+        self._stop(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop because of `error`, which goes to the sink. The first one counts."""
+        self._mailbox.check_is_mailbox_thread()
+        self._stop(error)
+
+    def statistics(self) -> OperatorStatistics:
+        """Counts so far. Any thread; the counts are those of one moment on the mailbox thread only there."""
+        return OperatorStatistics(
+            self._rows_in,
+            self._results,
+            self._calls.in_flight,
+            len(self.waiting) + len(self._pausing),
+            self._attempts,
+            self._retries,
+            self._errors,
+            self._timeouts,
+            self._calls.late,
+            self._calls.abandoned,
+        )
+
+    def overdue(self, now: float) -> float:
+        """Seconds by which the event loop is late with its oldest deadline. Any thread, as an estimate."""
+        late = 0.0
+        for deadlines in (self._timeouts_of_calls, self._timeouts_of_attempts):
+            oldest = None if deadlines is None else deadlines.oldest()
+            if oldest is not None:
+                late = max(late, now - oldest)
+        return late
+
+    # -- input: the default action ------------------------------------------------------------
+
+    def _process_input(self, controller: Controller) -> None:
+        self._calls.turn()
+        room = self._queue.capacity - len(self._queue)
+        if self._rows is None:
+            rows = self._source.poll()
+            if rows is None:
+                self._await_input(controller)
+                return
+            self._rows = rows
+        put = self._queue.put
+        append = self.waiting.append
+        admitted = 0
+        for row in islice(self._rows, room):
+            call = Call(row)
+            call.handle = put(call)
+            append(call)
+            admitted += 1
+        self._rows_in += admitted
+        if admitted < room:
+            self._rows = None
+        else:
+            self._no_room = controller.suspend_default_action()
+        self._calls.feed()
+
+    def _await_input(self, controller: Controller) -> None:
+        if not self._source.ended:
+            suspension = controller.suspend_default_action()
+            if not self._source.arm(suspension.resume):
+                suspension.resume()
+        elif len(self._queue) == 0:
+            controller.all_actions_completed()
+        else:
+            # Everything in flight is waited for, at its own times; the emission that takes out the
+            # last entry resumes the default action, which then ends the loop.
+            self._no_room = controller.suspend_default_action()
+
+    # -- calls: what the runners say ----------------------------------------------------------
+
+    def begin(self, call: Call) -> None:
+        """An attempt of `call` begins now."""
+        call.attempt += 1
+        self._attempts += 1
+        if self._timeouts_of_attempts is not None:
+            self._timeouts_of_attempts.arm(call)
+        if call.attempt > 1:
+            call.handle = self._queue.renew(call.handle)
+        elif self._timeouts_of_calls is not None:
+            self._timeouts_of_calls.arm(call)
+
+    def succeeded(self, call: Call, result: Any) -> None:
+        """The attempt of `call` that runs ended with `result`."""
+        if self._timeouts_of_attempts is not None:
+            self._timeouts_of_attempts.cancel(call)
+        self._finish(call, result)
+
+    def failed(self, call: Call, error: BaseException) -> None:
+        """The attempt of `call` that runs ended with `error`."""
+        if self._timeouts_of_attempts is not None:
+            self._timeouts_of_attempts.cancel(call)
+        retry = self._retry
+        if retry is not None and retry.applies(call.attempt, error) and not self._stopping:
+            self._retries += 1
+            self._pausing.add(call)
+            call.pause = self._loop.call_later(retry.pause(call.attempt), self._pause_over, call)
+        else:
+            self._fail_call(call, error)
+
+    def _fail_call(self, call: Call, error: BaseException) -> None:
+        self._errors += 1
+        if self._options.errors == "null":
+            self._finish(call, self._failed)
+            return
+        row = shorten(call.row)
+        if isinstance(error, CallTimeout):
+            self._stop(CallTimeout(error.limit, error.seconds, error.attempts, row))
+        else:
+            self._stop(CallFailed(call.attempt, error, row))
+
+    def _finish(self, call: Call, result: Any) -> None:
+        if self._timeouts_of_calls is not None:
+            self._timeouts_of_calls.cancel(call)
+        self._queue.complete(call.handle, result)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
+
+    # -- timers -------------------------------------------------------------------------------
+
+    def _pause_over(self, call: Call) -> None:
+        call.pause = None
+        self._pausing.discard(call)
+        # Before the rows that have not been tried: in order, they would wait for this one anyway.
+        self.waiting.appendleft(call)
+        self._calls.feed()
+
+    def _attempt_timed_out(self, call: Call) -> None:
+        self._timeouts += 1
+        self._calls.revoke(call)
+        self.failed(call, CallTimeout("attempt_timeout", self._timeouts_of_attempts.seconds, call.attempt))  # type: ignore[union-attr]
+
+    def _timed_out(self, call: Call) -> None:
+        self._timeouts += 1
+        if self._timeouts_of_attempts is not None:
+            self._timeouts_of_attempts.cancel(call)
+        if call.runner is not None:
+            self._calls.revoke(call)
+        elif call.pause is not None:
+            call.pause.cancel()
+            call.pause = None
+            self._pausing.discard(call)
+        else:
+            self.waiting.remove(call)
+        self._fail_call(call, CallTimeout("timeout", self._timeouts_of_calls.seconds, call.attempt))  # type: ignore[union-attr]
+
+    # -- output -------------------------------------------------------------------------------
+
+    def _ask_to_emit(self) -> None:
+        if not self._stopping:
+            self._emit_asked = True
+            self._mailbox.put(self._emit_mail)
+
+    def _emit(self) -> None:
+        self._emit_asked = False
+        if not self._sink.has_room:
+            self._emit_asked = True
+            if self._sink.arm(self._room_in_sink):
+                return
+            self._emit_asked = False
+        results = self._queue.emit_many()
+        self._results += len(results)
+        self._sink.emit(results)
+        if self._no_room is not None:
+            self._no_room.resume()
+            self._no_room = None
+
+    def _room_in_sink(self) -> None:
+        # Called by the thread that made room, once per arming; the flag has kept the mail out of
+        # the mailbox since.
+        self._mailbox.try_put(self._emit_mail)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _processor_ended(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._stop(error)
+        elif not self._stopping:
+            self._stopping = True
+            self._close()
+            self._loop.create_task(self._closed(self._sink.finish))
+
+    def _stop(self, error: BaseException | None) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        self._processor.all_actions_completed()
+        self._close()
+        self._loop.create_task(
+            self._closed(lambda: self._sink.finish() if error is None else self._sink.fail(error))
+        )
+
+    def _close(self) -> None:
+        self._source.close()
+        self.waiting.clear()
+        for call in self._pausing:
+            if call.pause is not None:
+                call.pause.cancel()
+        self._pausing.clear()
+        for deadlines in (self._timeouts_of_calls, self._timeouts_of_attempts):
+            if deadlines is not None:
+                deadlines.close()
+        self._queue.close()
+
+    async def _closed(self, tell_sink: Callable[[], None]) -> None:
+        try:
+            await self._calls.close()
+            self._processor.prepare_close()
+            self._processor.close()
+        finally:
+            tell_sink()
+            if not self.ended.done():
+                self.ended.set_result(None)

@@ -1,0 +1,95 @@
+"""Where the operator's results go: to the consuming thread, by way of a handover, in chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pillarbox.aio.call import Call
+from pillarbox.kernel import Handover
+
+Chunk = list[tuple[Call, Any]]
+
+
+class HandoverSink:
+    """Hands results over in chunks: when `rows` of them are there, or `linger` seconds after the first.
+
+    With `linger` 0 each emission is handed over as it is. The handover counts rows as its bytes.
+    Confined to the mailbox thread.
+    """
+
+    __slots__ = ("_chunk", "_ending", "_handover", "_linger", "_loop", "_rows", "_timer")
+
+    def __init__(
+        self, handover: Handover, loop: asyncio.AbstractEventLoop, *, rows: int = 1, linger: float = 0.0
+    ) -> None:
+        self._handover = handover
+        self._loop = loop
+        self._rows = rows
+        self._linger = linger
+        self._chunk: Chunk = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: Callable[[], None] | None = None
+
+    def emit(self, results: Chunk) -> None:
+        """Take results; they reach the other side at once or after the linger time."""
+        if not self._chunk:
+            self._chunk = results
+        else:
+            self._chunk.extend(results)
+        if not self._linger or len(self._chunk) >= self._rows:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._linger, self._linger_over)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a chunk that is full has found its place."""
+        return len(self._chunk) < self._rows or self._flush()
+
+    def arm(self, wake: Callable[[], None]) -> bool:
+        """Have `wake` called, from the consuming thread, when the handover has room again."""
+        return self._handover.arm_wakeup_producer(wake, len(self._chunk))
+
+    def finish(self) -> None:
+        """Hand over what is left, then the end, waiting for room without blocking."""
+        self._end(self._handover.finish)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand over what is left, then `error`, waiting for room without blocking."""
+        self._end(lambda: self._handover.fail(error))
+
+    def _flush(self) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        chunk = self._chunk
+        # This end of the handover has not ended it yet, so if it has ended, the consumer has left.
+        if not chunk or self._handover.try_put(chunk, len(chunk)) or self._handover.ended:
+            self._chunk = []
+            return True
+        return False
+
+    def _linger_over(self) -> None:
+        self._timer = None
+        self._flush()
+
+    def _end(self, tell: Callable[[], None]) -> None:
+        self._ending = tell
+        self._try_end()
+
+    def _try_end(self) -> None:
+        while not self._flush():
+            if self._handover.arm_wakeup_producer(self._wake_to_end, len(self._chunk)):
+                return
+        if self._ending is not None:
+            ending, self._ending = self._ending, None
+            ending()
+
+    def _wake_to_end(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._try_end)
+        except RuntimeError:
+            # The loop has been closed, so nobody waits for the results any more.
+            return

@@ -1,0 +1,164 @@
+"""Runs the calls of a blocking function in threads of their own, under the limits of the operator.
+
+`run` of a thread is the thread's; all else is confined to the mailbox thread, which the outcomes
+reach as mail. The threads are daemons: a call that never returns must not hold the process, and no
+thread can be ended from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+
+if TYPE_CHECKING:
+    from pillarbox.aio.call import Call
+    from pillarbox.aio.operator import AsyncOperator
+
+log = logging.getLogger("pillarbox")
+
+GRACE = 1.0
+"""Seconds that a call has to return after its time-out; then its slot is given to another."""
+
+
+class _Attempt:
+    """One attempt in a thread; `call` is None once the attempt was revoked or has finished."""
+
+    __slots__ = ("abandoned", "call", "finished", "row")
+
+    def __init__(self, call: Call) -> None:
+        self.call: Call | None = call
+        self.row = call.row
+        self.finished = False
+        self.abandoned = False
+
+
+class ThreadCalls:
+    """Carries waiting calls of one operator through a blocking function, `capacity` at a time."""
+
+    def __init__(
+        self,
+        operator: AsyncOperator,
+        fn: Callable[..., Any],
+        name: str,
+        capacity: int,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+        mailbox: TaskMailbox,
+    ) -> None:
+        self._operator = operator
+        self._fn = fn
+        self._name = name
+        self._capacity = capacity
+        self._context = context
+        self._loop = loop
+        self._mailbox = mailbox
+        self._jobs: SimpleQueue[_Attempt | None] = SimpleQueue()
+        self._threads = 0
+        self._active = 0
+        self._closed = False
+        self.abandoned = 0
+        self.late = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that hold a slot now."""
+        return self._active
+
+    def feed(self) -> None:
+        """Give waiting calls to threads while there are slots."""
+        operator = self._operator
+        waiting = operator.waiting
+        while waiting and self._active < self._capacity and not self._closed:
+            call = waiting.popleft()
+            call.runner = attempt = _Attempt(call)
+            self._active += 1
+            operator.begin(call)
+            if self._threads < self._active:
+                self._threads += 1
+                threading.Thread(
+                    target=self._run, name=f"pillarbox-call-{self._threads}", daemon=True
+                ).start()
+            self._jobs.put(attempt)
+
+    def turn(self) -> None:
+        """Calls in threads never hold up the event loop."""
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from its thread; what it still brings is ignored."""
+        attempt = call.runner
+        call.runner = None
+        attempt.call = None
+        self._loop.call_later(GRACE, self._abandon, attempt)
+
+    async def close(self) -> None:
+        """Let the threads end after the call that each of them runs."""
+        self._closed = True
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        fn = self._fn
+        while (attempt := self._jobs.get()) is not None:
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                if attempt.call is not None:
+                    result = self._context.copy().run(fn, attempt.row)
+                if isinstance(result, GeneratorType):
+                    result = list(result)
+                elif inspect.isawaitable(result):
+                    if inspect.iscoroutine(result):
+                        result.close()
+                    raise TypeError(
+                        f"{self._name} is a plain function and returned an awaitable: "
+                        "make it `async def`, so that it runs on the event loop"
+                    )
+            except BaseException as caught:
+                error = caught
+            try:
+                self._mailbox.put(Mail(self._done, attempt, result, error))
+            except MailboxClosedError:
+                return
+            if attempt.abandoned:
+                return
+            # Nothing of a finished call stays referenced while the thread waits for the next.
+            del attempt, result, error
+        # The one mark of the end goes round, so that it reaches every thread, counted or abandoned.
+        self._jobs.put(None)
+
+    def _done(self, attempt: _Attempt, result: Any, error: BaseException | None) -> None:
+        attempt.finished = True
+        if not attempt.abandoned:
+            self._active -= 1
+        call = attempt.call
+        if call is None:
+            self.late += 1
+        else:
+            call.runner = attempt.call = None
+            if error is None:
+                self._operator.succeeded(call, result)
+            else:
+                self._operator.failed(call, error)
+        self.feed()
+
+    def _abandon(self, attempt: _Attempt) -> None:
+        if attempt.finished or self._closed:
+            return
+        attempt.abandoned = True
+        self._active -= 1
+        self._threads -= 1
+        self.abandoned += 1
+        log.warning(
+            "a call of %s did not return within %g s after its time-out; its thread goes on without a slot",
+            self._name,
+            GRACE,
+        )
+        self.feed()

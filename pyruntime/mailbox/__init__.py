@@ -1,0 +1,12 @@
+"""The event loop of one task: a mailbox, the loop that empties it, and the ways to reach that loop.
+
+One thread, the mailbox thread, owns all state of a task. Everything else reaches it as mail. The
+model is Flink's (FLINK-12477), carried over to Python.
+"""
+
+from pillarbox.mailbox.default_action import Controller, DefaultAction, Suspension
+from pillarbox.mailbox.executor import MailboxExecutor
+from pillarbox.mailbox.guest import GuestDriver
+from pillarbox.mailbox.processor import MailboxProcessor
+
+__all__ = ["Controller", "DefaultAction", "GuestDriver", "MailboxExecutor", "MailboxProcessor", "Suspension"]

@@ -1,0 +1,28 @@
+"""The user's function on its way from the driver to the workers. On the driver's thread."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from pillarbox.aio.options import check_function
+from pyspark import cloudpickle
+
+
+def check_sendable(fn: Callable[..., Any]) -> str:
+    """Check that `fn` can be called and sent to workers; returns its identity there.
+
+    The identity is that of the pickled function, so the same function shares its resource in a worker.
+    The function itself still goes the way of Spark's own, which also knows broadcast variables.
+    Raises TypeError.
+    """
+    check_function(fn)
+    try:
+        pickled: bytes = cloudpickle.dumps(fn)
+    except Exception as error:
+        raise TypeError(
+            f"fn={fn!r}: cannot be sent to Spark's workers ({type(error).__name__}: {error}); "
+            "open clients and connections in __aenter__ of an object instead"
+        ) from error
+    return hashlib.sha256(pickled).hexdigest()

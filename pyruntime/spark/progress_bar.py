@@ -1,0 +1,57 @@
+"""The live bar of `Progress`, drawn by rich. Imported only where a bar is shown; used by one thread."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from pillarbox.spark.progress import ProgressTotals
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class Bar:
+    """One line: label, bar, rows, calls in flight, rate, retries, errors, time."""
+
+    def __init__(self, label: str, total: int | None, file: TextIO) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[counts]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=file, force_terminal=True),
+            transient=False,
+            expand=True,
+        )
+        self._task = self._progress.add_task(label, total=total, counts="starting")
+        self._rate = 0.0
+        self._last = (0.0, 0)
+        self._progress.start()
+
+    def show(self, totals: ProgressTotals) -> None:
+        """Draw the counts."""
+        seconds, results = self._last
+        passed = totals.seconds - seconds
+        if passed >= 1.0:
+            self._rate = (totals.results - results) / passed
+            self._last = (totals.seconds, totals.results)
+        counts = (
+            f"[cyan]{totals.in_flight:>4} in flight[/] {self._rate:>7,.0f} rows/s "
+            f"[yellow]{totals.retries:,} retries[/] [red]{totals.errors:,} errors[/]"
+        )
+        self._progress.update(self._task, completed=totals.results, counts=counts)
+
+    def close(self, totals: ProgressTotals) -> None:
+        """Draw the last counts, with the mean rate, and leave the line as it is."""
+        self._rate = totals.results / totals.seconds if totals.seconds else 0.0
+        self._last = (totals.seconds, totals.results)
+        self.show(totals)
+        self._progress.stop()

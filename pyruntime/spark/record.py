@@ -1,0 +1,125 @@
+"""The record that a function of `async_map` gets: a view of one row of an Arrow batch.
+
+A column becomes Python objects when a record first asks for it, for a slice of the batch at once;
+columns that the function does not touch never do. Used on the thread of the event loop, or in
+worker threads by blocking functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pillarbox.aio.errors import shorten
+from pillarbox.spark.types import decode_column
+from pyspark.sql import Row
+
+SLICE = 1024
+"""Rows of a batch that are decoded together."""
+
+
+class Columns(dict[str, list[Any]]):
+    """The decoded columns of a slice, by name; a missing one is decoded when it is asked for."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __missing__(self, name: str) -> list[Any]:
+        # Two threads may decode the same column at a time; they store the same values.
+        index = self.batch.schema.get_field_index(name)
+        if index < 0:
+            raise KeyError(f"{name!r}: the columns are {', '.join(self.batch.schema.names)}")
+        values = decode_column(self.batch.column(index))
+        self[name] = values
+        return values
+
+
+class Record:
+    """One input row, by attribute and by name: `record.text`, `record["text"]`, `record[0]`.
+
+    Structs are PySpark `Row`s, maps dicts, timestamps datetimes with a time zone. Does not change.
+    """
+
+    __slots__ = ("_columns", "_index")
+
+    def __init__(self, columns: Columns, index: int) -> None:
+        self._columns = columns
+        self._index = index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._columns[name][self._index]
+        except KeyError as error:
+            raise AttributeError(f"no column {error.args[0]}") from None
+
+    def __getitem__(self, key: str | int) -> Any:
+        if isinstance(key, int):
+            names = self._columns.batch.schema.names
+            try:
+                key = names[key]
+            except IndexError:
+                raise IndexError(f"{key}: the record has {len(names)} columns") from None
+        return self._columns[key][self._index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._columns[name][self._index] for name in self._columns.batch.schema.names)
+
+    def __len__(self) -> int:
+        return len(self._columns.batch.schema.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns.batch.schema.names
+
+    def asDict(self) -> dict[str, Any]:
+        """All columns as a dict. Touches every column."""
+        return {name: self._columns[name][self._index] for name in self._columns.batch.schema.names}
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Record):
+            return self.asDict() == other.asDict()
+        if isinstance(other, tuple):
+            return tuple(self) == tuple(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        columns, index = self._columns, self._index
+        parts = []
+        for position, name in enumerate(columns.batch.schema.names):
+            if name in columns:
+                value = columns[name][index]
+            else:
+                # An error shows one row; the column of its whole slice need not be decoded for that.
+                value = decode_column(columns.batch.column(position).slice(index, 1))[0]
+            parts.append(f"{name}={shorten(value, 80)}")
+        return f"Record({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A record that leaves its batch, by pickle or copy, becomes a Row of its own.
+        return _as_row, tuple(self.asDict().items())
+
+
+def _as_row(*items: tuple[str, Any]) -> Row:
+    return Row(*[name for name, _ in items])(*[value for _, value in items])
+
+
+def records(slices: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+    """The records of batches, in order."""
+    for batch in slices:
+        columns = Columns(batch)
+        for index in range(batch.num_rows):
+            yield Record(columns, index)
+
+
+def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches in slices of at most `SLICE` rows, without copying."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, SLICE):
+            yield batch.slice(start, SLICE)

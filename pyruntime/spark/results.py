@@ -1,0 +1,121 @@
+"""Results of calls as Arrow columns. Pure but for caches of the type converters; any one thread at a time."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pillarbox.aio.errors import shorten
+from pillarbox.kernel import PillarboxError
+from pillarbox.spark.types import arrow_field, encoder, row_reader
+from pyspark.sql import types as T
+
+
+class ResultError(PillarboxError, TypeError):
+    """A function's result that does not fit the schema; says the result, the row and the column."""
+
+
+class _Failed:
+    """The result of a row that failed and whose errors are to be null."""
+
+    def __repr__(self) -> str:
+        return "a failed row"
+
+
+FAILED = _Failed()
+
+
+class RowEncoder:
+    """Makes Arrow columns of the rows that a function gave.
+
+    schema: the columns of a result row. zone: where naive datetimes are.
+    """
+
+    def __init__(self, schema: T.StructType, zone: datetime.tzinfo | None) -> None:
+        self.fields = [arrow_field(field) for field in schema.fields]
+        self._names = schema.names
+        self._encoders = [encoder(field.dataType, zone) for field in schema.fields]
+        self._read = row_reader(schema.names)
+        self._single = len(schema.fields) == 1
+        self._bare = self._single and not isinstance(schema.fields[0].dataType, T.StructType | T.MapType)
+        self._nulls = [None] * len(schema.fields)
+
+    def rows(self, result: Any) -> list[Any]:
+        """The rows of one call's result, each a list of values in column order.
+
+        A list is several rows, or none. None is one null where there is one column, otherwise an error:
+        whether a row without a match is dropped or kept must be said.
+        """
+        if isinstance(result, list):
+            return [self._row(row) for row in result]
+        return [self._row(result)]
+
+    def _row(self, row: Any) -> Any:
+        if row is FAILED:
+            return self._nulls
+        if self._bare:
+            if isinstance(row, tuple | Mapping) or hasattr(row, "__dataclass_fields__"):
+                return self._read(row)
+            return (row,)
+        if row is None:
+            if self._single:
+                return (None,)
+            raise TypeError(
+                f"None is no row of the columns {', '.join(self._names)}: "
+                "return [] for no row, or a row whose values are None"
+            )
+        return self._read(row)
+
+    def arrays(self, rows: list[Any]) -> list[pa.Array]:
+        """Arrow columns of rows as `rows` gave them; raises what Arrow or a converter raises."""
+        arrays = []
+        for position, (field, convert) in enumerate(zip(self.fields, self._encoders, strict=True)):
+            values = [row[position] for row in rows]
+            if convert is not None:
+                values = [convert(value) for value in values]
+            array = pa.array(values, type=field.type)
+            if not field.nullable and array.null_count:
+                raise ValueError(f"column {field.name}: null, but the schema says NOT NULL")
+            arrays.append(array)
+        return arrays
+
+    def encode(self, inputs: list[Any], results: list[Any]) -> tuple[list[pa.Array], list[int] | None]:
+        """Arrow columns of calls' results, and how many rows each result gave (None for one each).
+
+        inputs: the input row of each result, for errors. Raises `ResultError`.
+        """
+        try:
+            per_result = [self.rows(result) for result in results]
+            rows = [row for some in per_result for row in some]
+            arrays = self.arrays(rows)
+        except (TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
+            raise self._explain(inputs, results) or error from None
+        if all(len(some) == 1 for some in per_result):
+            return arrays, None
+        return arrays, [len(some) for some in per_result]
+
+    def _explain(self, inputs: list[Any], results: list[Any]) -> ResultError | None:
+        # Columns are converted whole, so which row was at fault is looked for only once one was.
+        for row, result in zip(inputs, results, strict=True):
+            try:
+                self.arrays(self.rows(result))
+            except (TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
+                columns = ", ".join(f"{field.name} {field.type}" for field in self.fields)
+                return ResultError(
+                    f"result {shorten(result)} of row {shorten(row)} does not fit the schema "
+                    f"({columns}): {error}"
+                )
+        return None
+
+
+class ValueEncoder(RowEncoder):
+    """Makes one Arrow column of results that are one value each, whatever their form."""
+
+    def __init__(self, kind: T.DataType, zone: datetime.tzinfo | None) -> None:
+        super().__init__(T.StructType([T.StructField("result", kind)]), zone)
+
+    def rows(self, result: Any) -> list[Any]:
+        """The one row of one call's result."""
+        return [(None if result is FAILED else result,)]

@@ -1,0 +1,174 @@
+"""What a Python worker of Spark keeps between its tasks, and how it runs one job.
+
+A worker is a process that runs one task after the other. It keeps one event loop, in a thread, and
+the functions that are resources (an HTTP session, a pool of connections), opened once. Nothing tells
+a worker that it will be ended, so a resource is closed when no task has used it for a while; where
+workers are not used again, it is closed after the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from pillarbox.aio.job import CLOSE, Job
+from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.aio.options import Options
+from pillarbox.aio.resource import enter_function, is_resource
+from pillarbox.aio.sinks import Chunk
+from pillarbox.spark.progress_file import ProgressFile
+
+log = logging.getLogger("pillarbox")
+
+READ_AHEAD_SLICES = 64
+READ_AHEAD_BYTES = 64 * 1024 * 1024
+
+IDLE = 10.0
+"""Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
+
+CHUNK_ROWS = 2048
+"""Rows in an Arrow batch of results, at most, unless more finish at once."""
+
+LINGER = 0.1
+"""Seconds that a finished row may wait for others before its batch is written."""
+
+
+class _Resource:
+    """An entered function, the stack that closes it, and the jobs that use it now."""
+
+    def __init__(self) -> None:
+        self.stack = AsyncExitStack()
+        self.fn: Callable[..., Any] | None = None
+        self.users = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Worker:
+    """The event loop and the resources of one worker process. Its methods are for the task's thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop_thread = LoopThread("pillarbox-loop")
+        self._resources: dict[str, _Resource] = {}
+        # Spark sets this for workers that will be given other tasks.
+        self._reused = bool(os.environ.get("SPARK_REUSE_WORKER"))
+
+    def acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """What is to be called for `fn`; a resource is entered at its first use under this token."""
+        if not is_resource(fn):
+            return fn
+        return self.loop_thread.submit(self._acquire(token, fn)).result()
+
+    def release(self, token: str, failed: bool) -> None:
+        """A job of the function under `token` has ended; a failed task's worker will be ended by Spark."""
+        if token in self._resources:
+            released = self.loop_thread.submit(self._release(token, failed or not self._reused))
+            try:
+                released.result(CLOSE)
+            except Exception:
+                # The results are complete by now, or another error is on its way.
+                log.warning("a resource could not be closed", exc_info=True)
+
+    async def _acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        resource = self._resources.get(token)
+        if resource is None:
+            resource = _Resource()
+            resource.fn = await enter_function(fn, resource.stack)
+            self._resources[token] = resource
+        if resource.timer is not None:
+            resource.timer.cancel()
+            resource.timer = None
+        resource.users += 1
+        assert resource.fn is not None
+        return resource.fn
+
+    async def _release(self, token: str, now: bool) -> None:
+        resource = self._resources[token]
+        resource.users -= 1
+        if resource.users:
+            return
+        if now:
+            await self._close(token)
+        else:
+            loop = self.loop_thread.loop
+            resource.timer = loop.call_later(IDLE, lambda: loop.create_task(self._close(token)))
+
+    async def _close(self, token: str) -> None:
+        resource = self._resources.get(token)
+        if resource is not None and not resource.users:
+            del self._resources[token]
+            await resource.stack.aclose()
+
+
+_worker: Worker | None = None
+
+
+def worker() -> Worker:
+    """The worker of this process."""
+    global _worker
+    if _worker is None or _worker.pid != os.getpid():
+        # A fork has none of its parent's threads.
+        _worker = Worker()
+    return _worker
+
+
+def run_job(
+    fn: Callable[..., Any],
+    token: str,
+    options: Options,
+    items: Iterable[Any],
+    unpack: Callable[[Iterable[Any]], Iterator[Any]],
+    *,
+    spread: bool,
+    failed: Any,
+    progress: str | None,
+) -> Iterator[Chunk]:
+    """Run `fn` over the rows that `unpack` makes of `items`; yields chunks of (call, result).
+
+    token: the identity of `fn` among the worker's resources. spread: a row is a tuple of arguments.
+    failed: the result of rows that failed where errors are null. progress: folder for live counts.
+    The thread that reads `items` has ended when this generator has.
+    """
+    global _worker
+    here = worker()
+    entered = here.acquire(token, fn)
+    job: Job | None = None
+    ok = False
+    try:
+        job = Job(
+            entered,
+            options,
+            items,
+            loop_thread=here.loop_thread,
+            unpack=unpack,
+            read_ahead_items=READ_AHEAD_SLICES,
+            read_ahead_bytes=READ_AHEAD_BYTES,
+            weigh=_weigh,
+            chunk_rows=min(CHUNK_ROWS, options.window),
+            linger=LINGER,
+            spread=spread,
+            failed=failed,
+        )
+        file = None if progress is None else ProgressFile(progress, job)
+        try:
+            while (chunk := job.take()) is not None:
+                yield chunk
+        finally:
+            if file is not None:
+                file.close()
+        ok = True
+    finally:
+        if job is not None and not job.close():
+            # The loop is blocked by a call that does not return: other tasks get a loop of their own.
+            _worker = None
+        else:
+            here.release(token, failed=not ok)
+
+
+def _weigh(item: Any) -> int:
+    columns = item if isinstance(item, tuple) else (item,)
+    return sum(column.nbytes for column in columns)

@@ -1,0 +1,337 @@
+"""The operator without Spark: time-outs, retries, errors, and functions that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import threading
+import time
+
+import pytest
+
+from pillarbox import CallFailed, CallTimeout, Retry, async_map
+from pillarbox.aio import coroutines, job, threads
+
+FAST = Retry(attempts=3, initial=0.001, maximum=0.002)
+
+
+class Flaky:
+    """Fails the first `failures` attempts of each row."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.attempts: dict[int, int] = {}
+
+    async def __call__(self, row: int) -> int:
+        self.attempts[row] = self.attempts.get(row, 0) + 1
+        if self.attempts[row] <= self.failures:
+            raise ConnectionError(f"row {row}")
+        return row
+
+
+def test_an_error_fails_with_the_row_the_attempts_and_the_original_traceback() -> None:
+    async def broken(row: str) -> str:
+        raise ValueError("bad gateway")
+
+    with pytest.raises(CallFailed, match=r"call failed after 1 attempt for row 'x{50}.*…: ValueError: bad gateway") as caught:
+        list(async_map(broken, ["x" * 1000]))
+    assert caught.value.attempts == 1
+    assert len(caught.value.row or "") <= 200
+    assert isinstance(caught.value.__cause__, ValueError)
+    traceback = caught.value.__cause__.__traceback__
+    names = []
+    while traceback is not None:
+        names.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    assert names[-1] == "broken"
+
+
+def test_errors_can_be_pickled() -> None:
+    failed = pickle.loads(pickle.dumps(CallFailed(2, ValueError("x"), "row")))
+    assert (failed.attempts, failed.row, str(failed)) == (2, "row", str(CallFailed(2, ValueError("x"), "row")))
+    late = pickle.loads(pickle.dumps(CallTimeout("timeout", 1.5, 2, "row")))
+    assert (late.seconds, late.attempts, late.limit) == (1.5, 2, "timeout")
+    assert isinstance(late, TimeoutError)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_retry_succeeds_in_a_later_attempt(ordered: bool) -> None:
+    flaky = Flaky(2)
+    results = async_map(flaky, range(20), retry=FAST, capacity=3, ordered=ordered)
+    assert sorted(results) == list(range(20))
+    assert set(flaky.attempts.values()) == {3}
+    counts = results.statistics()
+    assert counts is not None
+    assert (counts.calls, counts.retries, counts.errors) == (60, 40, 0)
+
+
+def test_after_the_last_attempt_the_error_says_how_many_there_were() -> None:
+    with pytest.raises(CallFailed, match="call failed after 3 attempts for row 7: ConnectionError: row 7"):
+        list(async_map(Flaky(3), [7], retry=FAST))
+
+
+def test_only_the_named_errors_are_retried() -> None:
+    flaky = Flaky(1)
+    with pytest.raises(CallFailed, match="after 1 attempt"):
+        list(async_map(flaky, [1], retry=Retry(attempts=5, on=(TimeoutError,))))
+
+
+def test_a_call_that_waits_for_its_retry_holds_no_slot() -> None:
+    second = threading.Event()
+
+    async def call(row: int) -> int:
+        if row == 0 and not second.is_set():
+            raise ConnectionError
+        second.set()
+        return row
+
+    # With a slot held for an hour, row 1 would not be called.
+    retry = Retry(attempts=2, initial=3600, maximum=3600, jitter=False)
+    results = async_map(call, range(2), capacity=1, retry=retry, ordered=False)
+    assert next(results) == 1
+    results.close()
+
+
+def test_errors_null_gives_none_for_failed_rows_and_goes_on() -> None:
+    async def odd_only(row: int) -> int:
+        if row % 2 == 0:
+            raise ValueError(row)
+        return row
+
+    results = async_map(odd_only, range(6), errors="null")
+    assert list(results) == [None, 1, None, 3, None, 5]
+    counts = results.statistics()
+    assert counts is not None and counts.errors == 3
+
+
+def test_a_timeout_cancels_the_coroutine_and_fails_with_the_limit() -> None:
+    cancelled = threading.Event()
+
+    async def never(row: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(CallTimeout, match=r"no result within timeout=0.05 s, in attempt 1 for row 3"):
+        list(async_map(never, [3], timeout=0.05))
+    assert cancelled.is_set()
+
+
+def test_an_attempt_that_times_out_is_tried_again() -> None:
+    seen: list[int] = []
+
+    async def slow_once(row: int) -> int:
+        seen.append(row)
+        if len(seen) == 1:
+            await asyncio.Event().wait()
+        return row
+
+    results = async_map(slow_once, [5], attempt_timeout=0.05, retry=FAST)
+    assert list(results) == [5]
+    assert seen == [5, 5]
+    counts = results.statistics()
+    assert counts is not None and (counts.timeouts, counts.retries, counts.late) == (1, 1, 0)
+
+
+def test_the_timeout_bounds_all_attempts_and_their_pauses() -> None:
+    async def fail(row: int) -> None:
+        raise ConnectionError
+
+    retry = Retry(attempts=100, initial=3600, maximum=3600, jitter=False)
+    with pytest.raises(CallTimeout, match="no result within timeout=0.1 s"):
+        list(async_map(fail, [1], timeout=0.1, retry=retry))
+
+
+def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
+    async def call(row: int) -> int:
+        await asyncio.sleep(0.05)
+        return row
+
+    # Twenty calls one after the other take a second; each has half of one for itself.
+    assert list(async_map(call, range(20), capacity=1, timeout=0.5)) == list(range(20))
+
+
+def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(coroutines, "GRACE", 0.05)
+    release = threading.Event()
+
+    async def stubborn(row: int) -> int:
+        if row == 0:
+            while not release.is_set():
+                try:
+                    await asyncio.sleep(0.01)
+                except asyncio.CancelledError:
+                    continue
+        return row
+
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        results = async_map(stubborn, range(5), capacity=1, timeout=0.1, errors="null")
+        assert list(results) == [None, 1, 2, 3, 4]
+    release.set()
+    counts = results.statistics()
+    assert counts is not None and counts.abandoned == 1
+    assert "stubborn did not end within" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_function_that_raises_what_ends_loops_fails_its_row_and_nothing_hangs(kind: type[BaseException]) -> None:
+    async def odd(row: int) -> int:
+        if row == 2:
+            raise kind()
+        return row
+
+    with pytest.raises(CallFailed, match=f"row 2: {kind.__name__}") as caught:
+        list(async_map(odd, range(5), capacity=2))
+    assert isinstance(caught.value.cause, kind)
+    assert list(async_map(odd, range(5), capacity=2, errors="null")) == [0, 1, None, 3, 4]
+
+
+def test_a_function_that_cancels_its_own_task_fails_its_row_only() -> None:
+    async def odd(row: int) -> int:
+        if row == 2:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        return row
+
+    assert list(async_map(odd, range(6), capacity=1, errors="null")) == [0, 1, None, 3, 4, 5]
+
+
+def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
+    async def odd(row: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return row
+
+    assert list(async_map(odd, range(20), capacity=2)) == list(range(20))
+
+
+def test_a_coroutine_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "STALL", 0.2)
+    monkeypatch.setattr(job, "CLOSE", 0.2)
+    release = threading.Event()
+
+    async def blocks(row: int) -> int:
+        release.wait(30)
+        return row
+
+    with pytest.raises(CallTimeout) as caught:
+        list(async_map(blocks, [1], timeout=0.1))
+    release.set()
+    assert "release.wait(30)" in str(caught.value.__cause__)
+
+
+def test_a_failed_job_cancels_the_calls_in_flight() -> None:
+    cancelled = threading.Event()
+
+    async def call(row: int) -> None:
+        if row == 0:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+        raise ValueError
+
+    with pytest.raises(CallFailed):
+        list(async_map(call, range(2)))
+    assert cancelled.is_set()
+
+
+# -- blocking functions --------------------------------------------------------------------------
+
+
+def test_a_blocking_function_runs_in_threads_under_the_same_limits() -> None:
+    lock = threading.Lock()
+    running = most = 0
+    barrier = threading.Barrier(4)
+
+    def call(row: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        barrier.wait(30)
+        with lock:
+            running -= 1
+        return row
+
+    assert list(async_map(call, range(40), capacity=4)) == list(range(40))
+    assert most == 4
+
+
+def test_a_blocking_function_is_retried_and_fails_like_an_async_one() -> None:
+    attempts: dict[int, int] = {}
+    lock = threading.Lock()
+
+    def call(row: int) -> int:
+        with lock:
+            attempts[row] = attempts.get(row, 0) + 1
+        if attempts[row] < 3:
+            raise ConnectionError(row)
+        return row
+
+    assert list(async_map(call, range(10), retry=FAST, capacity=4)) == list(range(10))
+    attempts.clear()
+    with pytest.raises(CallFailed, match="after 1 attempt"):
+        list(async_map(call, [1]))
+
+
+def test_a_blocking_call_that_never_returns_meets_its_timeout(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threads, "GRACE", 0.05)
+    release = threading.Event()
+
+    def call(row: int) -> int:
+        if row == 0:
+            release.wait(30)
+        return row
+
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        results = async_map(call, range(5), capacity=1, timeout=0.1, errors="null")
+        assert list(results) == [None, 1, 2, 3, 4]
+    release.set()
+    counts = results.statistics()
+    assert counts is not None and counts.abandoned == 1
+    assert "call did not return within" in caplog.text
+
+
+def test_a_blocking_call_that_returns_late_is_counted_and_ignored() -> None:
+    late = threading.Event()
+
+    def call(row: int) -> int:
+        if row == 0 and not late.is_set():
+            late.set()
+            time.sleep(0.2)
+        return row
+
+    results = async_map(call, range(3), capacity=1, attempt_timeout=0.1, retry=FAST)
+    assert list(results) == [0, 1, 2]
+    counts = results.statistics()
+    assert counts is not None and (counts.timeouts, counts.late, counts.abandoned) == (1, 1, 0)
+
+
+def test_a_plain_function_that_returns_an_awaitable_is_refused_with_advice() -> None:
+    async def inner(row: int) -> int:
+        return row
+
+    def wrapper(row: int) -> object:
+        return inner(row)
+
+    with pytest.raises(CallFailed, match="make it `async def`"):
+        list(async_map(wrapper, [1]))
+
+
+def test_a_generator_function_gives_the_list_of_what_it_yields() -> None:
+    def several(row: int):  # type: ignore[no-untyped-def]
+        yield from range(row)
+
+    assert list(async_map(several, range(3))) == [[], [0], [0, 1]]
