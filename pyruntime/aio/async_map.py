@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
@@ -50,6 +51,14 @@ class _Run:
         finally:
             self._thread.close(CLOSE)
 
+    def close_from_any_thread(self) -> None:
+        # The garbage collector runs where it likes, on the loop's own thread too, which must not
+        # wait for itself.
+        if self._thread.is_current:
+            threading.Thread(target=self.close, name="pillarbox-close", daemon=True).start()
+        else:
+            self.close()
+
 
 class AsyncMapIterator(Iterator[R], Generic[R]):
     """The results of `async_map`, an iterator and a context manager. Built only by `async_map`.
@@ -90,7 +99,7 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
                 return None
             start, self._start = self._start, None
             self._run = _Run(*start)
-            self._finalizer = weakref.finalize(self, self._run.close)
+            self._finalizer = weakref.finalize(self, self._run.close_from_any_thread)
         assert self._run.job is not None
         return self._run.job.take()
 

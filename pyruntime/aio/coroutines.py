@@ -14,7 +14,6 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -197,7 +196,9 @@ async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T]:
 
 
 async def _gather(results: AsyncIterator[T]) -> list[T]:
-    if hasattr(results, "aclose"):
-        async with aclosing(results):
-            return [result async for result in results]
-    return [result async for result in results]
+    try:
+        return [result async for result in results]
+    finally:
+        close = getattr(results, "aclose", None)
+        if close is not None:
+            await close()

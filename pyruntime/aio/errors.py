@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from pillarbox.kernel import PillarboxError
 
 _ROW_CHARACTERS = 200
@@ -20,20 +22,30 @@ def shorten(value: object, limit: int = _ROW_CHARACTERS) -> str:
 class CallFailed(PillarboxError):
     """A call that failed for good: in its last attempt, or with an error that is not retried.
 
-    The error of that attempt is `cause` (and `__cause__`, with its traceback).
+    The error of that attempt is `cause` (and `__cause__`, with its traceback). `trace` is the traceback
+    as text, where the error travels to another process, which loses `__cause__`.
     """
 
-    def __init__(self, attempts: int, cause: BaseException, row: str | None = None) -> None:
-        super().__init__(attempts, cause, row)
+    def __init__(
+        self, attempts: int, cause: BaseException, row: str | None = None, trace: str | None = None
+    ) -> None:
+        super().__init__(attempts, cause, row, trace)
         self.attempts = attempts
         self.cause = cause
         self.row = row
+        self.trace = trace
         self.__cause__ = cause
 
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
-        return f"call failed after {times}{where}: {type(self.cause).__name__}: {self.cause}"
+        trace = "" if self.trace is None else f"\n\nThe original traceback:\n{self.trace}"
+        return f"call failed after {times}{where}: {type(self.cause).__name__}: {self.cause}{trace}"
+
+    def with_trace(self) -> CallFailed:
+        """The same error with the traceback of its cause as text."""
+        lines = traceback.format_exception(type(self.cause), self.cause, self.cause.__traceback__)
+        return CallFailed(self.attempts, self.cause, self.row, "".join(lines))
 
 
 class CallTimeout(PillarboxError, TimeoutError):

@@ -35,6 +35,11 @@ class LoopThread:
         except RuntimeError:
             return
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is this one."""
+        return threading.get_ident() == self._thread.ident
+
     def stack(self) -> str:
         """Where the thread is now, as a traceback. Any thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)

@@ -54,12 +54,12 @@ class Sink(Protocol):
     def emit(self, results: list[tuple[Call, Any]]) -> None:
         """Take results, in the order of emission."""
 
-    def arm(self, wake: Callable[[], None]) -> bool:
-        """Have `wake` called once, from any thread, when there is room; False if there is now."""
-
     @property
     def has_room(self) -> bool:
         """Whether more results may be emitted now."""
+
+    def call_when_room(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once, on the mailbox thread, when there is room again."""
 
     def finish(self) -> None:
         """No more results come."""
@@ -331,23 +331,17 @@ class AsyncOperator:
             self._mailbox.put(self._emit_mail)
 
     def _emit(self) -> None:
-        self._emit_asked = False
         if not self._sink.has_room:
-            self._emit_asked = True
-            if self._sink.arm(self._room_in_sink):
-                return
-            self._emit_asked = False
+            # The request to emit stands until then.
+            self._sink.call_when_room(self._ask_to_emit)
+            return
+        self._emit_asked = False
         results = self._queue.emit_many()
         self._results += len(results)
         self._sink.emit(results)
         if self._no_room is not None:
             self._no_room.resume()
             self._no_room = None
-
-    def _room_in_sink(self) -> None:
-        # Called by the thread that made room, once per arming; the flag has kept the mail out of
-        # the mailbox since.
-        self._mailbox.try_put(self._emit_mail)
 
     # -- the end ------------------------------------------------------------------------------
 

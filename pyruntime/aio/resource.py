@@ -17,6 +17,7 @@ async def enter_function(fn: Callable[..., Any], stack: AsyncExitStack) -> Calla
 
     That is what entering gave, or `fn` itself where that is not callable. On the loop's thread.
     """
+    entered: Any
     if hasattr(type(fn), "__aenter__"):
         entered = await stack.enter_async_context(fn)  # type: ignore[arg-type]
     elif hasattr(type(fn), "__enter__"):

@@ -19,7 +19,7 @@ class HandoverSink:
     Confined to the mailbox thread.
     """
 
-    __slots__ = ("_chunk", "_ending", "_handover", "_linger", "_loop", "_rows", "_timer")
+    __slots__ = ("_armed", "_chunk", "_ending", "_handover", "_linger", "_loop", "_rows", "_timer", "_wake")
 
     def __init__(
         self, handover: Handover, loop: asyncio.AbstractEventLoop, *, rows: int = 1, linger: float = 0.0
@@ -30,7 +30,9 @@ class HandoverSink:
         self._linger = linger
         self._chunk: Chunk = []
         self._timer: asyncio.TimerHandle | None = None
-        self._ending: Callable[[], None] | None = None
+        self._armed = False
+        self._wake: Callable[[], None] | None = None
+        self._ending: Callable[[], object] | None = None
 
     def emit(self, results: Chunk) -> None:
         """Take results; they reach the other side at once or after the linger time."""
@@ -39,31 +41,46 @@ class HandoverSink:
         else:
             self._chunk.extend(results)
         if not self._linger or len(self._chunk) >= self._rows:
-            self._flush()
+            self._push()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._linger, self._linger_over)
+            self._timer = self._loop.call_later(self._linger, self._push)
 
     @property
     def has_room(self) -> bool:
         """Whether a chunk that is full has found its place."""
-        return len(self._chunk) < self._rows or self._flush()
+        return len(self._chunk) < self._rows or self._push()
 
-    def arm(self, wake: Callable[[], None]) -> bool:
-        """Have `wake` called, from the consuming thread, when the handover has room again."""
-        return self._handover.arm_wakeup_producer(wake, len(self._chunk))
+    def call_when_room(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once, on the mailbox thread, when a full chunk has found its place."""
+        self._wake = wake
 
     def finish(self) -> None:
         """Hand over what is left, then the end, waiting for room without blocking."""
-        self._end(self._handover.finish)
+        self._ending = self._handover.finish
+        self._push()
 
     def fail(self, error: BaseException) -> None:
         """Hand over what is left, then `error`, waiting for room without blocking."""
-        self._end(lambda: self._handover.fail(error))
+        self._ending = lambda: self._handover.fail(error)
+        self._push()
 
-    def _flush(self) -> bool:
+    def _push(self) -> bool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        while not self._try_put():
+            if self._armed or self._handover.arm_wakeup_producer(self._room, len(self._chunk)):
+                self._armed = True
+                return False
+        if self._ending is not None:
+            ending, self._ending = self._ending, None
+            ending()
+        elif self._wake is not None:
+            wake, self._wake = self._wake, None
+            wake()
+        return True
+
+    def _try_put(self) -> bool:
         chunk = self._chunk
         # This end of the handover has not ended it yet, so if it has ended, the consumer has left.
         if not chunk or self._handover.try_put(chunk, len(chunk)) or self._handover.ended:
@@ -71,25 +88,14 @@ class HandoverSink:
             return True
         return False
 
-    def _linger_over(self) -> None:
-        self._timer = None
-        self._flush()
-
-    def _end(self, tell: Callable[[], None]) -> None:
-        self._ending = tell
-        self._try_end()
-
-    def _try_end(self) -> None:
-        while not self._flush():
-            if self._handover.arm_wakeup_producer(self._wake_to_end, len(self._chunk)):
-                return
-        if self._ending is not None:
-            ending, self._ending = self._ending, None
-            ending()
-
-    def _wake_to_end(self) -> None:
+    def _room(self) -> None:
+        # Called by the consuming thread, once per arming.
         try:
-            self._loop.call_soon_threadsafe(self._try_end)
+            self._loop.call_soon_threadsafe(self._room_now)
         except RuntimeError:
             # The loop has been closed, so nobody waits for the results any more.
             return
+
+    def _room_now(self) -> None:
+        self._armed = False
+        self._push()

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
 from pillarbox.aio.options import DEFAULT_CAPACITY, Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.sinks import Chunk
@@ -20,8 +23,6 @@ from pillarbox.spark.results import FAILED, RowEncoder
 from pillarbox.spark.schema import check_unique, kept_columns, parse_schema
 from pillarbox.spark.types import time_zone
 from pillarbox.spark.worker import run_job
-from pyspark.sql import DataFrame
-from pyspark.sql import types as T
 
 
 def async_map(

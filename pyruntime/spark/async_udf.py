@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
 from pillarbox.aio.operator import is_async_generator
 from pillarbox.aio.options import DEFAULT_CAPACITY, Options
 from pillarbox.aio.retry import Retry
@@ -23,9 +27,6 @@ from pillarbox.spark.results import FAILED, ValueEncoder
 from pillarbox.spark.schema import parse_type
 from pillarbox.spark.types import decode_column, time_zone
 from pillarbox.spark.worker import run_job
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 
 def async_udf(
@@ -134,7 +135,8 @@ def _call(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
 
         return call_as_pandas_udf(task, arguments)
     run = task.run_one if len(arguments) == 1 else task.run_many
-    return F.arrow_udf(run, task.return_type).asNondeterministic()(*arguments)
+    column: Column = F.arrow_udf(run, task.return_type).asNondeterministic()(*arguments)
+    return column
 
 
 class UdfTask:

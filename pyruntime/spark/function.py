@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from pillarbox.aio.options import check_function
 from pyspark import cloudpickle
+
+from pillarbox.aio.options import check_function
 
 
 def check_sendable(fn: Callable[..., Any]) -> str:
@@ -19,7 +20,7 @@ def check_sendable(fn: Callable[..., Any]) -> str:
     """
     check_function(fn)
     try:
-        pickled: bytes = cloudpickle.dumps(fn)
+        pickled: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TypeError(
             f"fn={fn!r}: cannot be sent to Spark's workers ({type(error).__name__}: {error}); "

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import pandas_udf
 
 if TYPE_CHECKING:
     from pillarbox.spark.async_udf import UdfTask
@@ -28,7 +29,7 @@ def call_as_pandas_udf(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
 
     columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
     packed = F.array(F.struct(*[column.alias(f"_{i}") for i, column in enumerate(columns)]))
-    udf = F.pandas_udf(run, T.ArrayType(task.return_type)).asNondeterministic()  # type: ignore[call-overload]
+    udf = pandas_udf(run, T.ArrayType(task.return_type)).asNondeterministic()  # type: ignore[call-overload]
     result: Column = udf(packed).getItem(0)
     return result
 

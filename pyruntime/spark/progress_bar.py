@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from pillarbox.spark.progress import ProgressTotals
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -14,6 +13,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from pillarbox.spark.progress import ProgressTotals
 
 
 class Bar:

@@ -12,8 +12,9 @@ import os
 import threading
 import uuid
 
-from pillarbox.aio.job import Job
 from pyspark import TaskContext
+
+from pillarbox.aio.job import Job
 
 INTERVAL = 0.25
 """Seconds between two writes."""

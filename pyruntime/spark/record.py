@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Row
+
 from pillarbox.aio.errors import shorten
 from pillarbox.spark.types import decode_column
-from pyspark.sql import Row
 
 SLICE = 1024
 """Rows of a batch that are decoded together."""
@@ -58,13 +59,14 @@ class Record:
             raise AttributeError(f"no column {error.args[0]}") from None
 
     def __getitem__(self, key: str | int) -> Any:
-        if isinstance(key, int):
-            names = self._columns.batch.schema.names
-            try:
-                key = names[key]
-            except IndexError:
-                raise IndexError(f"{key}: the record has {len(names)} columns") from None
-        return self._columns[key][self._index]
+        if isinstance(key, str):
+            return self._columns[key][self._index]
+        names = self._columns.batch.schema.names
+        try:
+            name = names[key]
+        except IndexError:
+            raise IndexError(f"{key}: the record has {len(names)} columns") from None
+        return self._columns[name][self._index]
 
     def __iter__(self) -> Iterator[Any]:
         return (self._columns[name][self._index] for name in self._columns.batch.schema.names)

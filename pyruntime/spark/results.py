@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import types as T
+
 from pillarbox.aio.errors import shorten
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.types import arrow_field, encoder, row_reader
-from pyspark.sql import types as T
 
 
 class ResultError(PillarboxError, TypeError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pillarbox.spark.types import arrow_type
 from pyspark.sql import types as T
+
+from pillarbox.spark.types import arrow_type
 
 
 def parse_type(name: str, value: Any) -> T.DataType:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+from pillarbox.aio.errors import CallFailed
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.loop_thread import LoopThread
 from pillarbox.aio.options import Options
@@ -157,6 +158,9 @@ def run_job(
         try:
             while (chunk := job.take()) is not None:
                 yield chunk
+        except CallFailed as error:
+            # Spark drops the cause of an error that it shortens, and keeps its text.
+            raise error.with_trace() from None
         finally:
             if file is not None:
                 file.close()

@@ -145,7 +145,8 @@ def test_a_resource_is_closed_when_the_iteration_ends_early() -> None:
 
 def test_a_plain_context_manager_around_a_blocking_function_works_too() -> None:
     class Connection:
-        log: list[str] = []
+        def __init__(self) -> None:
+            self.log: list[str] = []
 
         def __enter__(self) -> Callable[[int], int]:
             self.log.append("open")

@@ -7,6 +7,7 @@ import logging
 import pickle
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -34,7 +35,9 @@ def test_an_error_fails_with_the_row_the_attempts_and_the_original_traceback() -
     async def broken(row: str) -> str:
         raise ValueError("bad gateway")
 
-    with pytest.raises(CallFailed, match=r"call failed after 1 attempt for row 'x{50}.*…: ValueError: bad gateway") as caught:
+    with pytest.raises(
+        CallFailed, match=r"call failed after 1 attempt for row 'x{50}.*…: ValueError: bad gateway"
+    ) as caught:
         list(async_map(broken, ["x" * 1000]))
     assert caught.value.attempts == 1
     assert len(caught.value.row or "") <= 200
@@ -49,7 +52,11 @@ def test_an_error_fails_with_the_row_the_attempts_and_the_original_traceback() -
 
 def test_errors_can_be_pickled() -> None:
     failed = pickle.loads(pickle.dumps(CallFailed(2, ValueError("x"), "row")))
-    assert (failed.attempts, failed.row, str(failed)) == (2, "row", str(CallFailed(2, ValueError("x"), "row")))
+    assert (failed.attempts, failed.row, str(failed)) == (
+        2,
+        "row",
+        str(CallFailed(2, ValueError("x"), "row")),
+    )
     late = pickle.loads(pickle.dumps(CallTimeout("timeout", 1.5, 2, "row")))
     assert (late.seconds, late.attempts, late.limit) == (1.5, 2, "timeout")
     assert isinstance(late, TimeoutError)
@@ -179,7 +186,9 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_a_function_that_raises_what_ends_loops_fails_its_row_and_nothing_hangs(kind: type[BaseException]) -> None:
+def test_a_function_that_raises_what_ends_loops_fails_its_row_and_nothing_hangs(
+    kind: type[BaseException],
+) -> None:
     async def odd(row: int) -> int:
         if row == 2:
             raise kind()
@@ -331,7 +340,7 @@ def test_a_plain_function_that_returns_an_awaitable_is_refused_with_advice() -> 
 
 
 def test_a_generator_function_gives_the_list_of_what_it_yields() -> None:
-    def several(row: int):  # type: ignore[no-untyped-def]
+    def several(row: int) -> Iterator[int]:
         yield from range(row)
 
     assert list(async_map(several, range(3))) == [[], [0], [0, 1]]

@@ -82,7 +82,7 @@ def test_every_row_yields_its_result_exactly_once(rows: list[int], ordered: bool
 
 def test_in_order_a_result_waits_for_all_before_it() -> None:
     gate = Gate()
-    results, thread, changed = in_background(async_map(gate, range(3)))
+    results, thread, _ = in_background(async_map(gate, range(3)))
     gate.let_go(2)
     gate.let_go(1)
     gate.wait_for({0})
@@ -250,7 +250,13 @@ def test_statistics_count_rows_calls_and_results() -> None:
     assert len(list(results)) == 10
     counts = results.statistics()
     assert counts is not None
-    assert (counts.rows_in, counts.results, counts.calls, counts.in_flight, counts.waiting) == (10, 10, 10, 0, 0)
+    assert (counts.rows_in, counts.results, counts.calls, counts.in_flight, counts.waiting) == (
+        10,
+        10,
+        10,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""The same API over Spark Connect, with a server of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+RunScript = Callable[..., list[str]]
+
+
+def test_maps_and_columns_work_over_connect(run_script: RunScript) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    lines = run_script(
+        """
+import asyncio
+from pillarbox import Retry
+from pillarbox.spark import async_map, async_udf
+
+async def lookup(row):
+    await asyncio.sleep(0.001)
+    return {"price": row.id * 0.5, "at": row.t}
+
+@async_udf("array<float>", capacity=8, retry=Retry(attempts=2))
+async def embed(text):
+    return [float(len(text))]
+
+df = spark.range(0, 200, 1, 2)
+df = df.selectExpr("id", "timestamp'2024-01-01 00:00:00Z' as t", "repeat('x', 3) as text")
+print(type(df).__module__)
+rows = async_map(df, lookup, schema="price double, at timestamp", keep=["id"], ordered=False).collect()
+print(sorted((row.id, row.price) for row in rows) == [(i, i * 0.5) for i in range(200)])
+print(all(row.vector == [3.0] for row in df.withColumn("vector", embed("text")).collect()))
+try:
+    async_map(df, lookup, schema="price dooble")
+except ValueError as error:
+    print(str(error)[:40])
+""",
+        remote="local[2]",
+    )
+    assert lines == [
+        "pyspark.sql.connect.dataframe",
+        "True",
+        "True",
+        "schema='price dooble': is no type in DDL",
+    ]
