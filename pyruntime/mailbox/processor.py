@@ -12,6 +12,10 @@ from pillarbox.mailbox.default_action import Controller, DefaultAction
 from pillarbox.mailbox.executor import MailboxExecutor
 
 
+URGENT_MAILS = 64
+"""Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
+
+
 class ProcessorStatistics(NamedTuple):
     """Counts of one processor since it was made."""
 
@@ -27,7 +31,8 @@ class MailboxProcessor:
     """Runs mails and the default action of a task on one thread.
 
     1. Mails that had come when a round begins run in that round, those that come meanwhile in the
-       next; so a mail that puts itself again never starves the default action.
+       next, but for a bounded number of urgent ones; so a mail that puts itself again never starves
+       the default action.
     2. The default action runs once a round, unless it is suspended; then the loop sleeps until mail
        comes.
     3. What the loop reads is changed by mail only, so nothing else is checked between two mails.
@@ -83,7 +88,11 @@ class MailboxProcessor:
         mailbox = self.mailbox
         if mailbox.create_batch():
             take = mailbox.try_take_from_batch
-            while self._running and (mail := take()) is not None:
+            # Urgent mails join a batch while it runs; an endless row of them must not keep the
+            # default action waiting.
+            for _ in range(len(mailbox) + URGENT_MAILS):
+                if not self._running or (mail := take()) is None:
+                    break
                 self._mails += 1
                 mail.run()
         if self._running and not self._suspensions:

@@ -63,6 +63,19 @@ def test_a_mail_that_puts_itself_again_does_not_starve_the_default_action() -> N
     assert log == ["mail", "action"] * 3
 
 
+def test_not_even_an_urgent_mail_that_puts_itself_again_starves_it() -> None:
+    log: list[str] = []
+    processor = MailboxProcessor(ends_after(3, log))
+    executor = processor.executor()
+
+    def again() -> None:
+        executor.execute(again, urgent=True)
+
+    executor.execute(again, urgent=True)
+    processor.run_mailbox_loop()
+    assert log == ["action"] * 3
+
+
 def test_a_mail_that_raises_ends_the_loop_with_its_error() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(10, log))

@@ -1,0 +1,50 @@
+"""The kernel: mails, the mailbox of one task thread, result queues, and the hand-over between two threads.
+
+It knows threads, mails and entries; it knows no asyncio, no Arrow and no Spark. Every class says in its
+docstring which of its methods any thread may call and which are confined to one thread.
+"""
+
+if __name__ != "pillarbox.kernel":
+    raise ImportError(
+        f"the kernel was imported as {__name__!r}; its only name is 'pillarbox.kernel'. "
+        "A second name would make second classes that do not match the first."
+    )
+
+from .counters import HandoverStatistics, MailboxStatistics, QueueStatistics
+from .errors import (
+    CapacityError,
+    HandoverClosedError,
+    MailboxClosedError,
+    PillarboxError,
+    QueueClosedError,
+    WrongThreadError,
+)
+from .handover import Handover
+from .mail import MAX_PRIORITY, MIN_PRIORITY, Mail
+from .mailbox import TaskMailbox
+from .queues import OrderedQueue, UnorderedQueue
+from .resultqueue import ResultQueue
+from .states import MailboxState
+from .watermark import WATERMARK
+
+__all__ = [
+    "MAX_PRIORITY",
+    "MIN_PRIORITY",
+    "WATERMARK",
+    "CapacityError",
+    "Handover",
+    "HandoverClosedError",
+    "HandoverStatistics",
+    "Mail",
+    "MailboxClosedError",
+    "MailboxState",
+    "MailboxStatistics",
+    "OrderedQueue",
+    "PillarboxError",
+    "QueueClosedError",
+    "QueueStatistics",
+    "ResultQueue",
+    "TaskMailbox",
+    "UnorderedQueue",
+    "WrongThreadError",
+]

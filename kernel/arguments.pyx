@@ -1,0 +1,27 @@
+"""What the kernel accepts as bounds, sizes and callbacks. TypeError and ValueError name the argument, its
+value and what is allowed. Any thread.
+"""
+
+
+cdef size_t as_bound(str name, object bound, size_t most) except 0:
+    """A number of something, 1 to `most`."""
+    if not isinstance(bound, int):
+        raise TypeError(f"{name} must be an int, not {bound!r}")
+    if not 1 <= bound <= most:
+        raise ValueError(f"{name} must be 1 to {most}, not {bound}")
+    return bound
+
+
+cdef size_t as_bytes(object nbytes) except? 0:
+    """The size of an item, in bytes, from 0."""
+    if not isinstance(nbytes, int):
+        raise TypeError(f"nbytes must be an int, not {nbytes!r}")
+    if not 0 <= nbytes <= NO_BOUND:
+        raise ValueError(f"nbytes must be at least 0, not {nbytes}")
+    return nbytes
+
+
+cdef int check_callback(object callback) except -1:
+    if not callable(callback):
+        raise TypeError(f"callback must be callable, not {callback!r}")
+    return 0

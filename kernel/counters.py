@@ -1,0 +1,72 @@
+"""What `statistics()` returns: frozen counters. Plain tuples, so any thread may keep and pass them on.
+
+Each number was exact at some moment during the call; two numbers need not be of the same moment when other
+threads are at work.
+"""
+
+from typing import NamedTuple
+
+from .states import MailboxState
+
+
+class MailboxStatistics(NamedTuple):
+    """Counters of a `TaskMailbox`, in mails."""
+
+    state: MailboxState
+    """State at the time of the call."""
+    batch: int
+    """Ordinary mails left in the current batch."""
+    queued: int
+    """Mails that wait outside the batch: urgent ones, arrivals, and what is left for later batches."""
+    put: int
+    """Mails accepted since the mailbox was made."""
+    taken: int
+    """Mails handed out by takes and `drain`; those that `close` returned are not among them."""
+    urgent_taken: int
+    """Those of `taken` that were urgent."""
+    rejected: int
+    """Mails refused because the mailbox was no longer open."""
+
+
+class QueueStatistics(NamedTuple):
+    """Counters of a result queue, in entries."""
+
+    capacity: int
+    """Most entries held at once, watermarks included."""
+    size: int
+    """Entries held now: admitted and not emitted, watermarks included."""
+    in_flight: int
+    """Entries admitted and not finished."""
+    admitted: int
+    """Elements put since the queue was made, without watermarks."""
+    watermarks: int
+    """Watermarks put since the queue was made."""
+    completed: int
+    """Completions that were the first of their entry."""
+    emitted: int
+    """Elements and watermarks handed out."""
+    renewed: int
+    """Attempts begun with `renew`."""
+    late: int
+    """Completions without effect: second ones, those of earlier attempts or of entries that are gone."""
+
+
+class HandoverStatistics(NamedTuple):
+    """Counters of a `Handover`."""
+
+    items: int
+    """Items that wait now."""
+    nbytes: int
+    """Bytes that wait now, as the producer declared them."""
+    put: int
+    """Items accepted since the hand-over was made."""
+    taken: int
+    """Items handed to the consumer; those that `close` returned are not among them."""
+    refused: int
+    """Puts that ended without acceptance: no room, time-out or closed."""
+    producer_waits: int
+    """Puts that had to sleep."""
+    consumer_waits: int
+    """Takes that had to sleep."""
+    ended: bool
+    """True when no item is left and none can come."""

@@ -1,0 +1,88 @@
+// One mail as C++ sees it, and a first-in first-out list of mails.
+//
+// A mail is a node that its owner embeds; a list only links nodes and owns nothing. A list belongs to
+// one thread, or is guarded by the lock of whoever holds it; only its count may be read by others.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+namespace pillarbox {
+
+// The least and the greatest priority of a mail; a take that names the least accepts every mail.
+constexpr int MIN_PRIORITY = -1;
+constexpr int MAX_PRIORITY = 2147483647;
+
+// Bits of mail_t::flags. They are set before the mail is put and do not change while it waits.
+constexpr unsigned char URGENT = 1;      // taken before all that are not urgent
+constexpr unsigned char DEFERRABLE = 2;  // skipped by a take that asks for that
+
+struct mail_t {
+    mail_t* next = nullptr;
+    void (*fn)(void* arg) = nullptr;  // null in a Python Mail: `arg` is then the Mail object itself
+    void* arg = nullptr;
+    int priority = 0;
+    unsigned char flags = 0;
+    std::atomic<bool> queued{false};  // true from the claim before a put until the mail is handed out
+
+    // Claims the mail for one put. False if it waits in some mailbox already.
+    bool claim() noexcept { return !queued.exchange(true, std::memory_order_acquire); }
+
+    // Ends the claim. The caller must have unlinked the mail: another thread may link it at once.
+    void release() noexcept { queued.store(false, std::memory_order_release); }
+};
+
+class MailList {
+public:
+    std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+
+    void append(mail_t* mail) noexcept {
+        mail->next = nullptr;
+        append_chain(mail, mail, 1);
+    }
+
+    // Takes over every mail of `other`, behind the own ones.
+    void append_all(MailList& other) noexcept {
+        if (other.first_ == nullptr) return;
+        append_chain(other.first_, other.last_, other.count());
+        other.forget();
+    }
+
+    // The oldest mail of at least this priority that has none of the flags in `skip`, unlinked; or null.
+    mail_t* pop(int priority, unsigned char skip) noexcept {
+        mail_t* before = nullptr;
+        for (mail_t* mail = first_; mail != nullptr; before = mail, mail = mail->next) {
+            if (mail->priority < priority || (mail->flags & skip) != 0) continue;
+            (before == nullptr ? first_ : before->next) = mail->next;
+            if (mail == last_) last_ = before;
+            set_count(count() - 1);
+            return mail;
+        }
+        return nullptr;
+    }
+
+    // The oldest mail of all, unlinked; or null.
+    mail_t* pop_first() noexcept { return pop(MIN_PRIORITY, 0); }
+
+    void append_chain(mail_t* first, mail_t* last, std::size_t count) noexcept {
+        (last_ == nullptr ? first_ : last_->next) = first;
+        last_ = last;
+        set_count(this->count() + count);
+    }
+
+private:
+    void forget() noexcept {
+        first_ = last_ = nullptr;
+        set_count(0);
+    }
+
+    // Only the thread that holds the list writes the count, so a plain store is enough; other threads
+    // read it for statistics, where the order against other fields does not matter.
+    void set_count(std::size_t count) noexcept { count_.store(count, std::memory_order_relaxed); }
+
+    mail_t* first_ = nullptr;
+    mail_t* last_ = nullptr;
+    std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace pillarbox

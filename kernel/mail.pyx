@@ -1,0 +1,92 @@
+"""One mail: a function, its arguments, and how urgently it wants to be taken.
+
+Any thread may make a mail and put it; what a mail says does not change afterwards. Who takes it runs it.
+"""
+
+from cpython.long cimport PyLong_AsLongAndOverflow
+
+MIN_PRIORITY = LEAST_PRIORITY
+MAX_PRIORITY = GREATEST_PRIORITY
+
+
+cdef class Mail:
+    """Mail(fn, *args, priority=0, urgent=False, deferrable=False, description=None)
+
+    1. `run()` calls `fn(*args)`; the mailbox itself never does.
+    2. `priority` selects: a take names the least priority that it accepts. MIN_PRIORITY (-1) to MAX_PRIORITY.
+    3. An `urgent` mail is taken before all that are not.
+    4. A `deferrable` mail is skipped by a take that asks for that, and by nothing else.
+    5. `description`, a str or a function that gives one, is for messages; a function is called only then.
+    6. A mail waits in one mailbox at a time. After it was taken it may be put again.
+
+    Raises TypeError if `fn` is not callable or `description` neither str nor callable, ValueError for a
+    priority out of range.
+    """
+
+    def __cinit__(self):
+        self.node.arg = <void*>self
+
+    def __init__(self, fn, *args, priority=0, urgent=False, deferrable=False, description=None):
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, not {fn!r}")
+        if description is not None and not isinstance(description, str) and not callable(description):
+            raise TypeError(f"description must be None, a str or a function giving one, not {description!r}")
+        # A second __init__ of a mail that waits would change what the mailbox has sorted already.
+        if not self.node.claim():
+            raise ValueError(f"{self!r} waits in a mailbox and cannot be changed")
+        try:
+            self.node.priority = as_priority(priority)
+        finally:
+            self.node.release()
+        self.node.flags = (URGENT if urgent else 0) | (DEFERRABLE if deferrable else 0)
+        self.fn = fn
+        self.args = args
+        self._description = description
+
+    def run(self):
+        """Calls the function with its arguments; returns what it returns, raises what it raises."""
+        return self.fn(*self.args)
+
+    @property
+    def priority(self):
+        """The priority, MIN_PRIORITY to MAX_PRIORITY."""
+        return self.node.priority
+
+    @property
+    def urgent(self):
+        """Whether the mail comes before all that are not urgent."""
+        return (self.node.flags & URGENT) != 0
+
+    @property
+    def deferrable(self):
+        """Whether a take may be asked to skip the mail."""
+        return (self.node.flags & DEFERRABLE) != 0
+
+    @property
+    def description(self):
+        """What the mail is about: the description it was given, or the name of its function."""
+        if self._description is None:
+            return str(getattr(self.fn, "__qualname__", self.fn))
+        return str(self._description() if callable(self._description) else self._description)
+
+    def __repr__(self):
+        try:
+            what = self.description
+        except Exception as error:
+            what = f"description raised {error!r}"
+        extra = f", priority={self.node.priority}" if self.node.priority else ""
+        extra += ", urgent" if self.urgent else ""
+        extra += ", deferrable" if self.deferrable else ""
+        return f"<Mail {what}{extra}>"
+
+
+cdef int as_priority(object priority) except? -2:
+    """The priority as a C int; TypeError if it is no int, ValueError if it is out of range."""
+    cdef int overflow = 0
+    cdef long value
+    if not isinstance(priority, int):
+        raise TypeError(f"priority must be an int, not {priority!r}")
+    value = PyLong_AsLongAndOverflow(priority, &overflow)
+    if overflow or value < LEAST_PRIORITY or value > GREATEST_PRIORITY:
+        raise ValueError(f"priority must be {LEAST_PRIORITY} to {GREATEST_PRIORITY}, not {priority!r}")
+    return <int>value

@@ -1,0 +1,23 @@
+# What a queue moves out under its lock, and makes a tuple of when it has left the lock.
+
+from cpython.ref cimport PyObject
+
+
+cdef extern from "Python.h":
+    # Declared for owned references, which PyTuple_SET_ITEM takes over.
+    object PyTuple_New(Py_ssize_t size)
+    void PyTuple_SET_ITEM(object pair, Py_ssize_t position, PyObject* owned)
+
+
+cdef struct pair_t:
+    # Both are owned references.
+    void* element
+    void* result
+
+
+cdef inline tuple paired(pair_t* pair):
+    """The tuple of both; it takes their references over."""
+    cdef object both = PyTuple_New(2)
+    PyTuple_SET_ITEM(both, 0, <PyObject*>pair.element)
+    PyTuple_SET_ITEM(both, 1, <PyObject*>pair.result)
+    return <tuple>both

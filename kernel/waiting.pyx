@@ -1,0 +1,70 @@
+"""How kernel calls wait and wake: time-outs, the slice of a sleep, one-shot callbacks, owned references.
+
+Used by the mailbox, the queues and the hand-over, from any thread. Nothing here takes a lock, and what may
+run foreign code (`call_back`, `drop`) is for callers that hold none.
+"""
+
+from cpython.exc cimport PyErr_WriteUnraisable
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.math cimport INFINITY, isnan
+
+from pillarbox.kernel.monitor cimport steady_seconds
+
+
+cdef extern from "Python.h":
+    # Declared without an exception value: the caller looks at the null itself.
+    PyObject* PyObject_CallNoArgs(PyObject* function)
+    void Py_DECREF_RAW "Py_DECREF"(PyObject* reference)
+
+
+cdef double deadline_after(object timeout) except? -1.0:
+    """The moment on the steady clock, in seconds, at which a wait of `timeout` seconds ends; None: never."""
+    cdef double seconds
+    if timeout is None:
+        return INFINITY
+    try:
+        seconds = timeout
+    except TypeError:
+        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
+    if isnan(seconds) or seconds < 0.0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, not {timeout!r}")
+    return steady_seconds() + seconds
+
+
+cdef double next_slice(double deadline) noexcept nogil:
+    """How long to sleep now, in seconds: up to the deadline, a slice at most; not positive when it is over.
+    """
+    cdef double left = deadline - steady_seconds()
+    return left if left < SLICE_SECONDS else SLICE_SECONDS
+
+
+cdef void call_back(void* callback) noexcept:
+    """Calls a wake-up that the caller owns, and drops it.
+
+    What it raises goes to `sys.unraisablehook`: the put that woke somebody has been done and must not raise.
+    """
+    cdef PyObject* answer = PyObject_CallNoArgs(<PyObject*>callback)
+    if answer == NULL:
+        PyErr_WriteUnraisable(<object>callback)
+    else:
+        Py_DECREF_RAW(answer)
+    Py_DECREF_RAW(<PyObject*>callback)
+
+
+cdef void* keep(object reference) noexcept:
+    """One more reference to the object, owned by whoever holds the pointer."""
+    Py_INCREF(reference)
+    return <void*>reference
+
+
+cdef void drop(void* reference) noexcept:
+    """Gives up an owned reference; null has none."""
+    if reference != NULL:
+        Py_DECREF_RAW(<PyObject*>reference)
+
+
+cdef object take_over(void* reference):
+    """Turns an owned reference into an object of the caller."""
+    result = <object>reference
+    Py_DECREF(result)
+    return result

@@ -1,0 +1,124 @@
+// The inbox among real threads, with no interpreter lock to order them. Prints "ok", or what went wrong.
+//
+// Every round: producers push until they are refused, one thread quiesces in the middle, the consumer fetches
+// and parks, or arms a wake-up. What was accepted must be fetched, each once and in the order of its producer.
+// Then two threads hand one mail to and fro: a wake-up that is lost would leave one of them asleep.
+#include "pillarbox_inbox.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+using namespace pillarbox;
+
+constexpr int PRODUCERS = 3;
+constexpr int EACH = 400;
+constexpr double FOREVER = 30.0;  // seconds of a park that nobody ends
+constexpr double TOO_LONG = 10.0;
+
+int fail(const char* what) {
+    std::puts(what);
+    std::fflush(stdout);
+    return 1;
+}
+
+// Parks where somebody is sure to end it soon.
+void park(MutexInbox& inbox) {
+    const double begin = steady_seconds();
+    inbox.park(FOREVER);
+    if (steady_seconds() - begin > TOO_LONG) std::_Exit(fail("a wake-up was lost"));
+}
+
+int accepted_is_fetched(int round) {
+    MutexInbox inbox;
+    std::unique_ptr<mail_t[]> mails(new mail_t[PRODUCERS * EACH]);
+    std::atomic<int> accepted{0}, calls{0};
+    std::vector<std::thread> threads;
+    for (int producer = 0; producer < PRODUCERS; ++producer) {
+        threads.emplace_back([&, producer] {
+            for (int number = 0; number < EACH; ++number) {
+                mail_t* mail = &mails[producer * EACH + number];
+                void* armed = nullptr;
+                mail->claim();
+                mail->arg = mail;
+                if (inbox.push(mail, mail, 1, &armed) == OPEN) {
+                    ++accepted;
+                } else {
+                    mail->release();
+                }
+                if (armed != nullptr) ++calls;
+            }
+        });
+    }
+    threads.emplace_back([&] {
+        while (inbox.accepted() < static_cast<std::size_t>(round * 5)) std::this_thread::yield();
+        void* armed = nullptr;
+        inbox.quiesce(&armed);
+        if (armed != nullptr) ++calls;
+    });
+
+    MailList fetched;
+    int taken = 0, armings = 0, last[PRODUCERS] = {-1, -1, -1};
+    bool in_order = true;
+    while (true) {
+        const state_t state = inbox.state();
+        inbox.fetch(fetched);
+        while (mail_t* mail = fetched.pop_first()) {
+            const int position = static_cast<int>(mail - mails.get());
+            in_order = in_order && last[position / EACH] < position;
+            last[position / EACH] = position;
+            mail->release();
+            ++taken;
+        }
+        if (state != OPEN) break;
+        if (round % 2 == 0) {
+            park(inbox);
+        } else {
+            void* spare = nullptr;
+            armings += inbox.arm(&inbox, &spare);
+        }
+    }
+    for (std::thread& thread : threads) thread.join();
+    inbox.fetch(fetched);
+    if (fetched.count() != 0) return fail("a mail came after the state that the consumer saw");
+    if (taken != accepted) return fail("accepted and fetched mails differ in number");
+    if (!in_order) return fail("a producer's mails came out of order");
+    if (calls > armings) return fail("one arming gave several calls");
+    return 0;
+}
+
+void nobody_sleeps_on() {
+    constexpr int ROUNDS = 100000;
+    MutexInbox inboxes[2];
+    mail_t ball;
+    const auto play = [&](int me) {
+        MailList fetched;
+        for (int round = 0; round < ROUNDS; ++round) {
+            mail_t* mail = nullptr;
+            // Looks a varying number of times before it parks, so that the answer often comes just then.
+            for (int looks = round % 128; mail == nullptr; --looks) {
+                inboxes[me].fetch(fetched);
+                mail = fetched.pop_first();
+                if (mail == nullptr && looks <= 0) park(inboxes[me]);
+            }
+            void* armed = nullptr;
+            inboxes[1 - me].push(mail, mail, 1, &armed);
+        }
+    };
+    void* armed = nullptr;
+    inboxes[0].push(&ball, &ball, 1, &armed);
+    std::thread other(play, 1);
+    play(0);
+    other.join();
+}
+
+int main() {
+    for (int round = 0; round < 200; ++round) {
+        if (accepted_is_fetched(round) != 0) return 1;
+    }
+    nobody_sleeps_on();
+    std::puts("ok");
+    return 0;
+}
