@@ -16,7 +16,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.pandas.serializers import ArrowStreamPandasUDFSerializer
+from pyspark.sql.pandas.serializers import ArrowStreamPandasUDFSerializer  # type: ignore[attr-defined]
 
 from pillarbox.spark.types import decode_column
 

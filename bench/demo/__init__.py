@@ -1,0 +1,1 @@
+"""The two demonstration jobs; `python -m bench.demo --help` lists them. No part of the package."""

@@ -1,0 +1,49 @@
+"""What all tests share: one local Spark session for each process that runs tests.
+
+A Java process has one session, and pytest-xdist runs one Python process per worker: so each worker has a
+Spark of its own. A test that needs another master, or that harms its Spark, runs a script in its own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on `local[2]`: quiet, on loopback, in UTC, with all its files in a temporary folder."""
+    pyspark_sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed")
+    folder = tmp_path_factory.mktemp("spark")
+    # Otherwise the workers run whatever `python3` is on the PATH.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -Djava.io.tmpdir={folder}",
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "ERROR",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("pillarbox tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    with contextlib.suppress(ConnectionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.stop()

@@ -1,0 +1,54 @@
+"""The examples of the documentation run: every ```python block of README.md and of the pages in docs/.
+
+The blocks of a page share their names, from top to bottom, as a reader would type them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[str]:
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path.relative_to(ROOT).as_posix() for path in found if "```python" in path.read_text()]
+
+
+def blocks(text: str) -> list[tuple[int, str]]:
+    """The examples of a page, each with the number of its first line."""
+    found = []
+    for match in BLOCK.finditer(text):
+        indent = match[1]
+        code = "\n".join(line.removeprefix(indent) for line in match[2].split("\n"))
+        found.append((text.count("\n", 0, match.start(2)), code))
+    return found
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_examples_of_a_page_run(
+    page: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / page).read_text()
+    # As in a script: functions of `__main__` travel to Spark's workers by value.
+    names: dict[str, object] = {"__name__": "__main__"}
+    if "pillarbox.spark" in text:
+        names["spark"] = request.getfixturevalue("spark")
+    monkeypatch.chdir(tmp_path)
+    examples = blocks(text)
+    assert len(examples) == text.count("```python\n")
+    for line, code in examples:
+        # Blank lines in front give a traceback the line numbers of the page.
+        exec(compile("\n" * line + code, page, "exec", dont_inherit=True), names)
+
+
+def test_the_readme_has_examples_and_they_are_found() -> None:
+    assert "README.md" in pages()
+    assert blocks("a\n```python\nx = 1\n```\n\n- b\n\n  ```python\n  y = 2\n  ```\n") == [
+        (2, "x = 1\n"),
+        (8, "y = 2\n"),
+    ]

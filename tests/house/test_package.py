@@ -1,0 +1,94 @@
+"""The package as a user meets it: light to import, one version, every public name described."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pillarbox
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp")
+
+
+def modules_after(statement: str) -> set[str]:
+    script = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_pillarbox_imports_no_heavy_package() -> None:
+    loaded = modules_after("import pillarbox")
+    assert "pillarbox" in loaded
+    assert loaded & set(HEAVY) == set()
+
+
+def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client() -> None:
+    pytest.importorskip("pyspark")
+    loaded = modules_after("import pillarbox.spark")
+    assert {"pyspark", "pyarrow"} <= loaded
+    assert loaded & {"rich", "aiohttp"} == set()
+
+
+def test_there_is_one_version() -> None:
+    written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert written is not None
+    assert pillarbox.__version__ == written[1] == metadata.version("pillarbox")
+
+
+def public_names() -> list[tuple[str, str]]:
+    packages = ["pillarbox", "pillarbox.aio", "pillarbox.kernel", "pillarbox.mailbox", "pillarbox.spark"]
+    found = []
+    for package in packages:
+        if package == "pillarbox.spark":
+            pytest.importorskip("pyspark")
+        found += [(package, name) for name in importlib.import_module(package).__all__]
+    return found
+
+
+def undescribed(name: str, value: Any) -> list[str]:
+    """The public functions, classes and methods at `value` that have no docstring of their own."""
+    if inspect.isclass(value):
+        found = [] if value.__doc__ else [name]
+        for attribute, member in vars(value).items():
+            function = getattr(member, "__func__", member)
+            described = inspect.isfunction(function) or isinstance(member, property)
+            if not attribute.startswith("_") and described and not inspect.getdoc(getattr(value, attribute)):
+                found.append(f"{name}.{attribute}")
+        return found
+    return [name] if inspect.isroutine(value) and not inspect.getdoc(value) else []
+
+
+def test_every_public_name_is_described() -> None:
+    names = public_names()
+    assert len(names) > 30
+    assert [
+        line
+        for package, name in names
+        for line in undescribed(f"{package}.{name}", getattr(importlib.import_module(package), name))
+    ] == []
+
+
+def test_a_name_without_description_is_found() -> None:
+    class Planted:
+        def method(self) -> None: ...
+
+        @property
+        def value(self) -> int:
+            return 1
+
+        @classmethod
+        def build(cls) -> None:
+            """Have a description."""
+
+    assert undescribed("planted", Planted) == ["planted", "planted.method", "planted.value"]
