@@ -77,7 +77,7 @@ class Measured:
     @property
     def others_cores(self) -> float:
         """Cores that were busy with something else, the median run; 0 is best."""
-        return statistics.median(self.others)
+        return max(0.0, statistics.median(self.others))
 
     @property
     def target(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -20,6 +21,8 @@ from pillarbox.aio.retry import Retry
 T = TypeVar("T")
 R = TypeVar("R")
 
+log = logging.getLogger("pillarbox")
+
 READ_AHEAD = 256
 """Items read from an iterable before there is room for them."""
 
@@ -31,13 +34,14 @@ class _Run:
 
     def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: Options) -> None:
         self._thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
+        self._fn = fn
         self._resources = AsyncExitStack()
         self.job: Job | None = None
         try:
             entered = self._thread.submit(enter_function(fn, self._resources)).result()
             self.job = Job(entered, options, rows, loop_thread=self._thread, read_ahead_items=READ_AHEAD)
         except BaseException:
-            self.close()
+            self.close_quietly()
             raise
 
     def close(self) -> None:
@@ -48,16 +52,25 @@ class _Run:
         closing = self._thread.submit(self._resources.aclose())
         try:
             closing.result(CLOSE)
+        except TimeoutError:
+            raise TimeoutError(f"fn={self._fn!r}: could not be closed within {CLOSE:g} s") from None
         finally:
             self._thread.close(CLOSE)
 
-    def close_from_any_thread(self) -> None:
-        # The garbage collector runs where it likes, on the loop's own thread too, which must not
-        # wait for itself.
-        if self._thread.is_current:
-            threading.Thread(target=self.close, name="pillarbox-close", daemon=True).start()
-        else:
+    def close_quietly(self) -> None:
+        """Close while another error is on its way, or where nobody would get this one."""
+        try:
             self.close()
+        except Exception:
+            log.warning("fn=%r: could not be closed", self._fn, exc_info=True)
+
+    def close_from_any_thread(self) -> None:
+        # The garbage collector runs where it likes: on a thread of this run, which must not wait for
+        # itself, or on another's event loop.
+        if threading.current_thread() is threading.main_thread():
+            self.close_quietly()
+        else:
+            threading.Thread(target=self.close_quietly, name="pillarbox-close", daemon=True).start()
 
 
 class AsyncMapIterator(Iterator[R], Generic[R]):
@@ -65,7 +78,8 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
 
     1. Nothing runs before the first `next`.
     2. `close`, the end of a `with` block, the end of the results, an error, and dropping the iterator
-       cancel the calls in flight and end its threads.
+       cancel the calls in flight and end its threads; a blocking call cannot be cancelled, it is waited
+       for, for a second.
     3. One thread at a time may use it.
     """
 
@@ -85,7 +99,7 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
         try:
             chunk = self._take()
         except BaseException:
-            self.close()
+            self._end(_Run.close_quietly)
             raise
         if chunk is None:
             self.close()
@@ -105,6 +119,9 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
 
     def close(self) -> None:
         """Cancel the calls in flight and end the threads; results not taken are dropped. Idempotent."""
+        self._end(_Run.close)
+
+    def _end(self, close: Callable[[_Run], None]) -> None:
         self._start = None
         self._chunk = iter(())
         if self._run is not None:
@@ -112,7 +129,7 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
             run, self._run = self._run, None
             assert self._finalizer is not None
             self._finalizer.detach()
-            run.close()
+            close(run)
 
     def statistics(self) -> OperatorStatistics | None:
         """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first `next`."""
@@ -188,7 +205,8 @@ def async_map(
     iterable: collections are read in place, anything else in a thread of its own, at most 256 items ahead.
     ordered: results in the order of the items; otherwise as they finish.
     capacity: calls in flight at a time.
-    reorder: items read whose results have not been given out, at most; default 8 x capacity.
+    reorder: items admitted whose results have not left the operator, at most; default 8 x capacity. One
+        lot of results more may wait for the caller.
     timeout: seconds over all attempts of an item, from the start of its first.
     attempt_timeout: seconds for one attempt.
     retry: a `Retry`; default is one attempt.

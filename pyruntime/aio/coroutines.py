@@ -27,6 +27,11 @@ log = logging.getLogger("pillarbox")
 GRACE = 1.0
 """Seconds that a cancelled call has to end; then its slot is given to another."""
 
+_PLAIN = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None)})
+"""Types of usual results, none of them an async iterator."""
+
+_CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
+
 CALLS_PER_TURN = 128
 """Calls that may follow one another without the event loop getting its turn."""
 
@@ -93,7 +98,7 @@ class CoroutineCalls:
         call.runner = None
         runner.call = None
         runner.task.cancel()
-        self._loop.call_later(GRACE, self._abandon, runner)
+        self._loop.call_later(GRACE, self._operator.guarded, self._abandon, runner)
 
     async def close(self) -> None:
         """Cancel all calls and wait for them, for `GRACE` seconds at most."""
@@ -126,7 +131,7 @@ class CoroutineCalls:
                 operator.begin(call)
                 try:
                     result = await fn(call.row)
-                    if hasattr(type(result), "__aiter__"):
+                    if type(result) not in _PLAIN and hasattr(type(result), "__aiter__"):
                         result = await _gather(result)
                 except BaseException as error:
                     if self._loop.is_closed():
@@ -145,8 +150,7 @@ class CoroutineCalls:
                         return
                     runner.call = call.runner = None
                     operator.succeeded(call, result)
-                # Equal in constant time unless the call has set a context variable.
-                if contextvars.copy_context() != context or _cancel_requested(runner.task):
+                if _is_marked(runner.task, context):
                     return
                 self._streak += 1
                 if self._streak >= CALLS_PER_TURN:
@@ -186,8 +190,16 @@ class CoroutineCalls:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def _cancel_requested(task: asyncio.Task[None] | None) -> bool:
-    return bool(getattr(task, "_must_cancel", False))
+def _is_marked(task: Any, context: contextvars.Context) -> bool:
+    """Whether a call has left something behind in its task that the next call would see."""
+    if task._must_cancel or (_CAN_COUNT and task.cancelling()):
+        return True
+    try:
+        # Equal in constant time unless a context variable was set.
+        return contextvars.copy_context() != context
+    except Exception:
+        # Values are compared too, and those of others compare as they like.
+        return True
 
 
 async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T]:

@@ -30,7 +30,7 @@ class Deadlines(Generic[K]):
         return len(self._table)
 
     def arm(self, key: K) -> None:
-        """Have `expired(key)` called in `seconds`, unless the key is cancelled before."""
+        """Have `expired(key)` called in `seconds`, unless the key, which is not armed now, is cancelled."""
         deadline = self._loop.time() + self.seconds
         self._table[key] = deadline
         if self._timer is None:
@@ -40,10 +40,10 @@ class Deadlines(Generic[K]):
         """Forget the key; no effect when it is not armed."""
         self._table.pop(key, None)
 
-    def oldest(self) -> float | None:
-        """The deadline that comes first, in seconds of the loop's clock. Any thread, as an estimate."""
+    def oldest(self) -> tuple[K, float] | None:
+        """The key that expires first, and when, by the loop's clock. Any thread, as an estimate."""
         try:
-            return next(iter(self._table.values()))
+            return next(iter(self._table.items()))
         except (StopIteration, RuntimeError):
             return None
 

@@ -52,16 +52,21 @@ class CallTimeout(PillarboxError, TimeoutError):
     """A call that had no result in time.
 
     `seconds` is the limit that it met, `limit` the argument that set it: "timeout" (all attempts) or
-    "attempt_timeout" (one). `attempts` counts the attempts that were begun.
+    "attempt_timeout" (one). `attempts` counts the attempts that were begun. `detail` says more where
+    there is more to say.
     """
 
-    def __init__(self, limit: str, seconds: float, attempts: int, row: str | None = None) -> None:
-        super().__init__(limit, seconds, attempts, row)
+    def __init__(
+        self, limit: str, seconds: float, attempts: int, row: str | None = None, detail: str | None = None
+    ) -> None:
+        super().__init__(limit, seconds, attempts, row, detail)
         self.limit = limit
         self.seconds = seconds
         self.attempts = attempts
         self.row = row
+        self.detail = detail
 
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
-        return f"no result within {self.limit}={self.seconds:g} s, in attempt {self.attempts}{where}"
+        detail = "" if self.detail is None else f"\n\n{self.detail}"
+        return f"no result within {self.limit}={self.seconds:g} s, in attempt {self.attempts}{where}{detail}"

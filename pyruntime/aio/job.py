@@ -6,21 +6,23 @@ and the caller's takes the results. All methods of `Job` are for the caller's th
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from pillarbox.aio.errors import CallTimeout
+from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator, OperatorStatistics
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk, HandoverSink
 from pillarbox.aio.sources import CollectionSource, HandoverSource, read_ahead
 from pillarbox.kernel import Handover, HandoverClosedError
+
+log = logging.getLogger("pillarbox")
 
 STALL = 5.0
 """Seconds by which a deadline may be missed before the event loop counts as blocked."""
@@ -59,11 +61,13 @@ class Job:
     ) -> None:
         self._loop_thread = loop_thread
         self._options = options
-        self._outbox = Handover(2**31 - 1, max(2 * chunk_rows, options.window))
+        # A chunk waits while another is built: what is not taken stays in the operator's window.
+        self._outbox = Handover(1)
         self._inbox: Handover | None = None
         self._reader: threading.Thread | None = None
         self._operator: AsyncOperator | None = None
         self._ended = threading.Event()
+        self._stopped = False
         context = contextvars.copy_context()
         source: CollectionSource | HandoverSource
         if isinstance(rows, Collection):
@@ -111,7 +115,8 @@ class Job:
     def close(self) -> bool:
         """Stop what still runs, drop what was not taken, and wait for the job's threads.
 
-        Returns False if they have not ended after `CLOSE` seconds. Idempotent.
+        Returns False if the event loop is blocked, so that calls have not ended after `CLOSE` seconds. A
+        reading thread that hangs in its input is left behind, with a warning. Idempotent.
         """
         self._outbox.close()
         if self._inbox is not None:
@@ -120,13 +125,9 @@ class Job:
         ended = self._ended.wait(CLOSE)
         if self._reader is not None:
             self._reader.join(CLOSE)
-            ended = ended and not self._reader.is_alive()
+            if self._reader.is_alive():
+                log.warning("thread %s still waits for input; it is left behind", self._reader.name)
         return ended
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that the job runs on."""
-        return self._loop_thread.loop
 
     def statistics(self) -> OperatorStatistics | None:
         """Counts of the operator so far; None before it has begun."""
@@ -136,6 +137,8 @@ class Job:
         try:
             self._operator = operator = self._make_operator(self._make_sink())
             operator.start()
+            if self._stopped:
+                operator.stop()
             await operator.ended
         except BaseException as error:
             self._outbox.fail(error)
@@ -144,16 +147,21 @@ class Job:
             self._ended.set()
 
     def _stop(self) -> None:
+        self._stopped = True
         if self._operator is not None:
             self._operator.stop()
 
     def _check_stall(self) -> None:
         operator = self._operator
-        if operator is None or operator.overdue(self._loop_thread.loop.time()) < STALL:
+        overdue = None if operator is None else operator.overdue()
+        if overdue is None:
             return
-        limit = "timeout" if self._options.timeout is not None else "attempt_timeout"
-        seconds = getattr(self._options, limit)
-        raise CallTimeout(limit, seconds, 1) from RuntimeError(
-            f"the event loop has not had its turn for {STALL:g} s after the time-out: "
-            f"an async function blocks it here:\n{self._loop_thread.stack()}"
+        call, limit, seconds, deadline = overdue
+        if self._loop_thread.loop.time() - deadline < STALL:
+            return
+        # In the text and not in a cause, which Spark drops.
+        detail = (
+            f"The event loop has not had its turn for {STALL:g} s since: an async function blocks it, here:\n"
+            f"{self._loop_thread.stack()}"
         )
+        raise CallTimeout(limit, seconds, call.attempt, shorten(call.row), detail)

@@ -35,11 +35,6 @@ class LoopThread:
         except RuntimeError:
             return
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the calling thread is this one."""
-        return threading.get_ident() == self._thread.ident
-
     def stack(self) -> str:
         """Where the thread is now, as a traceback. Any thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
@@ -55,7 +50,13 @@ class LoopThread:
         loop = self.loop
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            while True:
+                try:
+                    loop.run_forever()
+                    break
+                except (SystemExit, KeyboardInterrupt):
+                    # A task of a call raised it; whoever awaits that task gets it, the loop goes on.
+                    continue
         finally:
             tasks = asyncio.all_tasks(loop)
             for task in tasks:

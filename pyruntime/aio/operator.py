@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,6 +30,8 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.threads import ThreadCalls
 from pillarbox.kernel import Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
+
+log = logging.getLogger("pillarbox")
 
 
 class Source(Protocol):
@@ -144,6 +147,7 @@ class AsyncOperator:
         self._rows: Iterator[Any] | None = None
         self._no_room: Suspension | None = None
         self._pausing: set[Call] = set()
+        self._logged: set[type[BaseException]] = set()
         self.waiting: deque[Call] = deque()
         self.ended: asyncio.Future[None] = loop.create_future()
         self._stopping = False
@@ -160,12 +164,16 @@ class AsyncOperator:
         else:
             self._calls = ThreadCalls(self, call, name, options.capacity, context, loop, self._mailbox)
         self._timeouts_of_calls = (
-            None if options.timeout is None else Deadlines[Call](loop, options.timeout, self._timed_out)
+            None
+            if options.timeout is None
+            else Deadlines[Call](loop, options.timeout, partial(self.guarded, self._timed_out))
         )
         self._timeouts_of_attempts = (
             None
             if options.attempt_timeout is None
-            else Deadlines[Call](loop, options.attempt_timeout, self._attempt_timed_out)
+            else Deadlines[Call](
+                loop, options.attempt_timeout, partial(self.guarded, self._attempt_timed_out)
+            )
         )
 
     # -- life cycle ---------------------------------------------------------------------------
@@ -199,14 +207,24 @@ class AsyncOperator:
             self._calls.abandoned,
         )
 
-    def overdue(self, now: float) -> float:
-        """Seconds by which the event loop is late with its oldest deadline. Any thread, as an estimate."""
-        late = 0.0
-        for deadlines in (self._timeouts_of_calls, self._timeouts_of_attempts):
+    def overdue(self) -> tuple[Call, str, float, float] | None:
+        """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
+        found = []
+        for limit, deadlines in (
+            ("timeout", self._timeouts_of_calls),
+            ("attempt_timeout", self._timeouts_of_attempts),
+        ):
             oldest = None if deadlines is None else deadlines.oldest()
-            if oldest is not None:
-                late = max(late, now - oldest)
-        return late
+            if deadlines is not None and oldest is not None:
+                found.append((oldest[0], limit, deadlines.seconds, oldest[1]))
+        return min(found, key=lambda late: late[3], default=None)
+
+    def guarded(self, fn: Callable[..., None], *args: Any) -> None:
+        """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
+        try:
+            fn(*args)
+        except BaseException as error:
+            self.fail(error)
 
     # -- input: the default action ------------------------------------------------------------
 
@@ -266,27 +284,36 @@ class AsyncOperator:
         self._finish(call, result)
 
     def failed(self, call: Call, error: BaseException) -> None:
-        """The attempt of `call` that runs ended with `error`."""
+        """The attempt of `call` that runs ended with `error`, which its function raised."""
         if self._timeouts_of_attempts is not None:
             self._timeouts_of_attempts.cancel(call)
+        self._attempt_failed(call, error)
+
+    def _attempt_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         retry = self._retry
         if retry is not None and retry.applies(call.attempt, error) and not self._stopping:
             self._retries += 1
             self._pausing.add(call)
-            call.pause = self._loop.call_later(retry.pause(call.attempt), self._pause_over, call)
+            call.pause = self._loop.call_later(
+                retry.pause(call.attempt), self.guarded, self._pause_over, call
+            )
         else:
-            self._fail_call(call, error)
+            self._fail_call(call, CallFailed(call.attempt, error) if timed_out is None else timed_out)
 
-    def _fail_call(self, call: Call, error: BaseException) -> None:
+    def _fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         self._errors += 1
+        error.row = shorten(call.row)
         if self._options.errors == "null":
+            self._log_once(error)
             self._finish(call, self._failed)
-            return
-        row = shorten(call.row)
-        if isinstance(error, CallTimeout):
-            self._stop(CallTimeout(error.limit, error.seconds, error.attempts, row))
         else:
-            self._stop(CallFailed(call.attempt, error, row))
+            self._stop(error)
+
+    def _log_once(self, error: CallFailed | CallTimeout) -> None:
+        kind = type(error.cause) if isinstance(error, CallFailed) else type(error)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            log.warning("a row is null, the first one for %s: %s", kind.__name__, error)
 
     def _finish(self, call: Call, result: Any) -> None:
         if self._timeouts_of_calls is not None:
@@ -307,7 +334,9 @@ class AsyncOperator:
     def _attempt_timed_out(self, call: Call) -> None:
         self._timeouts += 1
         self._calls.revoke(call)
-        self.failed(call, CallTimeout("attempt_timeout", self._timeouts_of_attempts.seconds, call.attempt))  # type: ignore[union-attr]
+        assert self._timeouts_of_attempts is not None
+        error = CallTimeout("attempt_timeout", self._timeouts_of_attempts.seconds, call.attempt)
+        self._attempt_failed(call, error, timed_out=error)
 
     def _timed_out(self, call: Call) -> None:
         self._timeouts += 1
@@ -321,7 +350,8 @@ class AsyncOperator:
             self._pausing.discard(call)
         else:
             self.waiting.remove(call)
-        self._fail_call(call, CallTimeout("timeout", self._timeouts_of_calls.seconds, call.attempt))  # type: ignore[union-attr]
+        assert self._timeouts_of_calls is not None
+        self._fail_call(call, CallTimeout("timeout", self._timeouts_of_calls.seconds, call.attempt))
 
     # -- output -------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from pillarbox.aio.retry import Retry
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8
+MAX_WINDOW = 2**24
+"""Rows that a result queue can hold."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Options:
                     f"reorder={self.reorder!r}: must be at least capacity ({self.capacity}), "
                     f"or None for {REORDER_FACTOR} x capacity"
                 )
+        if self.window > MAX_WINDOW:
+            raise ValueError(
+                f"capacity={self.capacity!r}, reorder={self.reorder!r}: "
+                f"the window of rows may be at most {MAX_WINDOW:,}"
+            )
         check_seconds("timeout", self.timeout)
         check_seconds("attempt_timeout", self.attempt_timeout)
         if self.retry is not None and not isinstance(self.retry, Retry):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from pillarbox.aio.check import check_positive_int
 
@@ -27,6 +27,7 @@ class Retry:
     """
 
     attempts: int = 3
+    _: KW_ONLY
     initial: float = 0.1
     maximum: float = 30.0
     multiplier: float = 2.0
@@ -41,11 +42,11 @@ class Retry:
                 raise TypeError(f"{name}={value!r}: must be a number")
             if not math.isfinite(value) or value < least:
                 raise ValueError(f"{name}={value!r}: must be finite and at least {least:g}")
-        on = (self.on,) if isinstance(self.on, type) else tuple(self.on)
+        on = self.on if isinstance(self.on, tuple | list) else (self.on,)
         for kind in on:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise TypeError(f"on={self.on!r}: must be an exception type or several, {kind!r} is none")
-        object.__setattr__(self, "on", on)
+        object.__setattr__(self, "on", tuple(on))
         if not isinstance(self.jitter, bool):
             raise TypeError(f"jitter={self.jitter!r}: must be True or False")
 
@@ -58,7 +59,7 @@ class Retry:
         try:
             return min(self.maximum, self.initial * self.multiplier ** (attempt - 1))
         except OverflowError:
-            return self.maximum
+            return self.maximum if self.initial else 0.0
 
     def pause(self, attempt: int) -> float:
         """The pause after attempt number `attempt` (from 1), in seconds; drawn anew at each call."""

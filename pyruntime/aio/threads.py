@@ -64,6 +64,10 @@ class ThreadCalls:
         self._jobs: SimpleQueue[_Attempt | None] = SimpleQueue()
         self._threads = 0
         self._active = 0
+        self._attempts: set[_Attempt] = set()
+        self._lock = threading.Lock()
+        self._running = 0
+        self._idle: asyncio.Future[None] | None = None
         self._closed = False
         self.abandoned = 0
         self.late = 0
@@ -78,15 +82,17 @@ class ThreadCalls:
         operator = self._operator
         waiting = operator.waiting
         while waiting and self._active < self._capacity and not self._closed:
+            if self._threads == self._active:
+                name = f"pillarbox-call-{self._threads + 1}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._threads += 1
             call = waiting.popleft()
             call.runner = attempt = _Attempt(call)
+            self._attempts.add(attempt)
             self._active += 1
             operator.begin(call)
-            if self._threads < self._active:
-                self._threads += 1
-                threading.Thread(
-                    target=self._run, name=f"pillarbox-call-{self._threads}", daemon=True
-                ).start()
+            with self._lock:
+                self._running += 1
             self._jobs.put(attempt)
 
     def turn(self) -> None:
@@ -97,12 +103,21 @@ class ThreadCalls:
         attempt = call.runner
         call.runner = None
         attempt.call = None
-        self._loop.call_later(GRACE, self._abandon, attempt)
+        self._loop.call_later(GRACE, self._operator.guarded, self._abandon, attempt)
 
     async def close(self) -> None:
-        """Let the threads end after the call that each of them runs."""
+        """Wait for the calls that run, for `GRACE` seconds at most, and let the threads end."""
         self._closed = True
+        for attempt in self._attempts:
+            attempt.call = None
         self._jobs.put(None)
+        with self._lock:
+            if not self._running:
+                return
+            self._idle = self._loop.create_future()
+        _, pending = await asyncio.wait([self._idle], timeout=GRACE)
+        if pending:
+            log.warning("calls of %s go on in their threads after the end of their job", self._name)
 
     def _run(self) -> None:
         fn = self._fn
@@ -110,10 +125,11 @@ class ThreadCalls:
             result: Any = None
             error: BaseException | None = None
             try:
+                context = self._context.copy()
                 if attempt.call is not None:
-                    result = self._context.copy().run(fn, attempt.row)
+                    result = context.run(fn, attempt.row)
                 if isinstance(result, GeneratorType):
-                    result = list(result)
+                    result = context.run(list, result)
                 elif inspect.isawaitable(result):
                     if inspect.iscoroutine(result):
                         result.close()
@@ -123,6 +139,7 @@ class ThreadCalls:
                     )
             except BaseException as caught:
                 error = caught
+            self._finished()
             try:
                 self._mailbox.put(Mail(self._done, attempt, result, error))
             except MailboxClosedError:
@@ -134,8 +151,20 @@ class ThreadCalls:
         # The one mark of the end goes round, so that it reaches every thread, counted or abandoned.
         self._jobs.put(None)
 
+    def _finished(self) -> None:
+        with self._lock:
+            self._running -= 1
+            idle = None if self._running else self._idle
+        if idle is not None:
+            try:
+                self._loop.call_soon_threadsafe(_set, idle)
+            except RuntimeError:
+                # The loop was closed without waiting any longer.
+                return
+
     def _done(self, attempt: _Attempt, result: Any, error: BaseException | None) -> None:
         attempt.finished = True
+        self._attempts.discard(attempt)
         if not attempt.abandoned:
             self._active -= 1
         call = attempt.call
@@ -162,3 +191,8 @@ class ThreadCalls:
             GRACE,
         )
         self.feed()
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -11,7 +11,6 @@ from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedErro
 from pillarbox.mailbox.default_action import Controller, DefaultAction
 from pillarbox.mailbox.executor import MailboxExecutor
 
-
 URGENT_MAILS = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -66,24 +67,25 @@ def async_map(
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     token = check_sendable(fn)
     options = Options(ordered, capacity, reorder, timeout, attempt_timeout, retry, errors)
-    folder = progress_folder(progress)
+    check_progress(progress)
     results = parse_schema("schema", schema)
     check_unique("df", df.columns)
     kept = kept_columns(keep, df.schema)
     output = T.StructType([df.schema[name] for name in kept] + results.fields)
     check_unique("keep and schema", output.names)
+    for field in results.fields:
+        if errors == "null" and not field.nullable:
+            raise ValueError(f"errors='null': column {field.name!r} of the schema is NOT NULL")
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    folder = None if progress is None else progress.new_operator()
     task = MapTask(fn, token, options, results, kept, zone, folder)
     return df.mapInArrow(task.run, output)
 
 
-def progress_folder(progress: Any) -> str | None:
-    """The folder of a running `Progress`, or None without one. Raises TypeError, RuntimeError."""
-    if progress is None:
-        return None
-    if not isinstance(progress, Progress):
+def check_progress(progress: Any) -> None:
+    """Raise TypeError unless `progress` is a `Progress` or None."""
+    if progress is not None and not isinstance(progress, Progress):
         raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None")
-    return progress.folder
 
 
 class MapTask:
@@ -121,10 +123,11 @@ class MapTask:
             failed=FAILED,
             progress=self._progress,
         )
-        for chunk in chunks:
-            batch = writer.write(chunk)
-            if batch.num_rows:
-                yield batch
+        with closing(chunks):
+            for chunk in chunks:
+                batch = writer.write(chunk)
+                if batch.num_rows:
+                    yield batch
 
 
 class _Writer:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.operator import is_async_generator
 from pillarbox.aio.options import DEFAULT_CAPACITY, Options
 from pillarbox.aio.retry import Retry
-from pillarbox.spark.async_map import progress_folder
+from pillarbox.spark.async_map import check_progress
 from pillarbox.spark.function import check_sendable
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import SLICE
@@ -58,7 +59,7 @@ def async_udf(
     `async_map`.
     """
     options = Options(True, capacity, reorder, timeout, attempt_timeout, retry, errors)
-    folder = progress_folder(progress)
+    check_progress(progress)
     result = parse_type("returnType", returnType)
 
     def decorate(fn: Callable[..., Any]) -> AsyncUdf:
@@ -67,7 +68,7 @@ def async_udf(
             raise TypeError(
                 f"fn={fn!r}: must return one value, an async generator gives several: use async_map"
             )
-        return AsyncUdf(fn, token, options, result, folder)
+        return AsyncUdf(fn, token, options, result, progress)
 
     return decorate
 
@@ -84,7 +85,7 @@ class AsyncUdf:
         token: str,
         options: Options,
         returnType: T.DataType,
-        progress: str | None,
+        progress: Progress | None,
     ) -> None:
         if hasattr(fn, "__name__"):
             functools.update_wrapper(self, fn)
@@ -118,7 +119,8 @@ class AsyncUdf:
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
         zone = _session_time_zone()
-        task = UdfTask(self.func, self._token, self._options, self.returnType, zone, self._progress)
+        folder = None if self._progress is None else self._progress.new_operator()
+        task = UdfTask(self.func, self._token, self._options, self.returnType, zone, folder)
         return _call(task, bound.args)
 
 
@@ -166,7 +168,7 @@ class UdfTask:
         """The results for a function of several columns."""
         return self.results(columns)
 
-    def results(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    def results(self, batches: Iterator[tuple[pa.Array, ...]]) -> Generator[pa.Array, None, None]:
         """The results for batches of argument columns, in batches of other sizes."""
         encoder = ValueEncoder(self.return_type, None if self._zone is None else time_zone(self._zone))
         chunks = run_job(
@@ -179,9 +181,10 @@ class UdfTask:
             failed=FAILED,
             progress=self._progress,
         )
-        for chunk in chunks:
-            arrays, _ = encoder.encode([call.row for call, _ in chunk], [result for _, result in chunk])
-            yield arrays[0]
+        with closing(chunks):
+            for chunk in chunks:
+                arrays, _ = encoder.encode([call.row for call, _ in chunk], [result for _, result in chunk])
+                yield arrays[0]
 
 
 def _sliced(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[tuple[pa.Array, ...]]:

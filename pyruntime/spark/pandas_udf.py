@@ -8,6 +8,7 @@ is, before pandas sees it; a result travels as an array of one value, whose form
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -30,8 +31,9 @@ def call_as_pandas_udf(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
     """The column of `task`'s results for argument columns, by way of a pandas UDF. On the driver."""
 
     def run(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        for array in arrow(task).results(batch.attrs[ARGUMENT] for batch in batches):
-            yield pd.Series([[value] for value in decode_column(array)], dtype=object)
+        with closing(arrow(task).results(batch.attrs[ARGUMENT] for batch in batches)) as arrays:
+            for array in arrays:
+                yield pd.Series([[value] for value in decode_column(array)], dtype=object)
 
     arrow = _ArrowArguments()
     columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]

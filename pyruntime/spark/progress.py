@@ -19,6 +19,9 @@ from typing import Any, NamedTuple, TextIO
 INTERVAL = 0.25
 """Seconds between two looks at the tasks' counts."""
 
+STALE = 5.0
+"""Seconds after which a task that has written no counts is taken for dead."""
+
 LINE_INTERVAL = 5.0
 """Seconds between two lines where the output is no terminal."""
 
@@ -87,12 +90,15 @@ class Progress:
         self._looks = 0
         self._totals = ProgressTotals()
 
-    @property
-    def folder(self) -> str:
-        """Where the tasks write their counts. Raises RuntimeError outside the `with` block."""
+    def new_operator(self) -> str:
+        """A folder where the tasks of one operator write their counts.
+
+        Each operator has its own, as several may run in the tasks of one stage. Raises RuntimeError
+        outside the `with` block.
+        """
         if self._folder is None:
             raise RuntimeError("this Progress is not running: use it in `with Progress(...) as progress:`")
-        return str(self._folder)
+        return tempfile.mkdtemp(dir=self._folder)
 
     @property
     def totals(self) -> ProgressTotals:
@@ -102,11 +108,11 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._thread is not None:
             raise RuntimeError("this Progress has been used already: make another one")
+        display = self._display()
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="pillarbox-progress-", dir=self._directory))
         self._began = time.monotonic()
-        display = self._display()
         self._thread = threading.Thread(
             target=self._run, args=(display,), name="pillarbox-progress", daemon=True
         )
@@ -137,33 +143,41 @@ class Progress:
         return _Lines(self._label, self._total, self._file)
 
     def _run(self, display: Any) -> None:
-        try:
-            while not self._stop.wait(INTERVAL):
-                self._look()
-                display.show(self._totals)
+        showing = True
+        while True:
+            last = self._stop.wait(INTERVAL)
             self._look()
-            display.show(self._totals)
-        finally:
-            display.close(self._totals)
+            if showing:
+                try:
+                    display.show(self._totals)
+                    if last:
+                        display.close(self._totals)
+                except (OSError, ValueError):
+                    # Nobody looks any more (a closed pipe, a closed file); the totals still count.
+                    showing = False
+            if last:
+                return
 
     def _look(self) -> None:
-        latest: dict[tuple[int, int], dict[str, Any]] = {}
-        sums = dict.fromkeys(("in_flight", "calls", "retries", "errors", "timeouts"), 0)
-        running = False
+        latest: dict[tuple[str, int, int], dict[str, Any]] = {}
+        sums = dict.fromkeys(("calls", "retries", "errors", "timeouts"), 0)
         for counts in self._counts():
-            key = counts["stage"], counts["partition"]
-            if key not in latest or counts["attempt"] >= latest[key]["attempt"]:
+            key = counts["operator"], counts["stage"], counts["partition"]
+            if key not in latest or counts["written"] >= latest[key]["written"]:
                 latest[key] = counts
             for name in sums:
-                if name != "in_flight" or counts["running"]:
-                    sums[name] += counts[name]
-            running = running or counts["running"]
+                sums[name] += counts[name]
+        # The file of a task that was killed says for ever that it runs.
+        oldest = time.time() - STALE
+        running = [counts for counts in latest.values() if counts["running"] and counts["written"] > oldest]
+        in_flight = sum(counts["in_flight"] for counts in running)
         if running:
             self._looks += 1
-            self._in_flight_sum += sums["in_flight"]
+            self._in_flight_sum += in_flight
         self._totals = ProgressTotals(
             rows_in=sum(counts["rows_in"] for counts in latest.values()),
             results=sum(counts["results"] for counts in latest.values()),
+            in_flight=in_flight,
             mean_in_flight=self._in_flight_sum / self._looks if self._looks else 0.0,
             seconds=time.monotonic() - self._began,
             **sums,
@@ -172,9 +186,10 @@ class Progress:
     def _counts(self) -> list[dict[str, Any]]:
         assert self._folder is not None
         found = []
-        for path in self._folder.glob("*.json"):
+        for path in self._folder.glob("*/*.json"):
             try:
-                found.append(json.loads(path.read_text(encoding="utf-8")))
+                counts = json.loads(path.read_text(encoding="utf-8"))
+                found.append({**counts, "operator": path.parent.name, "written": path.stat().st_mtime})
             except (OSError, ValueError):
                 continue
         return found

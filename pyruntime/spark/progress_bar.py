@@ -5,31 +5,23 @@ from __future__ import annotations
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pillarbox.spark.progress import ProgressTotals
 
 
 class Bar:
-    """One line: label, bar, rows, calls in flight, rate, retries, errors, time."""
+    """One line: label, bar, rows, rate, calls in flight, retries, errors, time."""
 
     def __init__(self, label: str, total: int | None, file: TextIO) -> None:
+        self._of = "" if total is None else f"/{total:,}"
+        # Columns that may not be cut stand as one text; the bar takes what is left of 80 columns.
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
             TextColumn("{task.fields[counts]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
             console=Console(file=file, force_terminal=True),
-            transient=False,
             expand=True,
         )
         self._task = self._progress.add_task(label, total=total, counts="starting")
@@ -45,7 +37,8 @@ class Bar:
             self._rate = (totals.results - results) / passed
             self._last = (totals.seconds, totals.results)
         counts = (
-            f"[cyan]{totals.in_flight:>4} in flight[/] {self._rate:>7,.0f} rows/s "
+            f"{totals.results:,}{self._of} [green]{self._rate:,.0f}/s[/] "
+            f"[cyan]{totals.in_flight} in flight[/] "
             f"[yellow]{totals.retries:,} retries[/] [red]{totals.errors:,} errors[/]"
         )
         self._progress.update(self._task, completed=totals.results, counts=counts)

@@ -1,12 +1,12 @@
 """The live counts of one task attempt, as a small file that the driver reads.
 
 Files need no listening socket and reach the driver wherever both see the folder: in local mode, or
-on a shared file system. Written on the event loop's thread, by replacing, so a reader never sees half.
+on a shared file system. Written by a thread of its own, as such a file system may be slow, and by
+replacing, so a reader never sees half.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -18,6 +18,9 @@ from pillarbox.aio.job import Job
 
 INTERVAL = 0.25
 """Seconds between two writes."""
+
+CLOSE = 5.0
+"""Seconds that the last write may take."""
 
 
 class ProgressFile:
@@ -33,25 +36,19 @@ class ProgressFile:
         self._job = job
         self._path = os.path.join(folder, f"{stage}-{partition}-{attempt}-{uuid.uuid4().hex}.json")
         self._head = {"stage": stage, "partition": partition, "attempt": attempt}
-        self._loop = job.loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._written = threading.Event()
-        self._loop.call_soon_threadsafe(self._tick)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pillarbox-progress-file", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Write the last counts."""
-        self._loop.call_soon_threadsafe(self._last)
-        self._written.wait(2 * INTERVAL)
+        self._stop.set()
+        self._thread.join(CLOSE)
 
-    def _tick(self) -> None:
-        self._write(running=True)
-        self._timer = self._loop.call_later(INTERVAL, self._tick)
-
-    def _last(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _run(self) -> None:
+        while not self._stop.wait(INTERVAL):
+            self._write(running=True)
         self._write(running=False)
-        self._written.set()
 
     def _write(self, running: bool) -> None:
         statistics = self._job.statistics()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,14 @@ from pillarbox.spark.types import arrow_field, encoder, row_reader
 
 class ResultError(PillarboxError, TypeError):
     """A function's result that does not fit the schema; says the result, the row and the column."""
+
+
+_ERRORS = (TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException)
+
+_SCALARS = frozenset(
+    {bool, int, float, str, bytes, type(None)}
+    | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal}
+)
 
 
 class _Failed:
@@ -67,13 +76,16 @@ class RowEncoder:
                 f"None is no row of the columns {', '.join(self._names)}: "
                 "return [] for no row, or a row whose values are None"
             )
+        if self._single and isinstance(row, Mapping) and self._names[0] not in row:
+            raise TypeError(
+                f"{shorten(row)}: wrap the value of the column, as in {{{self._names[0]!r}: ...}}"
+            )
         return self._read(row)
 
-    def arrays(self, rows: list[Any]) -> list[pa.Array]:
-        """Arrow columns of rows as `rows` gave them; raises what Arrow or a converter raises."""
+    def arrays(self, columns: list[Any]) -> list[pa.Array]:
+        """Arrow columns of columns of values; raises what Arrow or a converter raises."""
         arrays = []
-        for position, (field, convert) in enumerate(zip(self.fields, self._encoders, strict=True)):
-            values = [row[position] for row in rows]
+        for values, field, convert in zip(columns, self.fields, self._encoders, strict=True):
             if convert is not None:
                 values = [convert(value) for value in values]
             array = pa.array(values, type=field.type)
@@ -87,22 +99,36 @@ class RowEncoder:
 
         inputs: the input row of each result, for errors. Raises `ResultError`.
         """
+        counts = None
         try:
-            per_result = [self.rows(result) for result in results]
-            rows = [row for some in per_result for row in some]
-            arrays = self.arrays(rows)
-        except (TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
+            columns = self._plain_columns(results)
+            if columns is None:
+                per_result = [self.rows(result) for result in results]
+                columns = self._columns([row for some in per_result for row in some])
+                if any(len(some) != 1 for some in per_result):
+                    counts = [len(some) for some in per_result]
+            return self.arrays(columns), counts
+        except _ERRORS as error:
             raise self._explain(inputs, results) or error from None
-        if all(len(some) == 1 for some in per_result):
-            return arrays, None
-        return arrays, [len(some) for some in per_result]
+
+    def _columns(self, rows: list[Any]) -> list[Any]:
+        return list(zip(*rows, strict=True)) if rows else [[] for _ in self.fields]
+
+    def _plain_columns(self, results: list[Any]) -> list[Any] | None:
+        """The columns of results that are all of one usual form, a row each; None for any others."""
+        types = set(map(type, results))
+        if self._bare and types <= _SCALARS:
+            return [results]
+        if types == {tuple} and set(map(len, results)) == {len(self.fields)}:
+            return self._columns(results)
+        return None
 
     def _explain(self, inputs: list[Any], results: list[Any]) -> ResultError | None:
         # Columns are converted whole, so which row was at fault is looked for only once one was.
         for row, result in zip(inputs, results, strict=True):
             try:
-                self.arrays(self.rows(result))
-            except (TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
+                self.arrays(self._columns(self.rows(result)))
+            except _ERRORS as error:
                 columns = ", ".join(f"{field.name} {field.type}" for field in self.fields)
                 return ResultError(
                     f"result {shorten(result)} of row {shorten(row)} does not fit the schema "
@@ -120,3 +146,6 @@ class ValueEncoder(RowEncoder):
     def rows(self, result: Any) -> list[Any]:
         """The one row of one call's result."""
         return [(None if result is FAILED else result,)]
+
+    def _plain_columns(self, results: list[Any]) -> list[Any] | None:
+        return [[None if result is FAILED else result for result in results]]

@@ -47,9 +47,9 @@ def check_unique(name: str, columns: Sequence[str]) -> None:
 
 def kept_columns(keep: Any, schema: T.StructType) -> list[str]:
     """The input columns that are carried, in the order of the input for "*", else as named."""
-    if keep == "*":
+    if isinstance(keep, str) and keep == "*":
         return list(schema.names)
-    if isinstance(keep, str) or not isinstance(keep, Sequence):
+    if not isinstance(keep, list | tuple) or not all(isinstance(column, str) for column in keep):
         raise TypeError(f"keep={keep!r}: must be '*' or a list of column names")
     for column in keep:
         if column not in schema.names:

@@ -20,6 +20,8 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.types import Row
 
+from pillarbox.aio.errors import shorten
+
 Convert: TypeAlias = Callable[[Any], Any]
 
 _SIMPLE: dict[type[T.DataType], pa.DataType] = {
@@ -145,11 +147,34 @@ def encoder(spark: T.DataType, zone: datetime.tzinfo | None) -> Convert | None:
         key, item = encoder(spark.keyType, zone) or _same, encoder(spark.valueType, zone) or _same
         return lambda value: None if value is None else [(key(k), item(v)) for k, v in dict(value).items()]
     if isinstance(spark, T.ArrayType):
-        element = encoder(spark.elementType, zone)
-        if element is None:
-            return None
-        return lambda values: None if values is None else [element(value) for value in values]
+        return _array_encoder(spark, zone)
+    if isinstance(spark, T.StringType):
+        return _refusing(spark, bytes | bytearray)
+    if isinstance(spark, T.BinaryType):
+        return _refusing(spark, str)
     return None
+
+
+def _refusing(spark: T.DataType, kind: Any) -> Convert:
+    # Arrow would take the one for the other.
+    def convert(value: Any) -> Any:
+        if isinstance(value, kind):
+            raise TypeError(f"{shorten(value)} is no {spark.simpleString()} but {type(value).__name__}")
+        return value
+
+    return convert
+
+
+def _array_encoder(spark: T.ArrayType, zone: datetime.tzinfo | None) -> Convert:
+    element = encoder(spark.elementType, zone)
+
+    def convert(values: Any) -> Any:
+        # Arrow would take a string for the list of its characters, a dict for that of its keys.
+        if isinstance(values, str | bytes | bytearray | Mapping):
+            raise TypeError(f"{shorten(values)}: an array must be a list, not {type(values).__name__}")
+        return values if values is None or element is None else [element(value) for value in values]
+
+    return convert
 
 
 def _timestamp_encoder(zone: datetime.tzinfo | None) -> Convert:
@@ -157,9 +182,7 @@ def _timestamp_encoder(zone: datetime.tzinfo | None) -> Convert:
         if not isinstance(value, datetime.datetime) or value.tzinfo is not None:
             return value
         if zone is None:
-            raise ValueError(
-                f"{value!r}: give a datetime with a time zone, the session's is not known to Python"
-            )
+            raise ValueError(f"{value!r}: give a datetime with a time zone, the session's is not known here")
         return value.replace(tzinfo=zone)
 
     return convert

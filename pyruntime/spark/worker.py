@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -65,7 +65,10 @@ class Worker:
         return self.loop_thread.submit(self._acquire(token, fn)).result()
 
     def release(self, token: str, failed: bool) -> None:
-        """A job of the function under `token` has ended; a failed task's worker will be ended by Spark."""
+        """A job of the function under `token` has ended.
+
+        Spark ends the worker of a task that failed or was ended early, so this is the chance to close.
+        """
         if token in self._resources:
             released = self.loop_thread.submit(self._release(token, failed or not self._reused))
             try:
@@ -127,7 +130,7 @@ def run_job(
     spread: bool,
     failed: Any,
     progress: str | None,
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Run `fn` over the rows that `unpack` makes of `items`; yields chunks of (call, result).
 
     token: the identity of `fn` among the worker's resources. spread: a row is a tuple of arguments.
@@ -167,7 +170,7 @@ def run_job(
         ok = True
     finally:
         if job is not None and not job.close():
-            # The loop is blocked by a call that does not return: other tasks get a loop of their own.
+            log.warning("a call blocks the event loop; other tasks of this worker get a loop of their own")
             _worker = None
         else:
             here.release(token, failed=not ok)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
 from pillarbox import CallFailed, async_map
+from pillarbox.aio import job
+from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.aio.options import Options
 
 
 def pillarbox_threads() -> list[str]:
@@ -176,6 +183,110 @@ def test_a_resource_that_cannot_be_opened_says_so_and_leaves_nothing() -> None:
 
     with pytest.raises(ConnectionError, match="refused"):
         next(async_map(Broken(), [1]))
+
+
+def test_closing_waits_for_blocking_calls_before_it_closes_their_resource() -> None:
+    class Connection:
+        def __init__(self) -> None:
+            self.is_open = False
+            self.used_closed = 0
+            self.began = threading.Event()
+
+        def __enter__(self) -> Connection:
+            self.is_open = True
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.is_open = False
+
+        def __call__(self, row: int) -> int:
+            if row:
+                self.began.set()
+                time.sleep(0.2)
+            self.used_closed += not self.is_open
+            return row
+
+    connection = Connection()
+    with async_map(connection, range(50), capacity=4) as results:
+        next(results)
+        assert connection.began.wait(30)
+    assert (connection.used_closed, connection.is_open) == (0, False)
+    assert pillarbox_threads() == []
+
+
+def test_an_error_while_closing_does_not_hide_the_error_of_a_call(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Session):
+        async def __aexit__(self, *error: object) -> None:
+            raise RuntimeError("cannot close")
+
+        async def __call__(self, row: int) -> int:
+            if row == 3:
+                raise ValueError("call")
+            return row
+
+    with caplog.at_level(logging.WARNING, "pillarbox"), pytest.raises(CallFailed, match="call"):
+        list(async_map(Broken(), range(5)))
+    assert "cannot close" in caplog.text
+    with pytest.raises(RuntimeError, match="cannot close"):
+        list(async_map(Broken(), range(2)))
+
+
+def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
+    calls = []
+
+    async def call(row: int) -> None:
+        calls.append(row)
+
+    thread = LoopThread("pillarbox-loop-test")
+    busy, free = threading.Event(), threading.Event()
+    thread.call(lambda: (busy.set(), free.wait(30)))
+    assert busy.wait(30)
+    here = job.Job(call, Options(), range(1000), loop_thread=thread, read_ahead_items=1)
+    closed: list[bool] = []
+    closing = threading.Thread(target=lambda: closed.append(here.close()))
+    closing.start()
+    # The close has asked the loop to stop the job once it waits for it.
+    while not here._outbox.ended:
+        closing.join(0.01)
+    closing.join(0.05)
+    free.set()
+    closing.join(30)
+    assert (closed, calls) == ([True], [])
+    assert thread.close(30)
+
+
+def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(job, "CLOSE", 0.2)
+    queue: SimpleQueue[int | None] = SimpleQueue()
+    session = Session()
+    queue.put(1)
+    with caplog.at_level(logging.WARNING, "pillarbox"), async_map(session, iter(queue.get, None)) as results:
+        assert next(results) == 1
+    assert session.log[-1] == "close"
+    assert "still waits for input" in caplog.text
+    queue.put(None)
+
+
+def test_an_iterator_may_be_collected_on_any_thread() -> None:
+    class Cycle:
+        pass
+
+    session = Session()
+    cycle: Any = Cycle()
+    cycle.self = cycle
+    cycle.results = async_map(session, iter(range(1000)), capacity=2)
+    next(cycle.results)
+    del cycle
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join(30)
+    for thread in threading.enumerate():
+        if thread.name.startswith("pillarbox-"):
+            thread.join(30)
+    assert session.log[-1] == "close"
+    assert pillarbox_threads() == []
 
 
 def run_script(source: str) -> subprocess.Popen[str]:

@@ -39,7 +39,7 @@ def test_keys_expire_in_the_order_in_which_they_were_armed(clock: Clock) -> None
     for now, key in ((100.0, "a"), (101.0, "b"), (105.0, "c")):
         clock.now = now
         deadlines.arm(key)
-    assert deadlines.oldest() == 110.0
+    assert deadlines.oldest() == ("a", 110.0)
     clock.pass_to(109.9)
     assert expired == []
     clock.pass_to(111.0)

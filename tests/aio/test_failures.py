@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import pickle
 import threading
@@ -234,7 +235,23 @@ def test_a_coroutine_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest
     with pytest.raises(CallTimeout) as caught:
         list(async_map(blocks, [1], timeout=0.1))
     release.set()
-    assert "release.wait(30)" in str(caught.value.__cause__)
+    assert "no result within timeout=0.1 s, in attempt 1 for row 1" in str(caught.value)
+    assert "release.wait(30)" in str(caught.value)
+
+
+def test_a_blocked_loop_is_said_with_the_limit_that_was_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "STALL", 0.2)
+    monkeypatch.setattr(job, "CLOSE", 0.2)
+    release = threading.Event()
+
+    async def blocks(row: int) -> int:
+        release.wait(30)
+        return row
+
+    with pytest.raises(CallTimeout) as caught:
+        list(async_map(blocks, [1], timeout=3600, attempt_timeout=0.1))
+    release.set()
+    assert (caught.value.limit, caught.value.seconds) == ("attempt_timeout", 0.1)
 
 
 def test_a_failed_job_cancels_the_calls_in_flight() -> None:
@@ -344,3 +361,65 @@ def test_a_generator_function_gives_the_list_of_what_it_yields() -> None:
         yield from range(row)
 
     assert list(async_map(several, range(3))) == [[], [0], [0, 1]]
+
+
+def test_a_generator_function_sees_the_context_of_the_caller() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    variable.set("caller")
+
+    def several(row: int) -> Iterator[str]:
+        yield variable.get()
+
+    assert list(async_map(several, range(2))) == [["caller"], ["caller"]]
+
+
+def test_a_context_variable_that_cannot_be_compared_does_no_harm() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("the truth value is ambiguous")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    variable: contextvars.ContextVar[Odd] = contextvars.ContextVar("variable")
+    variable.set(Odd())
+
+    async def call(row: int) -> int:
+        variable.set(Odd())
+        return row
+
+    assert list(async_map(call, range(10), capacity=2)) == list(range(10))
+
+
+def test_a_task_of_a_call_that_raises_system_exit_fails_the_row_and_not_the_loop() -> None:
+    async def inner() -> None:
+        raise SystemExit(3)
+
+    async def call(row: int) -> int:
+        if row == 1:
+            await asyncio.create_task(inner())
+        return row
+
+    assert list(async_map(call, range(4), errors="null")) == [0, None, 2, 3]
+
+
+def test_a_timeout_that_the_function_raises_is_the_functions_and_not_ours() -> None:
+    async def call(row: int) -> int:
+        raise CallTimeout("timeout", 7.0, 1, "another row")
+
+    with pytest.raises(CallFailed, match="row 1: CallTimeout: no result within timeout=7 s"):
+        list(async_map(call, [1]))
+
+
+def test_a_null_in_the_place_of_a_row_is_explained_once_for_each_kind_of_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def call(row: int) -> int:
+        raise ValueError(row) if row % 2 else ConnectionError(row)
+
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        assert list(async_map(call, range(10), errors="null", capacity=1)) == [None] * 10
+    assert [record.getMessage() for record in caplog.records] == [
+        "a row is null, the first one for ConnectionError: "
+        "call failed after 1 attempt for row 0: ConnectionError: 0",
+        "a row is null, the first one for ValueError: call failed after 1 attempt for row 1: ValueError: 1",
+    ]

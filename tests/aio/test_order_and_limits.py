@@ -135,17 +135,18 @@ def test_no_more_rows_than_the_window_and_the_read_ahead_are_read() -> None:
 
     def rows() -> Iterator[int]:
         nonlocal read
-        for row in range(10_000):
+        for row in range(1000):
             read = row + 1
             yield row
 
-    with async_map(gate, rows(), capacity=2, reorder=4) as results:
-        _, thread, _ = in_background(results)
-        gate.wait_for({0, 1})
-        # Four in the window, 256 read ahead, and one in the reader's hand; taken in two steps at most.
-        assert read <= 4 + 2 * 257
-        results.close()
-        thread.join(30)
+    results, thread, _ = in_background(async_map(gate, rows(), capacity=2, reorder=4))
+    gate.wait_for({0, 1})
+    # Four in the window, 256 read ahead, and one in the reader's hand; taken in two steps at most.
+    assert read <= 4 + 2 * 257
+    for row in range(1000):
+        gate.let_go(row)
+    thread.join(30)
+    assert results == list(range(1000))
 
 
 def test_the_consumer_holds_up_the_reading_when_it_does_not_take_results() -> None:
@@ -265,6 +266,11 @@ def test_statistics_count_rows_calls_and_results() -> None:
         ({"capacity": 0}, ValueError, "capacity=0: must be at least 1"),
         ({"capacity": 2.5}, TypeError, "capacity=2.5: must be an int, not float"),
         ({"capacity": True}, TypeError, "capacity=True"),
+        (
+            {"capacity": 3_000_000},
+            ValueError,
+            "capacity=3000000, reorder=None: the window of rows may be at most",
+        ),
         ({"reorder": 5, "capacity": 10}, ValueError, "reorder=5: must be at least capacity"),
         ({"timeout": 0}, ValueError, "timeout=0: must be a finite number of seconds above 0"),
         ({"timeout": "1s"}, TypeError, "timeout='1s': must be a number of seconds"),

@@ -44,6 +44,7 @@ def test_errors_are_retried_by_type() -> None:
     assert retry.applies(1, CallTimeout("attempt_timeout", 1.0, 1))
     assert not retry.applies(1, ValueError())
     assert not Retry().applies(1, KeyboardInterrupt())
+    assert Retry(attempts=5000, initial=0.0).bound(2000) == 0.0
     assert Retry(on=ValueError).on == (ValueError,)  # type: ignore[arg-type]
 
 
@@ -56,6 +57,7 @@ def test_errors_are_retried_by_type() -> None:
         ({"maximum": float("inf")}, ValueError, "maximum=inf"),
         ({"multiplier": 0.5}, ValueError, "multiplier=0.5: must be finite and at least 1"),
         ({"initial": "1"}, TypeError, "initial='1': must be a number"),
+        ({"on": 5}, TypeError, "on=5: must be an exception type or several"),
         ({"on": ("x",)}, TypeError, "must be an exception type or several"),
         ({"jitter": 1}, TypeError, "jitter=1"),
     ],

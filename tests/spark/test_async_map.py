@@ -303,6 +303,13 @@ async def nothing(row: Any) -> None:
         ({"schema": "a int, a int"}, ValueError, "schema: the column names 'a' stand more than once"),
         ({"schema": "v variant"}, TypeError, "results of this type are not supported"),
         ({"keep": ["ix"]}, ValueError, "no column 'ix'; the input has id"),
+        ({"keep": 7}, TypeError, "keep=7: must be '*' or a list of column names"),
+        ({"keep": [7]}, TypeError, "keep=[7]: must be '*' or a list of column names"),
+        (
+            {"schema": "n long not null", "errors": "null"},
+            ValueError,
+            "errors='null': column 'n' of the schema is NOT",
+        ),
         ({"keep": "id"}, TypeError, "keep='id': must be '*' or a list of column names"),
         ({"keep": "*", "schema": "id long"}, ValueError, "keep and schema: the column names 'id'"),
         ({"capacity": -1}, ValueError, "capacity=-1: must be at least 1"),
@@ -345,3 +352,58 @@ def test_broadcast_variables_reach_the_function(spark: SparkSession) -> None:
 
     rows = async_map(spark.range(0, 2, 1, 1), call, schema="price double").collect()
     assert [row.price for row in rows] == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("schema", "result", "message"),
+    [
+        ("v array<string>", ["ab", "c"], "'ab': an array must be a list, not str"),
+        ("v array<string>", "abc", "'abc': an array must be a list, not str"),
+        ("v array<int>", {"v": {1: 2}}, "{1: 2}: an array must be a list, not dict"),
+        ("v map<string,int>", {}, "{}: wrap the value of the column, as in {'v': ...}"),
+        ("v string", b"x", "b'x' is no string but bytes"),
+        ("v binary", "x", "'x' is no binary but str"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_rather_than_taken_for_something_else(
+    spark: SparkSession, schema: str, result: Any, message: str
+) -> None:
+    async def call(row: Any) -> Any:
+        return result
+
+    assert message in fails(async_map(spark.range(0, 1, 1, 1), call, schema=schema))
+
+
+def test_a_result_that_does_not_fit_ends_the_calls_and_closes_the_resource(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class Client:
+        async def __aenter__(self) -> Client:
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            (tmp_path / "closed").touch()
+
+        async def __call__(self, row: Any) -> Any:
+            await asyncio.sleep(0.001)
+            return "no number" if row.id == 500 else row.id
+
+    assert "does not fit the schema" in fails(
+        async_map(spark.range(0, 1_000_000, 1, 1), Client(), schema="n long", capacity=10)
+    )
+    assert (tmp_path / "closed").exists()
+
+
+def test_columns_are_kept_by_name_only(spark: SparkSession) -> None:
+    for keep in (F.col("id"), [F.col("id")]):
+        with pytest.raises(TypeError, match="must be '\\*' or a list of column names"):
+            async_map(spark.range(1), nothing, schema="n long", keep=keep)
+
+
+def test_a_column_may_have_any_name(spark: SparkSession) -> None:
+    async def call(row: Any) -> tuple[Any, ...]:
+        return row["asDict"], row["a b"], row["_index"], row["class"], getattr(row, "a b"), row[2]
+
+    df = spark.sql("select 1 as `asDict`, 2 as `a b`, 3 as `_index`, 4 as `class`").coalesce(1)
+    rows = async_map(df, call, schema="a int, b int, c int, d int, e int, f int").collect()
+    assert [tuple(row) for row in rows] == [(1, 2, 3, 4, 2, 3)]

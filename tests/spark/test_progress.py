@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +69,51 @@ def test_it_leaves_no_file_behind(spark: SparkSession, tmp_path: Path) -> None:
 
     with Progress(directory=tmp_path, file=io.StringIO()) as progress:
         async_map(spark.range(10), call, schema="n long", progress=progress).collect()
-        assert Path(progress.folder).parent == tmp_path
+        assert len(list(tmp_path.glob("pillarbox-progress-*/*/*.json"))) > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_used_once_in_a_with_block() -> None:
     progress = Progress(file=io.StringIO())
     with pytest.raises(RuntimeError, match="with Progress"):
-        _ = progress.folder
+        progress.new_operator()
     with progress:
         pass
     with pytest.raises(RuntimeError, match="used already"):
         progress.__enter__()
     with pytest.raises(ValueError, match="total=-1: must be a number of rows or None"):
         Progress(total=-1)
+
+
+def test_two_operators_in_one_stage_are_both_counted(spark: SparkSession) -> None:
+    with Progress(file=io.StringIO()) as progress:
+
+        @async_udf("long", progress=progress)
+        async def call(n: int) -> int:
+            return n
+
+        spark.range(0, 100, 1, 2).select(call("id").alias("a"), call("id").alias("b")).collect()
+    assert (progress.totals.results, progress.totals.calls) == (200, 200)
+
+
+def test_a_closed_output_does_not_stop_the_counting(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        return 0
+
+    shown = io.StringIO()
+    shown.close()
+    with Progress(bar=False, file=shown) as progress:
+        async_map(spark.range(10), call, schema="n long", progress=progress).collect()
+    assert progress.totals.results == 10
+
+
+def test_a_task_that_was_killed_is_not_in_flight_for_ever(tmp_path: Path) -> None:
+    counts = dict.fromkeys(("rows_in", "results", "calls", "retries", "errors", "timeouts"), 5)
+    with Progress(bar=False, file=io.StringIO(), directory=tmp_path) as progress:
+        file = Path(progress.new_operator()) / "0-0-0-killed.json"
+        file.write_text(
+            json.dumps({**counts, "in_flight": 64, "stage": 0, "partition": 0, "attempt": 0, "running": True})
+        )
+        os.utime(file, (0, 0))
+    assert progress.totals.calls == 5
+    assert (progress.totals.in_flight, progress.totals.mean_in_flight) == (0, 0.0)
