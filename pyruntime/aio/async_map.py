@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
+from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.loop_thread import LoopThread
-from pillarbox.aio.operator import OperatorStatistics
-from pillarbox.aio.options import DEFAULT_CAPACITY, Options, check_function
+from pillarbox.aio.options import DEFAULT_CAPACITY, Options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.retry import Retry
 

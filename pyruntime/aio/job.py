@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.loop_thread import LoopThread
-from pillarbox.aio.operator import AsyncOperator, OperatorStatistics
+from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk, HandoverSink
 from pillarbox.aio.sources import CollectionSource, HandoverSource, read_ahead

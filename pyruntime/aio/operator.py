@@ -14,101 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from pillarbox.aio.call import Call
 from pillarbox.aio.coroutines import CoroutineCalls, collect
+from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.deadlines import Deadlines
 from pillarbox.aio.errors import CallFailed, CallTimeout, shorten
+from pillarbox.aio.function import is_async, is_async_generator
 from pillarbox.aio.options import Options
+from pillarbox.aio.sinks import Sink
+from pillarbox.aio.sources import Source
 from pillarbox.aio.threads import ThreadCalls
 from pillarbox.kernel import Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
 
 log = logging.getLogger("pillarbox")
-
-
-class Source(Protocol):
-    """Where rows come from."""
-
-    def poll(self) -> Iterator[Any] | None:
-        """The next rows, or None when none are there now; raises what the input failed with."""
-
-    @property
-    def ended(self) -> bool:
-        """True once no more rows can come."""
-
-    def arm(self, wake: Callable[[], None]) -> bool:
-        """Have `wake` called once, from any thread, when `poll` is worth another call; False if it is now."""
-
-    def close(self) -> None:
-        """The rows that are left will not be asked for."""
-
-
-class Sink(Protocol):
-    """Where results go."""
-
-    def emit(self, results: list[tuple[Call, Any]]) -> None:
-        """Take results, in the order of emission."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more results may be emitted now."""
-
-    def call_when_room(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once, on the mailbox thread, when there is room again."""
-
-    def finish(self) -> None:
-        """No more results come."""
-
-    def fail(self, error: BaseException) -> None:
-        """No more results come, because of `error`."""
-
-
-class OperatorStatistics(NamedTuple):
-    """What one operator has done so far; a snapshot that does not change."""
-
-    rows_in: int
-    """Rows admitted."""
-    results: int
-    """Rows whose results were emitted."""
-    in_flight: int
-    """Calls that hold a slot now."""
-    waiting: int
-    """Rows that wait for a slot or for their retry now."""
-    calls: int
-    """Attempts begun."""
-    retries: int
-    """Attempts that failed and were followed by another."""
-    errors: int
-    """Rows that failed for good, time-outs included."""
-    timeouts: int
-    """Attempts and rows that met a limit of time."""
-    late: int
-    """Outcomes that came after their call's time-out and were ignored."""
-    abandoned: int
-    """Calls that did not end when they were cancelled."""
-
-
-def _call_of(fn: Callable[..., Any]) -> Any:
-    # Looked up on the type, as a call does.
-    return inspect.getattr_static(type(fn), "__call__", None)
-
-
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether `fn`, or the `__call__` of its type, is an async function: its calls run on the event loop."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(_call_of(fn))
-
-
-def is_async_generator(fn: Callable[..., Any]) -> bool:
-    """Whether `fn`, or the `__call__` of its type, is an async generator function."""
-    return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(_call_of(fn))
 
 
 class AsyncOperator:

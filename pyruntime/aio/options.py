@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pillarbox.aio.check import check_bool, check_choice, check_positive_int, check_seconds
 from pillarbox.aio.retry import Retry
@@ -62,12 +61,3 @@ class Options:
     def window(self) -> int:
         """Rows admitted and not yet emitted, at most."""
         return self.capacity * REORDER_FACTOR if self.reorder is None else self.reorder
-
-
-def check_function(fn: Any) -> None:
-    """Raise TypeError unless `fn` can be called."""
-    if isinstance(fn, type) or not callable(fn):
-        raise TypeError(
-            f"fn={fn!r}: must be an async function, a function, or an object with __call__, "
-            f"not {'a class' if isinstance(fn, type) else type(fn).__name__}"
-        )

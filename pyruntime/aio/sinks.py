@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from pillarbox.aio.call import Call
 from pillarbox.kernel import Handover
 
 Chunk = list[tuple[Call, Any]]
+
+
+class Sink(Protocol):
+    """Where results go."""
+
+    def emit(self, results: Chunk) -> None:
+        """Take results, in the order of emission."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more results may be emitted now."""
+
+    def call_when_room(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once, on the mailbox thread, when there is room again."""
+
+    def finish(self) -> None:
+        """No more results come."""
+
+    def fail(self, error: BaseException) -> None:
+        """No more results come, because of `error`."""
 
 
 class HandoverSink:

@@ -7,9 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from pillarbox.kernel import Handover, HandoverClosedError
+
+
+class Source(Protocol):
+    """Where rows come from."""
+
+    def poll(self) -> Iterator[Any] | None:
+        """The next rows, or None when none are there now; raises what the input failed with."""
+
+    @property
+    def ended(self) -> bool:
+        """True once no more rows can come."""
+
+    def arm(self, wake: Callable[[], None]) -> bool:
+        """Have `wake` called once, from any thread, when `poll` is worth another call; False if it is now."""
+
+    def close(self) -> None:
+        """The rows that are left will not be asked for."""
 
 
 class CollectionSource:

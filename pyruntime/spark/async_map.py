@@ -47,7 +47,7 @@ def async_map(
         which runs in threads; or an object with either as its `__call__`. An object with
         `__aenter__`/`__aexit__` is opened once per worker process and closed when no task has used it for
         10 s. It returns a row (dict, tuple, Row, named tuple, dataclass; a bare value where the schema
-        has one column), a list of 0..n rows, or an async iterator of rows.
+        has one column that is no array, map or struct), a list of 0..n rows, or an async iterator of rows.
     schema: the columns of the rows that `fn` gives, as a DDL string or a StructType.
     keep: input columns to carry in front of them, as Arrow; "*" for all.
     ordered: rows in the order of the input, within a partition; otherwise as calls finish.

@@ -17,7 +17,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.operator import is_async_generator
+from pillarbox.aio.function import is_async_generator
 from pillarbox.aio.options import DEFAULT_CAPACITY, Options
 from pillarbox.aio.retry import Retry
 from pillarbox.spark.async_map import check_progress

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from pillarbox.aio.options import check_function
+from pillarbox.aio.function import check_function
 
 
 def check_sendable(fn: Callable[..., Any]) -> str:
