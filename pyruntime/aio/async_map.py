@@ -203,7 +203,8 @@ def async_map(
     fn: an async function; a plain function, which runs in threads; or an object with either as its
         `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
         around all calls. An async generator gives the list of what it yields.
-    iterable: collections are read in place, anything else in a thread of its own, at most 256 items ahead.
+    iterable: lists, tuples, ranges, sets and dicts are read in place, anything else in a thread of its own,
+        at most 256 items ahead.
     ordered: results in the order of the items; otherwise as they finish.
     capacity: calls in flight at a time.
     reorder: items admitted whose results have not left the operator, at most; default 8 x capacity. One

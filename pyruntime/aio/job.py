@@ -10,7 +10,7 @@ import contextvars
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -31,14 +31,18 @@ STALL = 5.0
 CLOSE = 5.0
 """Seconds that ending a job early may take before its threads are left to themselves."""
 
+IN_MEMORY = (list, tuple, range, set, frozenset, dict)
+"""Collections whose iteration never waits; others may read a file or a database."""
+
 _numbers = itertools.count(1)
 
 
 class Job:
     """Runs `fn` over `rows` on a loop thread.
 
-    rows: a collection, which is read on the loop's thread, or any iterable, which is read ahead in a
-        thread of its own, by at most `read_ahead_items` items or `read_ahead_bytes` as `weigh` gives them.
+    rows: an `IN_MEMORY` collection, which is read on the loop's thread, or any iterable, which is read
+        ahead in a thread of its own, by at most `read_ahead_items` items or `read_ahead_bytes` as `weigh`
+        gives them.
     unpack: turns items of a read-ahead iterable into rows.
     loop_thread: the thread to run on; it outlives the job.
     chunk_rows, linger: see `HandoverSink`. spread, failed: see `AsyncOperator`.
@@ -61,7 +65,6 @@ class Job:
         failed: Any = None,
     ) -> None:
         self._loop_thread = loop_thread
-        self._options = options
         # A chunk waits while another is built: what is not taken stays in the operator's window.
         self._outbox = Handover(1)
         self._inbox: Handover | None = None
@@ -71,7 +74,7 @@ class Job:
         self._stopped = False
         context = contextvars.copy_context()
         source: CollectionSource | HandoverSource
-        if isinstance(rows, Collection):
+        if isinstance(rows, IN_MEMORY):
             source = CollectionSource(rows)
         else:
             self._inbox = Handover(read_ahead_items, read_ahead_bytes)

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -306,3 +306,18 @@ def test_a_failed_iterator_gives_no_more_results() -> None:
     with pytest.raises(CallFailed):
         next(results)
     assert list(results) == []
+
+
+def test_what_may_wait_is_not_read_on_the_event_loop() -> None:
+    class Table(Collection[int]):
+        def __len__(self) -> int:
+            return 3
+
+        def __contains__(self, row: object) -> bool:
+            raise AssertionError
+
+        def __iter__(self) -> Iterator[int]:
+            assert threading.current_thread().name.startswith("pillarbox-read-")
+            return iter(range(3))
+
+    assert list(async_map(identity, Table())) == [0, 1, 2]
