@@ -7,6 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -53,7 +54,7 @@ class _Run:
         closing = self._thread.submit(self._resources.aclose())
         try:
             closing.result(CLOSE)
-        except TimeoutError:
+        except FutureTimeoutError:
             raise TimeoutError(f"fn={self._fn!r}: could not be closed within {CLOSE:g} s") from None
         finally:
             self._thread.close(CLOSE)
