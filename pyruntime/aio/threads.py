@@ -63,6 +63,7 @@ class ThreadCalls:
         self._mailbox = mailbox
         self._jobs: SimpleQueue[_Attempt | None] = SimpleQueue()
         self._threads = 0
+        self._started: list[threading.Thread] = []
         self._active = 0
         self._attempts: set[_Attempt] = set()
         self._lock = threading.Lock()
@@ -84,7 +85,9 @@ class ThreadCalls:
         while waiting and self._active < self._capacity and not self._closed:
             if self._threads == self._active:
                 name = f"pillarbox-call-{self._threads + 1}"
-                threading.Thread(target=self._run, name=name, daemon=True).start()
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread.start()
+                self._started.append(thread)
                 self._threads += 1
             call = waiting.popleft()
             call.runner = attempt = _Attempt(call)
@@ -106,18 +109,22 @@ class ThreadCalls:
         self._loop.call_later(GRACE, self._operator.guarded, self._abandon, attempt)
 
     async def close(self) -> None:
-        """Wait for the calls that run, for `GRACE` seconds at most, and let the threads end."""
+        """Wait for the calls that run, for `GRACE` seconds at most, and for the end of their threads."""
         self._closed = True
         for attempt in self._attempts:
             attempt.call = None
         self._jobs.put(None)
         with self._lock:
-            if not self._running:
+            if self._running:
+                self._idle = self._loop.create_future()
+        if self._idle is not None:
+            _, pending = await asyncio.wait([self._idle], timeout=GRACE)
+            if pending:
+                log.warning("calls of %s go on in their threads after the end of their job", self._name)
                 return
-            self._idle = self._loop.create_future()
-        _, pending = await asyncio.wait([self._idle], timeout=GRACE)
-        if pending:
-            log.warning("calls of %s go on in their threads after the end of their job", self._name)
+        # No thread runs a call any more: each ends as soon as it gets the mark of the end.
+        for thread in self._started:
+            thread.join()
 
     def _run(self) -> None:
         fn = self._fn
