@@ -223,7 +223,17 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
     assert list(async_map(odd, range(20), capacity=2)) == list(range(20))
 
 
-def test_a_coroutine_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limits", "met"),
+    [
+        ({"timeout": 0.1}, ("timeout", 0.1)),
+        ({"timeout": 3600.0, "attempt_timeout": 0.1}, ("attempt_timeout", 0.1)),
+    ],
+    ids=["timeout", "attempt_timeout"],
+)
+def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], met: tuple[str, float]
+) -> None:
     monkeypatch.setattr(job, "STALL", 0.2)
     monkeypatch.setattr(job, "CLOSE", 0.2)
     release = threading.Event()
@@ -233,25 +243,11 @@ def test_a_coroutine_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest
         return row
 
     with pytest.raises(CallTimeout) as caught:
-        list(async_map(blocks, [1], timeout=0.1))
+        list(async_map(blocks, [1], **limits))
     release.set()
-    assert "no result within timeout=0.1 s, in attempt 1 for row 1" in str(caught.value)
+    assert (caught.value.limit, caught.value.seconds) == met
+    assert f"no result within {met[0]}=0.1 s, in attempt 1 for row 1" in str(caught.value)
     assert "release.wait(30)" in str(caught.value)
-
-
-def test_a_blocked_loop_is_said_with_the_limit_that_was_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "STALL", 0.2)
-    monkeypatch.setattr(job, "CLOSE", 0.2)
-    release = threading.Event()
-
-    async def blocks(row: int) -> int:
-        release.wait(30)
-        return row
-
-    with pytest.raises(CallTimeout) as caught:
-        list(async_map(blocks, [1], timeout=3600, attempt_timeout=0.1))
-    release.set()
-    assert (caught.value.limit, caught.value.seconds) == ("attempt_timeout", 0.1)
 
 
 def test_a_failed_job_cancels_the_calls_in_flight() -> None:
