@@ -21,13 +21,14 @@ from .errors import (
 )
 from .handover import Handover
 from .mail import MAX_PRIORITY, MIN_PRIORITY, Mail
-from .mailbox import TaskMailbox
+from .mailbox import BACKENDS, TaskMailbox
 from .queues import OrderedQueue, UnorderedQueue
 from .resultqueue import ResultQueue
 from .states import MailboxState
 from .watermark import WATERMARK
 
 __all__ = [
+    "BACKENDS",
     "MAX_PRIORITY",
     "MIN_PRIORITY",
     "WATERMARK",

@@ -6,8 +6,18 @@ from .counters import MailboxStatistics
 from .mail import Mail
 from .states import MailboxState
 
+BACKENDS: tuple[str, ...]
+
 class TaskMailbox(Confined):
-    def __init__(self, thread: threading.Thread | int | None = None, *, urgent_burst: int = 64) -> None: ...
+    def __init__(
+        self,
+        thread: threading.Thread | int | None = None,
+        *,
+        urgent_burst: int = 64,
+        backend: str = "lock-free",
+    ) -> None: ...
+    @property
+    def backend(self) -> str: ...
     def put(self, mail: Mail) -> None: ...
     def try_put(self, mail: Mail) -> bool: ...
     def put_all(self, mails: Iterable[Mail]) -> None: ...

@@ -1,29 +1,30 @@
 """The mailbox of one task thread: any thread puts mail, one thread takes it.
 
-Producers meet the consumer only in the inbox. The consumer fetches everything that has arrived in one step
-and sorts it into lists that are its own: urgent mails, the current batch, and the backlog (what was fetched
-after the batch was made). So a batch ends although mail keeps coming.
+What happens between threads, and in which order mails come out, is the core's: `include/pillarbox_mailbox.h`.
+Here are the checks, the references, the errors, and the sleeping in slices.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libcpp.atomic cimport memory_order_relaxed
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, check_callback
 from pillarbox.kernel.confined cimport check_owner, is_owner
-from pillarbox.kernel.inbox cimport CLOSED, OPEN, state_t
-from pillarbox.kernel.mail cimport DEFERRABLE, LEAST_PRIORITY, URGENT, as_priority
+from pillarbox.kernel.mail cimport DEFERRABLE, LEAST_PRIORITY, as_priority
+from pillarbox.kernel.mailbox_core cimport CLOSED, OPEN
 from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice
 
 from .counters import MailboxStatistics
 from .errors import MailboxClosedError
 from .states import MailboxState
 
+BACKENDS = ("lock-free", "mutex")
+
 
 cdef class TaskMailbox(Confined):
-    """TaskMailbox(thread=None, *, urgent_burst=64)
+    """TaskMailbox(thread=None, *, urgent_burst=64, backend="lock-free")
 
     The mailbox thread is `thread` (a started threading.Thread or an ident), or else the thread that makes it.
+    `backend`, one of `BACKENDS`, says how producers meet it; it changes the cost, not the behaviour.
 
     1. *A put that returns is never lost*: its mail is taken, drained, or returned by close, exactly once. A
        put that raises has left nothing behind. No put that begins after `quiesce()` has returned succeeds.
@@ -37,22 +38,25 @@ cdef class TaskMailbox(Confined):
     elsewhere.
     """
 
-    def __cinit__(self, thread=None, *, urgent_burst=64):
+    def __cinit__(self, thread=None, *, urgent_burst=64, backend="lock-free"):
         if thread is not None:
             ident = getattr(thread, "ident", thread)
             if not isinstance(ident, int) or ident <= 0:
                 raise ValueError(f"thread must be None, a started Thread or its ident, not {thread!r}")
             self.owner.store(ident)
-        self.urgent_burst = as_bound("urgent_burst", urgent_burst, NO_BOUND)
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+        self.core.inbox().use_mutex(backend == "mutex")
+        self.core.set_urgent_burst(as_bound("urgent_burst", urgent_burst, NO_BOUND))
 
     def __dealloc__(self):
         cdef void* armed = NULL
+        cdef MailList left
         cdef mail_t* node
-        self.inbox.close(&armed)
+        self.core.close(left, &armed)
         drop(armed)
-        self.fetch()
         while True:
-            node = self.next_node(LEAST_PRIORITY, 0, False)
+            node = left.pop_first()
             if node == NULL:
                 break
             node.release()
@@ -100,7 +104,7 @@ cdef class TaskMailbox(Confined):
             last = &mail.node
         for item in whole:
             Py_INCREF(item)
-        if self.push_chain(first, last, <size_t>claimed):
+        if self.put_nodes(first, last, <size_t>claimed) == OPEN:
             return
         unclaim(whole, claimed)
         for item in whole:
@@ -115,14 +119,19 @@ cdef class TaskMailbox(Confined):
         Wakes a waiting take and calls the armed wake-up.
         """
         cdef void* armed = NULL
-        self.inbox.quiesce(&armed)
+        self.core.quiesce(&armed)
         if armed != NULL:
             call_back(armed)
 
     @property
     def state(self):
         """The MailboxState. Thread-safe."""
-        return MailboxState(<int>self.inbox.state())
+        return MailboxState(<int>self.core.inbox().state())
+
+    @property
+    def backend(self):
+        """How producers meet the mailbox thread, one of `BACKENDS`. Thread-safe."""
+        return "mutex" if self.core.inbox().uses_mutex() else "lock-free"
 
     @property
     def is_mailbox_thread(self):
@@ -134,26 +143,27 @@ cdef class TaskMailbox(Confined):
         check_owner(self)
 
     def __len__(self):
-        """Mails that wait, those of the batch included. Thread-safe. 0 when CLOSED."""
-        if self.inbox.state() == CLOSED:
+        """Mails that wait, those of the batch included. Thread-safe. 0 when CLOSED.
+
+        With the lock-free backend a put that another thread is about to be refused may count for a moment.
+        """
+        if self.core.inbox().state() == CLOSED:
             return 0
-        # Read in this order the difference cannot be negative: what is gone was accepted before.
-        cdef size_t gone = self.gone.load()
-        return <Py_ssize_t>(self.inbox.accepted() - gone)
+        return <Py_ssize_t>self.core.waiting()
 
     def statistics(self):
         """A frozen MailboxStatistics. Thread-safe."""
-        cdef state_t state = self.inbox.state()
-        cdef size_t batch = self.batch.count()
+        cdef state_t state = self.core.inbox().state()
+        cdef size_t batch = self.core.in_batch()
         cdef size_t waiting = <size_t>len(self)
         return MailboxStatistics(
             state=MailboxState(<int>state),
             batch=batch if state != CLOSED else 0,
             queued=waiting - batch if waiting > batch else 0,
-            put=self.inbox.accepted(),
-            taken=self.taken.load(memory_order_relaxed),
-            urgent_taken=self.urgent_taken.load(memory_order_relaxed),
-            rejected=self.inbox.rejected(),
+            put=self.core.inbox().accepted(),
+            taken=self.core.taken(),
+            urgent_taken=self.core.urgent_taken(),
+            rejected=self.core.inbox().rejected(),
         )
 
     # ---- confined: taking
@@ -164,9 +174,8 @@ cdef class TaskMailbox(Confined):
         With `skip_deferrable` deferrable mails stay where they are. Raises MailboxClosedError when CLOSED.
         """
         check_owner(self)
-        if self.inbox.state() == CLOSED:
-            raise MailboxClosedError(self.state)
-        return self.take_one(as_priority(p), DEFERRABLE if skip_deferrable else 0, False)
+        self.check_not_closed()
+        return self.take_one(as_priority(p), DEFERRABLE if skip_deferrable else 0)
 
     def take(self, p=LEAST_PRIORITY, timeout=None, *, skip_deferrable=False):
         """The first mail of priority `p` or higher; waits for it. Confined; blocks with the GIL released.
@@ -181,23 +190,23 @@ cdef class TaskMailbox(Confined):
         cdef unsigned char skip = DEFERRABLE if skip_deferrable else 0
         cdef double deadline = deadline_after(timeout)
         cdef double seconds
-        cdef state_t state
+        cdef state_t seen = OPEN
+        cdef mail_t* node
+        self.check_not_closed()
         while True:
-            # The state is read before the mail is fetched: what was accepted while OPEN is then in what is
-            # fetched.
-            state = self.inbox.state()
-            if state != CLOSED:
-                mail = self.take_one(priority, skip, False)
-                if mail is not None:
-                    return mail
-            if state != OPEN:
-                raise MailboxClosedError(self.state)
+            node = self.core.take(priority, skip, &seen)
+            if node != NULL:
+                return handed_out(node)
+            if seen != OPEN:
+                raise MailboxClosedError(MailboxState(<int>seen))
             seconds = next_slice(deadline)
             if seconds <= 0.0:
                 return None
             with nogil:
-                self.inbox.park(seconds)
+                self.core.park(seconds)
+            # A handler may close the mailbox.
             PyErr_CheckSignals()
+            self.check_not_closed()
 
     def create_batch(self):
         """Makes everything put before this call the batch, behind what is left of the last one. Confined.
@@ -205,11 +214,8 @@ cdef class TaskMailbox(Confined):
         Returns whether there is anything to take. Raises MailboxClosedError when CLOSED.
         """
         check_owner(self)
-        if self.inbox.state() == CLOSED:
-            raise MailboxClosedError(self.state)
-        self.fetch()
-        self.batch.append_all(self.backlog)
-        return self.batch.count() != 0 or self.urgent.count() != 0
+        self.check_not_closed()
+        return self.core.create_batch()
 
     def try_take_from_batch(self):
         """The next mail of the batch, or None when the batch is used up. Confined; does not block.
@@ -218,29 +224,23 @@ cdef class TaskMailbox(Confined):
         MailboxClosedError when CLOSED.
         """
         check_owner(self)
-        if self.inbox.state() == CLOSED:
-            raise MailboxClosedError(self.state)
-        return self.take_one(LEAST_PRIORITY, 0, True)
+        self.check_not_closed()
+        cdef mail_t* node = self.core.take_from_batch()
+        return None if node == NULL else handed_out(node)
 
     def has_mail(self):
         """Whether any mail waits, in the batch or outside. Confined. False when CLOSED."""
         check_owner(self)
-        return self.inbox.state() != CLOSED and len(self) != 0
+        return self.core.has_mail()
 
     def drain(self):
         """Takes everything that was put before this call; a list, in the order in which takes would have
         given it. Confined. An empty list when CLOSED.
         """
         check_owner(self)
-        cdef list mails = []
-        if self.inbox.state() == CLOSED:
-            return mails
-        self.fetch()
-        while True:
-            node = self.next_node(LEAST_PRIORITY, 0, False)
-            if node == NULL:
-                return mails
-            mails.append(self.hand_out(node))
+        cdef MailList mails
+        self.core.drain(mails)
+        return all_handed_out(mails)
 
     def close(self):
         """Becomes CLOSED; returns a list of every mail not taken, each exactly once, in take order. Confined.
@@ -249,18 +249,10 @@ cdef class TaskMailbox(Confined):
         """
         check_owner(self)
         cdef void* armed = NULL
-        cdef list mails = []
-        cdef mail_t* node
-        if self.inbox.state() == CLOSED:
-            return mails
-        self.inbox.close(&armed)
+        cdef MailList mails
+        self.core.close(mails, &armed)
         drop(armed)
-        self.fetch()
-        while True:
-            node = self.next_node(LEAST_PRIORITY, 0, False)
-            if node == NULL:
-                return mails
-            mails.append(self.unlinked(node))
+        return all_handed_out(mails)
 
     # ---- confined: sleeping elsewhere
 
@@ -274,13 +266,15 @@ cdef class TaskMailbox(Confined):
         arming gives one call at most.
         """
         cdef void* spare = NULL
+        cdef void* own
         cdef bint armed
         check_owner(self)
         check_callback(callback)
-        if self.urgent.count() or self.batch.count() or self.backlog.count():
-            return False
-        armed = self.inbox.arm(keep(callback), &spare)
+        own = keep(callback)
+        armed = self.core.arm(own, &spare)
         drop(spare)
+        if not armed:
+            drop(own)
         return armed
 
     # ---- inside
@@ -288,84 +282,62 @@ cdef class TaskMailbox(Confined):
     cdef bint may_change_owner(self) except -1:
         # Arrivals are shared, so they may wait for the next owner; what was fetched is the present owner's.
         return (
-            self.inbox.state() == OPEN
-            and not (self.urgent.count() or self.batch.count() or self.backlog.count())
-            and not self.inbox.parked()
+            self.core.inbox().state() == OPEN
+            and not self.core.any_fetched()
+            and not self.core.inbox().parked()
         )
+
+    cdef int check_not_closed(self) except -1:
+        if self.core.inbox().state() == CLOSED:
+            raise MailboxClosedError(MailboxState(CLOSED))
+        return 0
 
     cdef bint offer(self, Mail mail) except -1:
         if not mail.node.claim():
             raise ValueError(f"{mail!r} waits in a mailbox already")
         Py_INCREF(mail)
         mail.node.next = NULL
-        if self.push_chain(&mail.node, &mail.node, 1):
+        if self.put_nodes(&mail.node, &mail.node, 1) == OPEN:
             return True
         mail.node.release()
         Py_DECREF(mail)
         return False
 
-    cdef int push_chain(self, mail_t* first, mail_t* last, size_t count) except -1:
+    cdef state_t put_nodes(self, mail_t* first, mail_t* last, size_t count) noexcept nogil:
+        """Puts claimed nodes of Mail objects, with a reference to each, and calls the armed wake-up.
+
+        Any thread, with or without the GIL. Returns the state that decided; unless it is OPEN, claims and
+        references stay the caller's.
+        """
         cdef void* armed = NULL
-        if self.inbox.push(first, last, count, &armed) != OPEN:
-            return False
+        cdef state_t state = self.core.put(first, last, count, &armed)
         if armed != NULL:
-            call_back(armed)
-        return True
+            with gil:
+                call_back(armed)
+        return state
 
-    cdef void fetch(self) noexcept:
-        """Sorts what has arrived into the urgent list and the backlog."""
-        cdef MailList arrived
-        cdef mail_t* node
-        if self.inbox.arrived() == 0:
-            return
-        self.inbox.fetch(arrived)
-        while True:
-            node = arrived.pop_first()
-            if node == NULL:
-                return
-            if node.flags & URGENT:
-                self.urgent.append(node)
-            else:
-                self.backlog.append(node)
+    cdef Mail take_one(self, int priority, unsigned char skip):
+        cdef state_t seen = OPEN
+        cdef mail_t* node = self.core.take(priority, skip, &seen)
+        return None if node == NULL else handed_out(node)
 
-    cdef mail_t* next_node(self, int priority, unsigned char skip, bint of_batch) noexcept:
-        """Unlinks the mail that a take of this kind gets, or null. Looks only at what was fetched."""
-        cdef mail_t* node = NULL
-        cdef bint ordinary_first = self.urgent_in_a_row >= self.urgent_burst
-        if not ordinary_first:
-            node = self.urgent.pop(priority, skip)
+
+cdef Mail handed_out(mail_t* node):
+    """The Mail of an unlinked node; its reference becomes the caller's."""
+    mail = <Mail>node.arg
+    node.release()
+    Py_DECREF(mail)
+    return mail
+
+
+cdef list all_handed_out(MailList& nodes):
+    cdef list mails = []
+    cdef mail_t* node
+    while True:
+        node = nodes.pop_first()
         if node == NULL:
-            node = self.batch.pop(priority, skip)
-        if node == NULL and not of_batch:
-            node = self.backlog.pop(priority, skip)
-        if node == NULL and ordinary_first:
-            node = self.urgent.pop(priority, skip)
-        if node == NULL:
-            return NULL
-        if not node.flags & URGENT:
-            self.urgent_in_a_row = 0
-        elif not ordinary_first:
-            self.urgent_in_a_row += 1
-        return node
-
-    cdef Mail take_one(self, int priority, unsigned char skip, bint of_batch):
-        self.fetch()
-        cdef mail_t* node = self.next_node(priority, skip, of_batch)
-        return None if node == NULL else self.hand_out(node)
-
-    cdef Mail hand_out(self, mail_t* node):
-        # Only the mailbox thread writes these counters, so no read-modify-write instruction is needed.
-        self.taken.store(self.taken.load(memory_order_relaxed) + 1, memory_order_relaxed)
-        if node.flags & URGENT:
-            self.urgent_taken.store(self.urgent_taken.load(memory_order_relaxed) + 1, memory_order_relaxed)
-        return self.unlinked(node)
-
-    cdef Mail unlinked(self, mail_t* node):
-        self.gone.store(self.gone.load(memory_order_relaxed) + 1, memory_order_relaxed)
-        mail = <Mail>node.arg
-        node.release()
-        Py_DECREF(mail)
-        return mail
+            return mails
+        mails.append(handed_out(node))
 
 
 cdef void unclaim(tuple mails, Py_ssize_t count) noexcept:

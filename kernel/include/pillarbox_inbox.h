@@ -1,131 +1,40 @@
-// The shared side of a mailbox: where producers put mail and the consumer fetches all of it at once.
-//
-// This is the backend with a mutex and a condition variable. It holds everything that more than one
-// thread touches: the state, the mails that have arrived, the armed wake-up, the sleeping consumer.
-// Methods marked "any" may be called by any thread, the others by the consumer only. None needs the GIL,
-// none runs foreign code, and none releases a mail or a callback: they are handed back to the caller.
-//
-// Wake-ups. The consumer fetches everything before it parks, and looks once more under the lock, so mail
-// never waits beside a sleeper, and a put need not wake a consumer that does not sleep. Every put that finds
-// it asleep wakes it, not only the first: a producer that stalls before its wake-up delays nobody else. The
-// armed wake-up is different: it is taken out by one producer, whose stall would delay the others' mail. It
-// has to be called once, and the calls of all others would be calls too many.
+// The shared side of a mailbox, of either kind: a mailbox chooses when it is made.
 #pragma once
 
-#include "pillarbox_mail.h"
-#include "pillarbox_monitor.h"
+#include "pillarbox_inbox_lockfree.h"
+#include "pillarbox_inbox_mutex.h"
 
 namespace pillarbox {
 
-enum state_t { OPEN = 0, QUIESCED = 1, CLOSED = 2 };
-
-class MutexInbox {
+// A member of each kind costs some bytes; a virtual call would cost every put.
+class Inbox {
 public:
-    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
-    // decided. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
+    // Before any other call.
+    void use_mutex(bool mutex) noexcept { with_mutex_ = mutex; }
+    bool uses_mutex() const noexcept { return with_mutex_; }
+
     state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
-        bool wake = false;
-        lock_.lock();
-        const state_t state = state_.load(std::memory_order_relaxed);
-        if (state != OPEN) {
-            bump(rejected_, count);
-        } else if (count != 0) {
-            arrived_.append_chain(first, last, count);
-            bump(accepted_, count);
-            wake = consumer_.any();
-            *armed = armed_;
-            armed_ = nullptr;
-        }
-        lock_.unlock();
-        if (wake) consumer_.wake();
-        return state;
+        return with_mutex_ ? mutex_.push(first, last, count, armed) : free_.push(first, last, count, armed);
     }
-
-    // any. OPEN becomes QUIESCED; other states stay. Wakes a sleeping consumer; `*armed` as in push.
-    void quiesce(void** armed) noexcept {
-        lock_.lock();
-        const bool was_open = state_.load(std::memory_order_relaxed) == OPEN;
-        if (was_open) {
-            state_.store(QUIESCED, std::memory_order_release);
-            *armed = armed_;
-            armed_ = nullptr;
-        }
-        lock_.unlock();
-        if (was_open) consumer_.wake();
+    void quiesce(void** armed) noexcept { with_mutex_ ? mutex_.quiesce(armed) : free_.quiesce(armed); }
+    void close(MailList& to, void** armed) noexcept {
+        with_mutex_ ? mutex_.close(to, armed) : free_.close(to, armed);
     }
-
-    // Becomes CLOSED. Mails that have arrived stay to be fetched; nothing is added any more. `*armed`
-    // becomes the armed wake-up, which the caller now owns and drops.
-    void close(void** armed) noexcept {
-        lock_.lock();
-        state_.store(CLOSED, std::memory_order_release);
-        *armed = armed_;
-        armed_ = nullptr;
-        lock_.unlock();
-    }
-
-    // Moves every mail that has arrived behind those in `to`. A mail whose put has returned is among them.
-    // The look without the lock may miss a put that is under way, never one that has returned before.
-    void fetch(MailList& to) noexcept {
-        if (arrived_.count() == 0) return;
-        lock_.lock();
-        to.append_all(arrived_);
-        lock_.unlock();
-    }
-
-    // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
-    void park(double seconds) {
-        lock_.lock();
-        if (arrived_.count() == 0 && state_.load(std::memory_order_relaxed) == OPEN) {
-            consumer_.sleep(lock_, seconds);
-        }
-        lock_.unlock();
-    }
-
-    // Arms `callback` for the next push or quiesce if nothing has arrived and the state is OPEN. What the
-    // caller owns afterwards and drops is in `*spare`: the wake-up that was replaced, or `callback` itself.
+    state_t fetch(MailList& to) noexcept { return with_mutex_ ? mutex_.fetch(to) : free_.fetch(to); }
+    void park(double seconds) { with_mutex_ ? mutex_.park(seconds) : free_.park(seconds); }
     bool arm(void* callback, void** spare) noexcept {
-        lock_.lock();
-        const bool idle = arrived_.count() == 0 && state_.load(std::memory_order_relaxed) == OPEN;
-        *spare = callback;
-        if (idle) {
-            *spare = armed_;
-            armed_ = callback;
-        }
-        lock_.unlock();
-        return idle;
+        return with_mutex_ ? mutex_.arm(callback, spare) : free_.arm(callback, spare);
     }
-
-    // any. Acquire pairs with the release of quiesce and close: who sees QUIESCED sees, with the next
-    // fetch, every mail that was accepted before.
-    state_t state() const noexcept { return state_.load(std::memory_order_acquire); }
-
-    // any; counters, exact as of some moment during the call.
-    std::size_t arrived() const noexcept { return arrived_.count(); }
-    std::size_t accepted() const noexcept { return accepted_.load(std::memory_order_relaxed); }
-    std::size_t rejected() const noexcept { return rejected_.load(std::memory_order_relaxed); }
-
-    // Any thread: whether the consumer sleeps in park.
-    bool parked() noexcept {
-        lock_.lock();
-        const bool sleeping = consumer_.any();
-        lock_.unlock();
-        return sleeping;
-    }
+    state_t state() const noexcept { return with_mutex_ ? mutex_.state() : free_.state(); }
+    std::size_t accepted() const noexcept { return with_mutex_ ? mutex_.accepted() : free_.accepted(); }
+    std::size_t rejected() const noexcept { return with_mutex_ ? mutex_.rejected() : free_.rejected(); }
+    bool any_arrived() const noexcept { return with_mutex_ ? mutex_.any_arrived() : free_.any_arrived(); }
+    bool parked() noexcept { return with_mutex_ ? mutex_.parked() : free_.parked(); }
 
 private:
-    // Writers hold the lock; the atomic only lets others read without it.
-    static void bump(std::atomic<std::size_t>& counter, std::size_t by) noexcept {
-        counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
-    }
-
-    Lock lock_;
-    Sleepers consumer_;
-    MailList arrived_;
-    void* armed_ = nullptr;
-    std::atomic<state_t> state_{OPEN};
-    std::atomic<std::size_t> accepted_{0};
-    std::atomic<std::size_t> rejected_{0};
+    LockFreeInbox free_;
+    MutexInbox mutex_;
+    bool with_mutex_ = false;
 };
 
 }  // namespace pillarbox

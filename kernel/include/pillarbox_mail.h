@@ -4,8 +4,7 @@
 // one thread, or is guarded by the lock of whoever holds it; only its count may be read by others.
 #pragma once
 
-#include <atomic>
-#include <cstddef>
+#include "pillarbox_atomic.h"
 
 namespace pillarbox {
 
@@ -17,19 +16,27 @@ constexpr int MAX_PRIORITY = 2147483647;
 constexpr unsigned char URGENT = 1;      // taken before all that are not urgent
 constexpr unsigned char DEFERRABLE = 2;  // skipped by a take that asks for that
 
-struct mail_t {
+// Aligned to sixteen bytes: an inbox keeps four bits of its state beside a pointer to a mail.
+struct alignas(16) mail_t {
     mail_t* next = nullptr;
     void (*fn)(void* arg) = nullptr;  // null in a Python Mail: `arg` is then the Mail object itself
     void* arg = nullptr;
     int priority = 0;
     unsigned char flags = 0;
-    std::atomic<bool> queued{false};  // true from the claim before a put until the mail is handed out
+    Atomic<bool> queued{false};  // true from the claim before a put until the mail is handed out
+#ifdef PILLARBOX_TRACE
+    unsigned long long trace_id = 0;  // given by its last put
+#endif
 
-    // Claims the mail for one put. False if it waits in some mailbox already.
-    bool claim() noexcept { return !queued.exchange(true, std::memory_order_acquire); }
+    // Claims the mail for one put. False if it waits in some mailbox already. Acquire pairs with release():
+    // who claims the mail anew may write its link after the last taker has read it.
+    bool claim() noexcept {
+        constexpr auto order = PILLARBOX_ORDER(weak_claim, acquire);
+        return PILLARBOX_PLANTED(claim_twice) || !queued.exchange(true, order);
+    }
 
     // Ends the claim. The caller must have unlinked the mail: another thread may link it at once.
-    void release() noexcept { queued.store(false, std::memory_order_release); }
+    void release() noexcept { queued.store(false, PILLARBOX_ORDER(weak_release, release)); }
 };
 
 class MailList {
@@ -70,19 +77,23 @@ public:
         set_count(this->count() + count);
     }
 
-private:
+    // Lets go of every mail; they are somebody else's from here on.
     void forget() noexcept {
         first_ = last_ = nullptr;
         set_count(0);
     }
 
+    // For a walk over the mails, oldest first, by who holds the list.
+    mail_t* first() const noexcept { return first_; }
+
+private:
     // Only the thread that holds the list writes the count, so a plain store is enough; other threads
     // read it for statistics, where the order against other fields does not matter.
     void set_count(std::size_t count) noexcept { count_.store(count, std::memory_order_relaxed); }
 
     mail_t* first_ = nullptr;
     mail_t* last_ = nullptr;
-    std::atomic<std::size_t> count_{0};
+    Counter count_{0};
 };
 
 }  // namespace pillarbox

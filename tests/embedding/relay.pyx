@@ -9,7 +9,7 @@ def relay(TaskMailbox source, TaskMailbox target):
     cdef Mail mail
     cdef int moved = 0, urgent = 0
     while True:
-        mail = source.take_one(LEAST_PRIORITY, 0, False)
+        mail = source.take_one(LEAST_PRIORITY, 0)
         if mail is None:
             return moved, urgent
         if mail.node.flags & URGENT:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import pillarbox.kernel
+from pillarbox.kernel import BACKENDS
 
 INCLUDE = Path(pillarbox.kernel.__file__).resolve().parent / "include"
-STRESS = Path(__file__).with_name("inbox_stress.cpp")
+STRESS = Path(__file__).parents[1] / "native" / "inbox_stress.cpp"
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
@@ -22,13 +23,16 @@ def compiled(source: Path, program: Path, *flags: str) -> "subprocess.CompletedP
     )
 
 
-def run(program: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([str(program)], capture_output=True, text=True, timeout=100, check=False)
+def run(program: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([str(program), *words], capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.skipif(COMPILER is None or not INCLUDE.exists(), reason="no C++ compiler or no headers")
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sanitizer", ["none", "thread"])
-def test_the_inbox_keeps_its_promises_among_native_threads(sanitizer: str, tmp_path: Path) -> None:
+def test_the_inbox_keeps_its_promises_among_native_threads(
+    sanitizer: str, backend: str, tmp_path: Path
+) -> None:
     flags = [] if sanitizer == "none" else [f"-fsanitize={sanitizer}"]
     if flags:
         trivial = tmp_path / "trivial.cpp"
@@ -38,5 +42,5 @@ def test_the_inbox_keeps_its_promises_among_native_threads(sanitizer: str, tmp_p
             pytest.skip(f"the {sanitizer} sanitizer does not work here")
     built = compiled(STRESS, tmp_path / "stress", *flags)
     assert built.returncode == 0, built.stderr
-    done = run(tmp_path / "stress")
+    done = run(tmp_path / "stress", backend)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr

@@ -1,4 +1,4 @@
-// The inbox among real threads, with no interpreter lock to order them. Prints "ok", or what went wrong.
+// Either inbox (`inbox_stress lock-free | mutex`) among real threads, with no interpreter lock to order them. Prints "ok", or what went wrong.
 //
 // Every round: producers push until they are refused, one thread quiesces in the middle, the consumer fetches
 // and parks, or arms a wake-up. What was accepted must be fetched, each once and in the order of its producer.
@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -25,14 +26,16 @@ int fail(const char* what) {
 }
 
 // Parks where somebody is sure to end it soon.
-void park(MutexInbox& inbox) {
+template <class Inbox>
+void park(Inbox& inbox) {
     const double begin = steady_seconds();
     inbox.park(FOREVER);
     if (steady_seconds() - begin > TOO_LONG) std::_Exit(fail("a wake-up was lost"));
 }
 
+template <class Inbox>
 int accepted_is_fetched(int round) {
-    MutexInbox inbox;
+    Inbox inbox;
     std::unique_ptr<mail_t[]> mails(new mail_t[PRODUCERS * EACH]);
     std::atomic<int> accepted{0}, calls{0};
     std::vector<std::thread> threads;
@@ -63,8 +66,7 @@ int accepted_is_fetched(int round) {
     int taken = 0, armings = 0, last[PRODUCERS] = {-1, -1, -1};
     bool in_order = true;
     while (true) {
-        const state_t state = inbox.state();
-        inbox.fetch(fetched);
+        const state_t state = inbox.fetch(fetched);
         while (mail_t* mail = fetched.pop_first()) {
             const int position = static_cast<int>(mail - mails.get());
             in_order = in_order && last[position / EACH] < position;
@@ -89,9 +91,10 @@ int accepted_is_fetched(int round) {
     return 0;
 }
 
+template <class Inbox>
 void nobody_sleeps_on() {
     constexpr int ROUNDS = 100000;
-    MutexInbox inboxes[2];
+    Inbox inboxes[2];
     mail_t ball;
     const auto play = [&](int me) {
         MailList fetched;
@@ -114,11 +117,19 @@ void nobody_sleeps_on() {
     other.join();
 }
 
-int main() {
+template <class Inbox>
+int all() {
     for (int round = 0; round < 200; ++round) {
-        if (accepted_is_fetched(round) != 0) return 1;
+        if (accepted_is_fetched<Inbox>(round) != 0) return 1;
     }
-    nobody_sleeps_on();
+    nobody_sleeps_on<Inbox>();
     std::puts("ok");
     return 0;
+}
+
+int main(int count, char** words) {
+    const std::string_view kind = count == 2 ? words[1] : "";
+    if (kind == "lock-free") return all<LockFreeInbox>();
+    if (kind == "mutex") return all<MutexInbox>();
+    return fail("inbox_stress lock-free | mutex");
 }

@@ -1,0 +1,97 @@
+// Defects that test builds plant in the kernel, to see which check catches which. A normal build has none.
+//
+// `-DPILLARBOX_DEFECT=name` plants one at compile time. `-DPILLARBOX_DEFECTS` makes a build that takes the
+// name from the environment variable PILLARBOX_DEFECT when it is loaded; there a memory order, which the
+// compiler wants to know, cannot be weakened. The table of what is caught where is in `spec/README.md`.
+#pragma once
+
+#ifdef PILLARBOX_DEFECTS
+#include <cstdlib>
+#include <cstring>
+#endif
+
+// clang-format off
+#define PILLARBOX_DEFECT_LIST(X) \
+    /* the lock-free inbox */ \
+    X(check_then_push)          /* the state is checked, then the mail pushed whatever the state is by then */ \
+    X(push_without_wake)        /* a put that finds the consumer parked does not wake it */ \
+    X(wake_before_push)         /* a put wakes the consumer first and pushes afterwards */ \
+    X(wake_only_when_empty)     /* a put wakes only if it finds no other mail: the first one may have stalled */ \
+    X(park_without_look)        /* the consumer parks whatever has arrived by then */ \
+    X(late_signal)              /* the consumer reads the signal after it has parked */ \
+    X(fetch_drops_state)        /* fetching takes the state out together with the chain */ \
+    X(fetch_in_reverse)         /* the chain is not turned round: newest first */ \
+    X(fetch_disarms)            /* fetching forgets the armed wake-up */ \
+    X(quiesce_without_wake)     /* quiesce does not wake the consumer */ \
+    X(quiesce_drops_mail)       /* quiesce sets the state and loses the chain */ \
+    X(arm_without_look)         /* arms whatever has arrived by then */ \
+    X(armed_stays)              /* a put calls the armed wake-up and leaves it armed */ \
+    X(put_all_in_reverse)       /* several mails at once go in newest first */ \
+    X(weak_push)                /* memory order: a push does not publish the mail */ \
+    X(weak_fetch)               /* memory order: a fetch does not see what a push has published */ \
+    /* the inbox with a mutex */ \
+    X(mutex_park_without_look)  /* the consumer sleeps whatever has arrived by then */ \
+    X(mutex_push_without_wake)  /* a put does not wake the sleeping consumer */ \
+    X(mutex_push_when_quiesced) /* a quiesced inbox takes mail in */ \
+    X(mutex_quiesce_without_wake) \
+    X(mutex_armed_stays)        /* a put calls the armed wake-up and leaves it armed */ \
+    X(mutex_push_unlocked)      /* a put links its mail without the lock */ \
+    /* the mail */ \
+    X(weak_claim)               /* memory order: a claim does not see that the last taker has unlinked the mail */ \
+    X(weak_release)             /* memory order: a taker releases the mail before it is seen to be unlinked */ \
+    X(claim_twice)              /* a mail that waits can be put again */ \
+    /* the mailbox thread's side */ \
+    X(urgent_not_first)         /* urgent mails are sorted as if they were not */ \
+    X(urgent_starves)           /* urgent mails come first for ever */ \
+    X(burst_too_long)           /* one urgent mail more than allowed comes before the others */ \
+    X(priority_excluded)        /* a take does not accept its own least priority */ \
+    X(deferrable_not_skipped)   /* a take that asks to skip deferrable mail gets it */ \
+    X(drain_skips_deferrable) \
+    X(batch_grows)              /* what was fetched after the batch was made is taken as of the batch */ \
+    X(batch_forgets_backlog)    /* what a take fetched before does not get into the batch */ \
+    X(close_forgets_batch) \
+    X(close_forgets_arrived)    /* what nobody fetched before close is not returned */ \
+    X(ended_by_a_later_look)    /* "quiesced and nothing there" is put together from two looks */ \
+    X(ended_take_waits)         /* a take of a quiesced mailbox does not end */
+// clang-format on
+
+namespace pillarbox {
+
+enum class Defect : int {
+    none,
+#define PILLARBOX_DEFECT_NAME(name) name,
+    PILLARBOX_DEFECT_LIST(PILLARBOX_DEFECT_NAME)
+#undef PILLARBOX_DEFECT_NAME
+};
+
+#if defined(PILLARBOX_DEFECT)
+constexpr Defect planted = Defect::PILLARBOX_DEFECT;
+#elif defined(PILLARBOX_DEFECTS)
+inline Defect named_defect(const char* name) {
+    if (name == nullptr || *name == '\0') return Defect::none;
+#define PILLARBOX_DEFECT_NAMED(defect) \
+    if (std::strcmp(name, #defect) == 0) return Defect::defect;
+    PILLARBOX_DEFECT_LIST(PILLARBOX_DEFECT_NAMED)
+#undef PILLARBOX_DEFECT_NAMED
+    std::abort();
+}
+inline const Defect planted = named_defect(std::getenv("PILLARBOX_DEFECT"));
+#else
+constexpr Defect planted = Defect::none;
+#endif
+
+}  // namespace pillarbox
+
+// Whether this build has the defect planted.
+#define PILLARBOX_PLANTED(name) (::pillarbox::planted == ::pillarbox::Defect::name)
+
+// The first form; the second where the defect is planted.
+#define PILLARBOX_SEEDED(name, right, wrong) (PILLARBOX_PLANTED(name) ? (wrong) : (right))
+
+// A memory order; relaxed where a build with PILLARBOX_DEFECT weakens it.
+#ifdef PILLARBOX_DEFECTS
+#define PILLARBOX_ORDER(defect, right) std::memory_order_##right
+#else
+#define PILLARBOX_ORDER(defect, right) \
+    PILLARBOX_SEEDED(defect, std::memory_order_##right, std::memory_order_relaxed)
+#endif

@@ -1,0 +1,211 @@
+// The shared side of a mailbox without a lock: one word says the state, the newest mail, and who waits.
+//
+// A put links its mail to the newest one and swings the word with one compare-and-swap, which fails if anything
+// has changed, the state too: a put races with quiesce and close in that place only. The consumer takes the
+// whole chain with one exchange that leaves the state where it is, and turns it round. This is Treiber's stack
+// ("Systems Programming: Coping with Parallelism", 1986) used by one taker who takes everything, so the same
+// address may come back (the ABA problem) without harm: a link always points to what was the newest.
+//
+// Methods marked "any" may be called by any thread, the others by the consumer only. None needs the GIL, none
+// runs foreign code, and none releases a mail or a callback.
+//
+// Wake-ups. PARKED in the word says that the consumer sleeps or is about to; only the consumer sets and clears
+// it, and it sets it by a compare-and-swap that fails if mail has come. Every put that finds PARKED moves the
+// signal, not only the first: a producer that stalls between its push and its wake-up delays nobody else's
+// mail. ARMED is cleared by the one push that finds it, for the callback is called once: a stall there does
+// delay the others, as it does in the inbox with a mutex.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "pillarbox_mail.h"
+#include "pillarbox_monitor.h"
+#include "pillarbox_state.h"
+
+namespace pillarbox {
+
+class LockFreeInbox {
+public:
+    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
+    // decided. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
+    // spec: MailboxImpl!Load, MailboxImpl!Push, MailboxImpl!Signal, MailboxImpl!CallArmed
+    state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
+        // Relaxed: the compare-and-swap decides, and a refusal needs nothing but the state.
+        word_t seen = head_.load(std::memory_order_relaxed);
+        if (state_of(seen) != OPEN) return refuse(seen, count);
+        if (count == 0) return OPEN;
+        if (first != last && !PILLARBOX_PLANTED(put_all_in_reverse)) turn_round(first, last);
+        // Counted before it can be taken, so that the difference to what is gone is never negative.
+        accepted_.fetch_add(count, std::memory_order_relaxed);
+        if (PILLARBOX_PLANTED(wake_before_push) && (seen & PARKED)) signal_.wake();
+        do {
+            if (state_of(seen) != OPEN && !PILLARBOX_PLANTED(check_then_push)) {
+                accepted_.fetch_sub(count, std::memory_order_relaxed);
+                return refuse(seen, count);
+            }
+            first->next = mail_of(seen);
+        } while (!swing(seen, word_of(last) | (seen & (STATE | PARKED)) | PILLARBOX_SEEDED(armed_stays, 0, seen & ARMED)));
+        if (PILLARBOX_PLANTED(wake_only_when_empty) && mail_of(seen) != nullptr) return OPEN;
+        if (PILLARBOX_PLANTED(push_without_wake) || PILLARBOX_PLANTED(wake_before_push)) seen &= ~PARKED;
+        notify(seen, armed);
+        return OPEN;
+    }
+
+    // any. OPEN becomes QUIESCED; other states stay, and the chain stays. Wakes a sleeping consumer.
+    // `*armed` as in push.
+    // spec: MailboxImpl!QuiesceLoad, MailboxImpl!QuiesceSwap
+    void quiesce(void** armed) noexcept {
+        word_t seen = head_.load(std::memory_order_relaxed);
+        do {
+            if (state_of(seen) != OPEN) return;
+        } while (!swing(seen, PILLARBOX_SEEDED(quiesce_drops_mail, seen & ~ARMED, seen & PARKED) | STATE_QUIESCED));
+        if (PILLARBOX_PLANTED(quiesce_without_wake)) seen &= ~PARKED;
+        notify(seen, armed);
+    }
+
+    // Becomes CLOSED; what has arrived goes behind the mails in `to`. `*armed` becomes the armed wake-up,
+    // which the caller now owns and drops.
+    // spec: MailboxImpl!Close
+    void close(MailList& to, void** armed) noexcept {
+        // Acquire: as in fetch. A push that has failed has published nothing, so nothing has to be released.
+        append(mail_of(head_.exchange(STATE_CLOSED, std::memory_order_acquire)), to);
+        *armed = armed_.exchange(nullptr, std::memory_order_acquire);
+    }
+
+    // Moves every mail that has arrived behind those in `to`. Returns the state of the moment at which
+    // nothing more had arrived: after QUIESCED nothing more can come. Ends being parked; an armed wake-up
+    // stays armed.
+    // spec: MailboxImpl!Fetch
+    state_t fetch(MailList& to) noexcept {
+        word_t seen = head_.load(std::memory_order_relaxed);
+        if (mail_of(seen) != nullptr || (seen & PARKED)) {
+            // An exchange with "empty" would reopen a mailbox that another thread has just quiesced.
+            // Acquire pairs with the release of every push in the chain: each continues the releases before it.
+            constexpr auto order = PILLARBOX_ORDER(weak_fetch, acquire);
+            const word_t kept = PILLARBOX_SEEDED(fetch_disarms, STATE | ARMED, STATE);
+            seen = head_.fetch_and(PILLARBOX_SEEDED(fetch_drops_state, kept, 0), order);
+            append(mail_of(seen), to);
+        }
+        return state_of(seen);
+    }
+
+    // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
+    // spec: MailboxImpl!ReadSignal, MailboxImpl!Park, MailboxImpl!Sleep
+    void park(double seconds) {
+        Signal::value_t before = signal_.value();
+        word_t seen = head_.load(std::memory_order_relaxed);
+        if (PILLARBOX_PLANTED(park_without_look)) {
+            head_.fetch_or(PARKED);
+        } else {
+            // Release: who finds PARKED moves the signal after it was read above.
+            if (!idle(seen) || !head_.compare_exchange_strong(
+                    seen, seen | PARKED, std::memory_order_release, std::memory_order_relaxed)) {
+                return;
+            }
+        }
+        if (PILLARBOX_PLANTED(late_signal)) before = signal_.value();
+        signal_.sleep(before, seconds);
+    }
+
+    // Arms `callback` for the next push or quiesce if nothing has arrived and the state is OPEN; if not, returns
+    // false, and the callback stays the caller's. `*spare` becomes the wake-up that was replaced, or null.
+    // spec: MailboxImpl!ArmStore, MailboxImpl!ArmSwap, MailboxImpl!ArmUndo
+    bool arm(void* callback, void** spare) noexcept {
+        // Release: who takes the callback out sees what it points to. Acquire: the caller drops the old one.
+        *spare = armed_.exchange(callback, std::memory_order_acq_rel);
+        word_t seen = head_.load(std::memory_order_relaxed);
+        while (idle(seen) || PILLARBOX_PLANTED(arm_without_look)) {
+            if (swing(seen, seen | ARMED)) return true;
+        }
+        // Null: a push that was charged with an earlier arming has taken this callback instead, and calls it.
+        return armed_.exchange(nullptr, std::memory_order_acq_rel) == nullptr;
+    }
+
+    // any.
+    state_t state() const noexcept { return state_of(head_.load(std::memory_order_acquire)); }
+
+    // any; counters, exact as of some moment during the call. A put that is being refused may be counted
+    // as accepted for a moment.
+    std::size_t accepted() const noexcept { return accepted_.load(std::memory_order_relaxed); }
+    std::size_t rejected() const noexcept { return rejected_.load(std::memory_order_relaxed); }
+
+    // Whether anything waits to be fetched.
+    bool any_arrived() const noexcept { return mail_of(head_.load(std::memory_order_relaxed)) != nullptr; }
+
+    // any: whether the consumer sleeps in park, or has slept there and not fetched since.
+    bool parked() const noexcept { return (head_.load(std::memory_order_relaxed) & PARKED) != 0; }
+
+private:
+    // The word: a pointer to the newest mail that was not fetched, or null, and below it
+    using word_t = std::uintptr_t;
+    static constexpr word_t STATE_QUIESCED = 1;  // the state; neither bit is OPEN
+    static constexpr word_t STATE_CLOSED = 2;
+    static constexpr word_t STATE = STATE_QUIESCED | STATE_CLOSED;
+    static constexpr word_t PARKED = 4;  // the consumer sleeps on the signal, or is about to
+    static constexpr word_t ARMED = 8;   // the next push or quiesce calls what is in armed_; never beside a mail
+    static constexpr word_t TAGS = STATE | PARKED | ARMED;
+    static_assert(alignof(mail_t) > TAGS, "the tags need the low bits of a mail's address");
+
+    static mail_t* mail_of(word_t word) noexcept { return reinterpret_cast<mail_t*>(word & ~TAGS); }
+    static word_t word_of(mail_t* mail) noexcept { return reinterpret_cast<word_t>(mail); }
+    static state_t state_of(word_t word) noexcept { return static_cast<state_t>(word & STATE); }
+
+    // OPEN, no mail, and the consumer, which asks, not parked; armed or not.
+    static bool idle(word_t word) noexcept { return (word & ~ARMED) == 0; }
+
+    // One compare-and-swap of the word. Release publishes the mails, and what armed_ points to. Acquire: who finds
+    // PARKED or ARMED acts on what the consumer did before it set them.
+    bool swing(word_t& seen, word_t next) noexcept {
+        return head_.compare_exchange_weak(
+            seen, next, PILLARBOX_ORDER(weak_push, acq_rel), std::memory_order_relaxed);
+    }
+
+    // Who has changed the word wakes whom it found waiting there.
+    void notify(word_t found, void** armed) noexcept {
+        if (found & PARKED) signal_.wake();
+        if (found & ARMED) *armed = armed_.exchange(nullptr, std::memory_order_acq_rel);
+    }
+
+    state_t refuse(word_t seen, std::size_t count) noexcept {
+        rejected_.fetch_add(count, std::memory_order_relaxed);
+        return state_of(seen);
+    }
+
+    // Links a chain the other way: `last` becomes the one from which all others are reached.
+    static void turn_round(mail_t* first, mail_t* last) noexcept {
+        mail_t* before = nullptr;
+        for (mail_t* mail = first; before != last;) {
+            mail_t* const after = mail->next;
+            mail->next = before;
+            before = mail;
+            mail = after;
+        }
+    }
+
+    // Appends a chain that begins with the newest mail, oldest first.
+    static void append(mail_t* newest, MailList& to) noexcept {
+        if (newest == nullptr) return;
+        std::size_t count = 0;
+        mail_t* oldest = nullptr;
+        for (mail_t* mail = newest; mail != nullptr; ++count) {
+            mail_t* const older = mail->next;
+            mail->next = oldest;
+            oldest = mail;
+            mail = older;
+        }
+        if (PILLARBOX_PLANTED(fetch_in_reverse)) {
+            turn_round(oldest, newest);
+            std::swap(oldest, newest);
+        }
+        to.append_chain(oldest, newest, count);
+    }
+
+    Atomic<word_t> head_{0};
+    Signal signal_;
+    Atomic<void*> armed_{nullptr};
+    Counter accepted_{0};
+    Counter rejected_{0};
+};
+
+}  // namespace pillarbox

@@ -1,0 +1,135 @@
+// The shared side of a mailbox with a mutex and a condition: the plain backend, the oracle of the other one.
+//
+// It holds everything that more than one thread touches: the state, the mails that have arrived, the armed
+// wake-up, the sleeping consumer. Methods marked "any" may be called by any thread, the others by the consumer
+// only. None needs the GIL, none runs foreign code, and none releases a mail or a callback: they are handed
+// back to the caller.
+//
+// Wake-ups. The consumer fetches everything before it parks, and looks once more under the lock, so mail
+// never waits beside a sleeper, and a put need not wake a consumer that does not sleep. Every put that finds
+// it asleep wakes it, not only the first: a producer that stalls before its wake-up delays nobody else. The
+// armed wake-up is different: it is taken out by one producer, whose stall would delay the others' mail. It
+// has to be called once, and the calls of all others would be calls too many.
+#pragma once
+
+#include "pillarbox_mail.h"
+#include "pillarbox_monitor.h"
+#include "pillarbox_state.h"
+
+namespace pillarbox {
+
+class MutexInbox {
+public:
+    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
+    // decided. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
+    // spec: Mailbox!Put, Mailbox!PutAll, Mailbox!PutRefused
+    state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
+        bool wake = false;
+        if (!PILLARBOX_PLANTED(mutex_push_unlocked)) lock_.lock();
+        const state_t state = state_.load(std::memory_order_relaxed);
+        if (state != OPEN && !PILLARBOX_PLANTED(mutex_push_when_quiesced)) {
+            bump(rejected_, count);
+        } else if (count != 0) {
+            arrived_.append_chain(first, last, count);
+            bump(accepted_, count);
+            wake = consumer_.any();
+            *armed = armed_;
+            if (!PILLARBOX_PLANTED(mutex_armed_stays)) armed_ = nullptr;
+        }
+        if (!PILLARBOX_PLANTED(mutex_push_unlocked)) lock_.unlock();
+        if (wake && !PILLARBOX_PLANTED(mutex_push_without_wake)) consumer_.wake();
+        return PILLARBOX_SEEDED(mutex_push_when_quiesced, state, OPEN);
+    }
+
+    // any. OPEN becomes QUIESCED; other states stay. Wakes a sleeping consumer; `*armed` as in push.
+    // spec: Mailbox!Quiesce
+    void quiesce(void** armed) noexcept {
+        lock_.lock();
+        const bool was_open = state_.load(std::memory_order_relaxed) == OPEN;
+        if (was_open) {
+            state_.store(QUIESCED, std::memory_order_release);
+            *armed = armed_;
+            armed_ = nullptr;
+        }
+        lock_.unlock();
+        if (was_open && !PILLARBOX_PLANTED(mutex_quiesce_without_wake)) consumer_.wake();
+    }
+
+    // Becomes CLOSED; what has arrived goes behind the mails in `to`. `*armed` becomes the armed wake-up,
+    // which the caller now owns and drops.
+    // spec: Mailbox!Close
+    void close(MailList& to, void** armed) noexcept {
+        lock_.lock();
+        state_.store(CLOSED, std::memory_order_release);
+        to.append_all(arrived_);
+        *armed = armed_;
+        armed_ = nullptr;
+        lock_.unlock();
+    }
+
+    // Moves every mail that has arrived behind those in `to`; a mail whose put has returned is among them.
+    // Returns a state that held when nothing more had arrived: after QUIESCED nothing more can come.
+    // The look without the lock may miss a put that is under way, never one that has returned before.
+    state_t fetch(MailList& to) noexcept {
+        const state_t before = state();
+        if (arrived_.count() == 0) return before;
+        lock_.lock();
+        to.append_all(arrived_);
+        const state_t state = state_.load(std::memory_order_relaxed);
+        lock_.unlock();
+        return state;
+    }
+
+    // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
+    void park(double seconds) {
+        lock_.lock();
+        const bool idle = arrived_.count() == 0 && state_.load(std::memory_order_relaxed) == OPEN;
+        if (idle || PILLARBOX_PLANTED(mutex_park_without_look)) consumer_.sleep(lock_, seconds);
+        lock_.unlock();
+    }
+
+    // Arms `callback` for the next push or quiesce if nothing has arrived and the state is OPEN; if not, returns
+    // false, and the callback stays the caller's. `*spare` becomes the wake-up that was replaced, or null.
+    // spec: Mailbox!Arm, Mailbox!ArmRefused
+    bool arm(void* callback, void** spare) noexcept {
+        lock_.lock();
+        const bool idle = arrived_.count() == 0 && state_.load(std::memory_order_relaxed) == OPEN;
+        *spare = nullptr;
+        if (idle) {
+            *spare = armed_;
+            armed_ = callback;
+        }
+        lock_.unlock();
+        return idle;
+    }
+
+    // any. Acquire pairs with the release of quiesce and close: who sees QUIESCED sees, with the next
+    // fetch, every mail that was accepted before.
+    state_t state() const noexcept { return state_.load(std::memory_order_acquire); }
+
+    // any; counters, exact as of some moment during the call.
+    std::size_t accepted() const noexcept { return accepted_.load(std::memory_order_relaxed); }
+    std::size_t rejected() const noexcept { return rejected_.load(std::memory_order_relaxed); }
+
+    // Whether anything waits to be fetched.
+    bool any_arrived() const noexcept { return arrived_.count() != 0; }
+
+    // any: whether the consumer sleeps in park.
+    bool parked() noexcept {
+        lock_.lock();
+        const bool sleeping = consumer_.any();
+        lock_.unlock();
+        return sleeping;
+    }
+
+private:
+    Lock lock_;
+    Sleepers consumer_;
+    MailList arrived_;
+    void* armed_ = nullptr;
+    Atomic<state_t> state_{OPEN};
+    Counter accepted_{0};
+    Counter rejected_{0};
+};
+
+}  // namespace pillarbox
