@@ -11,12 +11,14 @@ if __name__ != "pillarbox.kernel":
     )
 
 from .counters import HandoverStatistics, MailboxStatistics, QueueStatistics
+from .entries import QueueEntry
 from .errors import (
     CapacityError,
     HandoverClosedError,
     MailboxClosedError,
     PillarboxError,
     QueueClosedError,
+    QueueRestoringError,
     WrongThreadError,
 )
 from .handover import Handover
@@ -43,6 +45,8 @@ __all__ = [
     "OrderedQueue",
     "PillarboxError",
     "QueueClosedError",
+    "QueueEntry",
+    "QueueRestoringError",
     "QueueStatistics",
     "ResultQueue",
     "TaskMailbox",

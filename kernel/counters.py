@@ -37,10 +37,14 @@ class QueueStatistics(NamedTuple):
     """Entries held now: admitted and not emitted, watermarks included."""
     in_flight: int
     """Entries admitted and not finished."""
+    restoring: int
+    """Entries to be restored that are not admitted yet."""
     admitted: int
-    """Elements put since the queue was made, without watermarks."""
+    """Elements put or restored since the queue was made, without watermarks."""
     watermarks: int
-    """Watermarks put since the queue was made."""
+    """Watermarks put or restored since the queue was made."""
+    restored: int
+    """Those of `admitted` and `watermarks` that were restored."""
     completed: int
     """Completions that were the first of their entry."""
     emitted: int

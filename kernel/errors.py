@@ -65,6 +65,17 @@ class QueueClosedError(PillarboxError):
         return "the result queue is closed; it takes nothing in and emits nothing"
 
 
+class QueueRestoringError(PillarboxError):
+    """Something new was put into a result queue before everything restored. `left` is what is still to be."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        super().__init__(left)
+
+    def __str__(self) -> str:
+        return f"the queue is restoring: {self.left} entries must be admitted before anything new goes in"
+
+
 class HandoverClosedError(PillarboxError):
     """A hand-over has come to its end. `reason` says which end: finished, failed or closed."""
 

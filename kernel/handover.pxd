@@ -1,55 +1,73 @@
-# Layout of Handover: a list of items under one lock, and what either side waits for.
+# Layout of Handover: the hand-over of `include/pillarbox_handover.h`. Here every value, failure and wake-up
+# is an owned reference, and every item is memory of PyMem_RawMalloc.
+#
+# Another module may use `core` without the GIL, if it keeps to that. A take that finds a failure needs the
+# GIL.
 
-from pillarbox.kernel.monitor cimport Lock, Sleepers
+from libcpp cimport bool as cbool
 
-
-cdef struct item_t:
-    item_t* next
-    # An owned reference.
-    void* value
-    size_t nbytes
-
-
-cdef struct counts_t:
-    size_t accepted
-    size_t taken
-    size_t refused
-    size_t producer_waits
-    size_t consumer_waits
+ctypedef void (*share_t)(void* failure) noexcept
 
 
-cdef enum end_t:
-    RUNNING
-    ENDING
-    CLOSED
+cdef extern from "pillarbox_handover.h" namespace "pillarbox" nogil:
+    cdef struct item_t:
+        item_t* next
+        void* value
+        size_t nbytes
+
+    cdef enum class PutAnswer:
+        ACCEPTED
+        NO_ROOM
+        ENDED
+        CLOSED
+
+    cdef enum class TakeAnswer:
+        ITEMS
+        NOTHING
+        FAILED
+        FINISHED
+        CLOSED
+
+    cdef cppclass taken_t:
+        item_t* items
+        void* failure
+        void* armed
+
+    cdef cppclass left_t:
+        item_t* items
+        void* failure
+        void* producer
+        void* consumer
+
+    cdef struct handover_counts_t:
+        size_t items
+        size_t nbytes
+        size_t accepted
+        size_t taken
+        size_t refused
+        size_t producer_waits
+        size_t consumer_waits
+        cbool ended
+
+    cdef cppclass HandoverCore "pillarbox::Handover":
+        void bound(size_t max_items, size_t max_bytes, share_t share) noexcept
+        PutAnswer put(item_t* item, void** armed) noexcept
+        void await_room(size_t nbytes, double seconds, cbool* waited) except +
+        void refuse() noexcept
+        cbool finish(void* failure, void** armed) noexcept
+        cbool arm_producer(void** callback, size_t nbytes) noexcept
+        TakeAnswer take(cbool everything, taken_t* taken) noexcept
+        cbool await_item(double seconds, cbool* waited) except +
+        void close(left_t* left) noexcept
+        cbool arm_consumer(void** callback) noexcept
+        void wake_up(void** armed) noexcept
+        handover_counts_t counts() noexcept
 
 
 cdef class Handover:
     cdef object __weakref__
-    cdef Lock lock
-    # Bounds.
-    cdef size_t max_items
-    cdef size_t max_bytes
-    # What waits, oldest first.
-    cdef item_t* first
-    cdef item_t* last
-    cdef size_t items
-    cdef size_t nbytes
-    # How it ends: the producer has ended it (with a failure or without), or the consumer has gone away.
-    cdef end_t end
-    cdef void* failure
-    # Who waits. `woken` is a wake-up that has met no waiting consumer yet.
-    cdef Sleepers producers
-    cdef Sleepers consumers
-    cdef void* armed_producer
-    cdef size_t armed_nbytes
-    cdef void* armed_consumer
-    cdef bint woken
-    cdef counts_t counts
+    cdef HandoverCore core
 
-    cdef bint has_room(self, size_t nbytes) noexcept nogil
     cdef bint offer(self, object item, object nbytes, double deadline) except -1
-    cdef void append(self, item_t* node, void** armed, bint* wake) noexcept nogil
-    cdef item_t* unlink(self, bint everything, void** armed, bint* wake) noexcept nogil
     cdef bint finish_with(self, void* failure) except -1
     cdef item_t* fetch(self, bint everything, void** armed) except? NULL

@@ -5,11 +5,15 @@ Bounded by the number of items and by the bytes that the producer declares. An i
 makes of it, best a whole batch, so that the lock is taken once a batch. All methods are thread-safe; the
 words producer and consumer say who is meant to call them. Every wait is with the GIL released and lets
 Ctrl-C through.
+
+What a hand-over does is in `include/pillarbox_handover.h`, which knows no Python; here are the checks, the
+errors, the references and the clock.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.math cimport INFINITY
+from libcpp cimport bool as cbool
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, as_bytes, check_callback
 from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice, take_over
@@ -31,20 +35,25 @@ cdef class Handover:
     """
 
     def __cinit__(self, max_items, max_bytes=None):
-        self.max_items = as_bound("max_items", max_items, NO_BOUND)
-        self.max_bytes = NO_BOUND if max_bytes is None else as_bound("max_bytes", max_bytes, NO_BOUND)
+        self.core.bound(
+            as_bound("max_items", max_items, NO_BOUND),
+            NO_BOUND if max_bytes is None else as_bound("max_bytes", max_bytes, NO_BOUND),
+            share,
+        )
 
     def __dealloc__(self):
-        cdef item_t* node = self.first
+        cdef left_t left
+        self.core.close(&left)
+        cdef item_t* node = left.items
         cdef item_t* after
         while node != NULL:
             after = node.next
             drop(node.value)
             PyMem_RawFree(node)
             node = after
-        drop(self.failure)
-        drop(self.armed_producer)
-        drop(self.armed_consumer)
+        drop(left.failure)
+        drop(left.producer)
+        drop(left.consumer)
 
     # ---- producer
 
@@ -83,13 +92,7 @@ cdef class Handover:
         cdef size_t needed = as_bytes(nbytes)
         check_callback(callback)
         cdef void* spare = keep(callback)
-        cdef bint armed = False
-        self.lock.lock()
-        if not self.has_room(needed) and self.end != CLOSED:
-            spare, self.armed_producer = self.armed_producer, spare
-            self.armed_nbytes = needed
-            armed = True
-        self.lock.unlock()
+        cdef bint armed = self.core.arm_producer(&spare, needed)
         drop(spare)
         return armed
 
@@ -101,7 +104,7 @@ cdef class Handover:
         """
         cdef double deadline = deadline_after(timeout)
         cdef double seconds = 0.0
-        cdef bint waited = False
+        cdef cbool waited = False
         cdef bint woken = False
         while True:
             item = self.try_take()
@@ -111,16 +114,7 @@ cdef class Handover:
             if seconds <= 0.0:
                 return None
             with nogil:
-                self.lock.lock()
-                if self.woken:
-                    self.woken = False
-                    woken = True
-                elif self.first == NULL and self.end == RUNNING:
-                    if not waited:
-                        self.counts.consumer_waits += 1
-                        waited = True
-                    self.consumers.sleep(self.lock, seconds)
-                self.lock.unlock()
+                woken = self.core.await_item(seconds, &waited)
             if woken:
                 return None
             PyErr_CheckSignals()
@@ -149,25 +143,13 @@ cdef class Handover:
         """The consumer goes away: returns a list of what waits; every put returns False from then on, every
         take raises HandoverClosedError. The second close returns an empty list.
         """
-        cdef void* armed = NULL
-        cdef void* dropped
-        cdef void* failure
-        cdef bint wake = False
-        self.lock.lock()
-        self.end = CLOSED
-        cdef item_t* node = self.unlink(True, &armed, &wake)
-        if armed == NULL:
-            armed, self.armed_producer = self.armed_producer, NULL
-        dropped, self.armed_consumer = self.armed_consumer, NULL
-        failure, self.failure = self.failure, NULL
-        self.lock.unlock()
-        self.producers.wake()
-        self.consumers.wake()
-        items = values(node)
-        drop(dropped)
-        drop(failure)
-        if armed != NULL:
-            call_back(armed)
+        cdef left_t left
+        self.core.close(&left)
+        items = values(left.items)
+        drop(left.consumer)
+        drop(left.failure)
+        if left.producer != NULL:
+            call_back(left.producer)
         return items
 
     def wake_up(self):
@@ -175,15 +157,8 @@ cdef class Handover:
 
         If neither is there, the next `take` that would wait returns None, or the next arming returns False.
         """
-        cdef void* armed
-        cdef bint wake
-        self.lock.lock()
-        armed, self.armed_consumer = self.armed_consumer, NULL
-        self.woken = armed == NULL
-        wake = self.consumers.any()
-        self.lock.unlock()
-        if wake:
-            self.consumers.wake()
+        cdef void* armed = NULL
+        self.core.wake_up(&armed)
         if armed != NULL:
             call_back(armed)
 
@@ -197,13 +172,7 @@ cdef class Handover:
         """
         check_callback(callback)
         cdef void* spare = keep(callback)
-        cdef bint armed = False
-        self.lock.lock()
-        if self.first == NULL and self.end == RUNNING and not self.woken:
-            spare, self.armed_consumer = self.armed_consumer, spare
-            armed = True
-        self.woken = False
-        self.lock.unlock()
+        cdef bint armed = self.core.arm_consumer(&spare)
         drop(spare)
         return armed
 
@@ -212,178 +181,96 @@ cdef class Handover:
     @property
     def ended(self):
         """Whether no item waits and none can come."""
-        self.lock.lock()
-        ended = self.first == NULL and self.end != RUNNING
-        self.lock.unlock()
-        return ended
+        return self.core.counts().ended
 
     def __len__(self):
         """Items that wait."""
-        self.lock.lock()
-        items = self.items
-        self.lock.unlock()
-        return <Py_ssize_t>items
+        return <Py_ssize_t>self.core.counts().items
 
     def statistics(self):
         """A frozen HandoverStatistics, all of one moment."""
-        self.lock.lock()
-        cdef counts_t counts = self.counts
-        cdef size_t items = self.items
-        cdef size_t nbytes = self.nbytes
-        cdef bint ended = self.first == NULL and self.end != RUNNING
-        self.lock.unlock()
+        cdef handover_counts_t counts = self.core.counts()
         return HandoverStatistics(
-            items=items,
-            nbytes=nbytes,
+            items=counts.items,
+            nbytes=counts.nbytes,
             put=counts.accepted,
             taken=counts.taken,
             refused=counts.refused,
             producer_waits=counts.producer_waits,
             consumer_waits=counts.consumer_waits,
-            ended=ended,
+            ended=counts.ended,
         )
 
-    # ---- inside; those without the GIL are called under the lock
-
-    cdef bint has_room(self, size_t nbytes) noexcept nogil:
-        if self.first == NULL:
-            return True
-        if self.items >= self.max_items:
-            return False
-        return nbytes <= self.max_bytes and self.nbytes <= self.max_bytes - nbytes
+    # ---- inside
 
     cdef bint offer(self, object item, object nbytes, double deadline) except -1:
         cdef size_t size = as_bytes(nbytes)
         cdef double seconds = 0.0
         cdef void* armed = NULL
-        cdef bint wake = False
-        cdef bint accepted = False
-        cdef bint waited = False
-        cdef end_t end
+        cdef cbool waited = False
+        cdef PutAnswer answer = PutAnswer.NO_ROOM
         cdef item_t* node
         if item is None:
             raise TypeError("item must not be None, which stands for 'nothing there' when it is taken")
         node = <item_t*>PyMem_RawMalloc(sizeof(item_t))
         if node == NULL:
             raise MemoryError("no memory for one more item")
-        node.next = NULL
         node.value = keep(item)
         node.nbytes = size
         try:
             while True:
-                self.lock.lock()
-                end = self.end
-                accepted = end == RUNNING and self.has_room(size)
-                if accepted:
-                    self.append(node, &armed, &wake)
-                self.lock.unlock()
-                if accepted or end != RUNNING:
+                answer = self.core.put(node, &armed)
+                if answer != PutAnswer.NO_ROOM:
                     break
                 seconds = next_slice(deadline)
                 if seconds <= 0.0:
                     break
                 with nogil:
-                    self.lock.lock()
-                    if self.end == RUNNING and not self.has_room(size):
-                        if not waited:
-                            self.counts.producer_waits += 1
-                            waited = True
-                        self.producers.sleep(self.lock, seconds)
-                    self.lock.unlock()
+                    self.core.await_room(size, seconds, &waited)
                 PyErr_CheckSignals()
         finally:
-            if not accepted:
+            if answer != PutAnswer.ACCEPTED:
                 drop(node.value)
                 PyMem_RawFree(node)
-        if wake:
-            self.consumers.wake()
-        if armed != NULL:
-            call_back(armed)
-        if accepted:
+        if answer == PutAnswer.ACCEPTED:
+            if armed != NULL:
+                call_back(armed)
             return True
-        if end == ENDING:
+        if answer == PutAnswer.ENDED:
             raise HandoverClosedError("put after finish or fail")
-        self.lock.lock()
-        self.counts.refused += 1
-        self.lock.unlock()
+        self.core.refuse()
         return False
-
-    cdef void append(self, item_t* node, void** armed, bint* wake) noexcept nogil:
-        if self.last == NULL:
-            self.first = node
-        else:
-            self.last.next = node
-        self.last = node
-        self.items += 1
-        self.nbytes += node.nbytes
-        self.counts.accepted += 1
-        armed[0] = self.armed_consumer
-        self.armed_consumer = NULL
-        wake[0] = self.consumers.any()
-
-    cdef item_t* unlink(self, bint everything, void** armed, bint* wake) noexcept nogil:
-        """Takes out the oldest item, or all, as a chain; says whom that gives room."""
-        cdef item_t* chain = self.first
-        if chain == NULL:
-            return NULL
-        if everything or chain.next == NULL:
-            if self.end != CLOSED:
-                self.counts.taken += self.items
-            self.first = self.last = NULL
-            self.items = self.nbytes = 0
-        else:
-            self.first = chain.next
-            chain.next = NULL
-            self.items -= 1
-            self.nbytes -= chain.nbytes
-            self.counts.taken += 1
-        wake[0] = self.producers.any()
-        if self.armed_producer != NULL and self.has_room(self.armed_nbytes):
-            armed[0] = self.armed_producer
-            self.armed_producer = NULL
-        return chain
 
     cdef bint finish_with(self, void* failure) except -1:
         cdef void* armed = NULL
-        cdef bint first
         if failure != NULL:
-            keep(<object>failure)
-        self.lock.lock()
-        first = self.end == RUNNING
-        if first:
-            self.end = ENDING
-            self.failure = failure
-            armed = self.armed_consumer
-            self.armed_consumer = NULL
-        self.lock.unlock()
-        if not first:
+            share(failure)
+        if not self.core.finish(failure, &armed):
             drop(failure)
             return False
-        # A producer that still waits in put, in another thread, learns that the input has ended.
-        self.producers.wake()
-        self.consumers.wake()
         if armed != NULL:
             call_back(armed)
         return True
 
     cdef item_t* fetch(self, bint everything, void** armed) except? NULL:
-        """Unlinks the oldest item, or all, as a chain; null if nothing waits. At the end raises."""
-        cdef bint wake = False
-        cdef end_t end
-        cdef void* failure = NULL
-        self.lock.lock()
-        cdef item_t* chain = self.unlink(everything, armed, &wake)
-        end = self.end
-        if chain == NULL and self.failure != NULL:
-            failure = keep(<object>self.failure)
-        self.lock.unlock()
-        if wake:
-            self.producers.wake()
-        if failure != NULL:
-            raise take_over(failure)
-        if chain == NULL and end != RUNNING:
-            raise HandoverClosedError("closed" if end == CLOSED else "finished, and every item taken")
-        return chain
+        """Takes out the oldest item, or all, as a chain; null if nothing waits. At the end raises."""
+        cdef taken_t taken
+        cdef TakeAnswer answer = self.core.take(everything, &taken)
+        if answer == TakeAnswer.ITEMS:
+            armed[0] = taken.armed
+            return taken.items
+        if answer == TakeAnswer.FAILED:
+            raise take_over(taken.failure)
+        if answer == TakeAnswer.FINISHED:
+            raise HandoverClosedError("finished, and every item taken")
+        if answer == TakeAnswer.CLOSED:
+            raise HandoverClosedError("closed")
+        return NULL
+
+
+cdef void share(void* failure) noexcept:
+    """One more reference; nothing else runs, so a lock may be held."""
+    keep(<object>failure)
 
 
 cdef list values(item_t* node):

@@ -9,10 +9,11 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(object pair, Py_ssize_t position, PyObject* owned)
 
 
-cdef struct pair_t:
-    # Both are owned references.
-    void* element
-    void* result
+cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
+    # In a queue of Python's, both are owned references.
+    cdef struct pair_t:
+        void* element
+        void* result
 
 
 cdef inline tuple paired(pair_t* pair):

@@ -1,33 +1,33 @@
 """Result queues: entries go in when their calls begin, and come out with their results, bounded in number.
 
-One thread, the owner, puts and emits; any thread completes. Every entry lives in a slot that was allocated
-with the queue, so put, complete and emit cost a constant. A lock guards the slots; Python objects are made
-and released only outside of it.
-
-A handle names one attempt of one entry: the number of the attempt, counted over the queue's life, above the
-number of its slot. A slot accepts only the handle that it holds, so earlier attempts and reused slots need
-no other check.
+One thread, the owner, puts and emits; any thread completes. What a queue does is in
+`include/pillarbox_queue.h`, which knows no Python; here are the checks, the errors and the references,
+which are made and released outside of the queue's lock.
 """
 
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.ref cimport PyObject
+from libcpp.vector cimport vector
 
 from pillarbox.kernel.arguments cimport as_bound
 from pillarbox.kernel.confined cimport check_owner
 from pillarbox.kernel.pairs cimport pair_t, paired
 from pillarbox.kernel.waiting cimport drop, keep
 
-from operator import itemgetter
-
 from .counters import QueueStatistics
-from .errors import CapacityError, QueueClosedError
+from .entries import QueueEntry
+from .errors import CapacityError, QueueClosedError, QueueRestoringError
 from .watermark import WATERMARK
 
 
 cdef extern from "Python.h":
     void Py_XINCREF(PyObject* reference)
 
-MAX_CAPACITY = SLOT_MASK + 1
+
+cdef enum:
+    # Entries that emit_many moves out under one locking.
+    CHUNK = 64
+
+MAX_CAPACITY = GREATEST_CAPACITY
 
 
 cdef object THE_WATERMARK = WATERMARK
@@ -41,45 +41,54 @@ cdef class ResultQueue(Confined):
        that are gone return False, have no effect, and are counted.
     3. No element passes a watermark, in either direction. A watermark counts as finished.
     4. Nothing is emitted after `clear` or `close` that was admitted before it.
+    5. What `restore` has set is admitted in its order, before anything new, and never past the capacity.
 
-    Confined to the owner, the thread that makes the queue (see `adopt`; allowed while the queue is empty):
-    put, put_watermark, renew, has_completed, emit, emit_many, elements, clear, close. Everything else is
-    thread-safe.
+    Confined to the owner, the thread that makes the queue (see `adopt`; allowed while the queue is empty and
+    restores nothing): put, put_watermark, renew, has_completed, emit, emit_many, snapshot, restore,
+    admit_restored, clear, close. Everything else is thread-safe.
     """
 
     def __cinit__(self, capacity):
         if type(self) is ResultQueue:
             raise TypeError("ResultQueue is a base: make an OrderedQueue or an UnorderedQueue")
-        self._capacity = <int>as_bound("capacity", capacity, MAX_CAPACITY)
-        self.slots = <slot_t*>PyMem_RawCalloc(self._capacity, sizeof(slot_t))
-        if self.slots == NULL:
-            raise MemoryError(f"no memory for {capacity} entries")
-        # Until the subclass, whose hooks do not work yet, has opened it.
-        self.closed = True
+        # The subclass opens the queue, for its own order.
+        as_bound("capacity", capacity, GREATEST_CAPACITY)
 
     def __dealloc__(self):
-        cdef int index
-        if self.slots == NULL:
-            return
-        for index in range(self._capacity):
-            drop(self.slots[index].element)
-            drop(self.slots[index].result)
-        PyMem_RawFree(self.slots)
+        self.core.let_go(drop)
 
     # ---- confined: in
 
     def put(self, element):
         """Admits an element; returns the handle of its first attempt, an int. Confined.
 
-        Raises CapacityError if the queue is full, QueueClosedError after `close`.
+        Raises CapacityError if the queue is full, QueueClosedError after `close`, and QueueRestoringError as
+        long as entries are still to be restored.
         """
+        cdef long long handle = 0
+        cdef QueueAnswer answer
+        cdef void* owned
         check_owner(self)
-        return self.admit(element, False)
+        owned = keep(element)
+        answer = self.core.put(owned, &handle)
+        if answer != QueueAnswer.DONE:
+            drop(owned)
+            self.refuse(answer)
+        return handle
 
     def put_watermark(self, watermark):
         """Admits a watermark, any object. Confined. Raises as `put`."""
+        cdef QueueAnswer answer
+        cdef void* mark
+        cdef void* owned
         check_owner(self)
-        self.admit(watermark, True)
+        mark = keep(THE_WATERMARK)
+        owned = keep(watermark)
+        answer = self.core.put_watermark(mark, owned)
+        if answer != QueueAnswer.DONE:
+            drop(mark)
+            drop(owned)
+            self.refuse(answer)
 
     def renew(self, long long handle):
         """Begins a new attempt of an unfinished entry; returns its handle. The old one has no effect from
@@ -87,17 +96,9 @@ cdef class ResultQueue(Confined):
 
         Confined. Raises ValueError if the handle is not that of the present attempt of an unfinished entry.
         """
-        cdef slot_t* slot
-        cdef long long renewed = NONE
+        cdef long long renewed = handle
         check_owner(self)
-        self.lock.lock()
-        slot = self.running_slot(handle)
-        if slot != NULL:
-            self.attempts += 1
-            self.counts.renewed += 1
-            slot.handle = renewed = self.attempts << SLOT_BITS | <int>(slot - self.slots)
-        self.lock.unlock()
-        if renewed == NONE:
+        if not self.core.renew(&renewed):
             raise ValueError(f"handle {handle} is not that of the present attempt of an unfinished entry")
         return renewed
 
@@ -108,45 +109,26 @@ cdef class ResultQueue(Confined):
 
         Thread-safe, also while the owner puts or emits.
         """
-        cdef slot_t* slot
         cdef void* owned = keep(result)
-        self.lock.lock()
-        slot = self.running_slot(handle)
-        if slot == NULL:
-            self.counts.late += 1
-            self.lock.unlock()
-            drop(owned)
-            return False
-        slot.result = owned
-        slot.state = FINISHED
-        self.running -= 1
-        self.counts.completed += 1
-        self.on_finished(<int>(slot - self.slots))
-        self.lock.unlock()
-        return True
+        if self.core.complete(handle, owned):
+            return True
+        drop(owned)
+        return False
 
     # ---- confined: out
 
     def has_completed(self):
         """Whether `emit` would give something now. Confined."""
-        cdef int index
         check_owner(self)
-        self.lock.lock()
-        index = self.ready()
-        self.lock.unlock()
-        return index != NONE
+        return self.core.has_completed()
 
     def emit(self):
         """Takes the next finished entry out: `(element, result)`, or `(WATERMARK, watermark)`; None if
         there is none. Confined.
         """
         cdef pair_t pair
-        cdef bint found
         check_owner(self)
-        self.lock.lock()
-        found = self.pop(&pair)
-        self.lock.unlock()
-        return paired(&pair) if found else None
+        return paired(&pair) if self.core.emit(&pair, 1) else None
 
     def emit_many(self, limit=None):
         """Takes at most `limit` finished entries out (None: all): a list of what `emit` would have given.
@@ -154,7 +136,7 @@ cdef class ResultQueue(Confined):
         """
         cdef pair_t pairs[CHUNK]
         cdef list emitted = []
-        cdef Py_ssize_t left = self._capacity
+        cdef Py_ssize_t left = self.core.capacity()
         cdef int count, index, most
         check_owner(self)
         if limit is not None:
@@ -162,12 +144,8 @@ cdef class ResultQueue(Confined):
                 raise ValueError(f"limit must be None or at least 0 entries, not {limit!r}")
             left = min(left, limit)
         while left > 0:
-            count = 0
             most = CHUNK if left > CHUNK else <int>left
-            self.lock.lock()
-            while count < most and self.pop(&pairs[count]):
-                count += 1
-            self.lock.unlock()
+            count = self.core.emit(pairs, most)
             for index in range(count):
                 emitted.append(paired(&pairs[index]))
             if count < most:
@@ -177,77 +155,127 @@ cdef class ResultQueue(Confined):
 
     # ---- confined: all at once
 
-    def elements(self):
-        """Every entry admitted and not emitted, in the order of admission: `(element, finished, result)`,
-        where the result of an unfinished one is None and a watermark is `(WATERMARK, True, watermark)`.
-        Confined.
+    def snapshot(self, door=()):
+        """What a restart needs: a list of QueueEntry `(element, finished, result)`. Confined.
+
+        First every entry admitted and not emitted, in the order of admission; then those that are still to be
+        restored; then the elements of `door`, an iterable: what waits to be admitted, and is not finished.
+        The result of an unfinished one is None, a watermark is `(WATERMARK, True, watermark)`. The queue
+        stays as it is.
         """
+        cdef vector[entry_t] entries
+        cdef size_t index
         check_owner(self)
-        return [entry[1:] for entry in self.copied(False)]
+        # Before anything is copied: an iterator may run any code, and use this queue.
+        waiting = list(door)
+        self.core.snapshot(entries)
+        # The owner is here, so nothing leaves the queue until there is a reference to all of it.
+        for index in range(entries.size()):
+            Py_XINCREF(<PyObject*>entries[index].element)
+            Py_XINCREF(<PyObject*>entries[index].result)
+        held = taken_over(entries)
+        held += [QueueEntry(element, False, None) for element in waiting]
+        return held
 
     def clear(self):
         """Takes everything out: the list of elements not emitted, without watermarks, in the order of
-        admission.
+        admission; behind them those that were still to be restored.
 
         Completions of these entries are ignored and counted from then on. The queue can be used again.
         Confined.
         """
+        cdef vector[entry_t] entries
         check_owner(self)
-        return [element for _, element, _, _ in self.copied(True) if element is not THE_WATERMARK]
+        self.core.clear(entries)
+        return elements_of(entries)
 
     def close(self):
         """As `clear`, and takes nothing in any more: a later put raises QueueClosedError. Confined."""
+        cdef vector[entry_t] entries
         check_owner(self)
-        self.lock.lock()
-        self.closed = True
-        self.lock.unlock()
-        return self.clear()
+        self.core.close(entries)
+        return elements_of(entries)
+
+    # ---- confined: restoring
+
+    def restore(self, entries):
+        """Sets what is to be restored: an iterable of `(element, finished, result)`, as `snapshot` gave it.
+
+        Nothing is admitted yet: see `admit_restored`. Confined. Raises ValueError if the queue is closed, not
+        empty or restoring already; TypeError or ValueError, which name the entry, if one is no such triple.
+        Then the queue is as it was.
+        """
+        cdef vector[entry_t] restored
+        cdef QueueAnswer answer
+        check_owner(self)
+        checked = [checked_entry(index, entry) for index, entry in enumerate(entries)]
+        restored.reserve(len(checked))
+        for element, finished, result in checked:
+            restored.push_back(owned_entry(element, finished, result))
+        answer = self.core.restore(restored)
+        if answer == QueueAnswer.DONE:
+            return
+        elements_of(restored)
+        if answer == QueueAnswer.CLOSED:
+            raise ValueError("only an open queue can be restored, this one is closed")
+        if answer == QueueAnswer.RESTORING:
+            raise ValueError(f"the queue is restoring {self.restoring} entries already")
+        raise ValueError(f"only an empty queue can be restored, this one holds {len(self)} entries")
+
+    def admit_restored(self):
+        """Admits what `restore` has set, in order, up to the first entry that needs its call, and returns
+        `(handle, element)` of that one. Confined.
+
+        Returns None when the queue is full or nothing is left to restore. Finished entries and watermarks are
+        admitted on the way, also before a None: they can be emitted like any other.
+        """
+        cdef void* element = NULL
+        cdef long long handle = 0
+        check_owner(self)
+        return (handle, <object>element) if self.core.admit_restored(&element, &handle) else None
 
     # ---- any thread: watching
 
     def __len__(self):
         """Entries admitted and not emitted, watermarks included. Thread-safe."""
-        self.lock.lock()
-        size = self.size
-        self.lock.unlock()
-        return size
+        return self.core.counts().size
 
     @property
     def capacity(self):
         """The most entries held at once. Thread-safe."""
-        return self._capacity
+        return self.core.capacity()
 
     @property
     def is_full(self):
-        """Whether the next put would raise CapacityError. Thread-safe."""
-        return len(self) == self._capacity
+        """Whether it holds as many entries as it may. Thread-safe."""
+        return self.core.counts().size == self.core.capacity()
 
     @property
     def is_empty(self):
         """Whether nothing is held. Thread-safe."""
-        return len(self) == 0
+        return self.core.counts().size == 0
 
     @property
     def in_flight(self):
         """Entries admitted and not finished. Thread-safe."""
-        self.lock.lock()
-        running = self.running
-        self.lock.unlock()
-        return running
+        return self.core.counts().running
+
+    @property
+    def restoring(self):
+        """Entries that are still to be admitted by `admit_restored`. Thread-safe."""
+        return self.core.counts().restoring
 
     def statistics(self):
         """A frozen QueueStatistics, all of one moment. Thread-safe."""
-        self.lock.lock()
-        cdef counts_t counts = self.counts
-        cdef int size = self.size
-        cdef int running = self.running
-        self.lock.unlock()
+        cdef queue_counts_t counts = self.core.counts()
         return QueueStatistics(
-            capacity=self._capacity,
-            size=size,
-            in_flight=running,
+            capacity=self.core.capacity(),
+            size=counts.size,
+            in_flight=counts.running,
+            restoring=counts.restoring,
             admitted=counts.admitted,
             watermarks=counts.watermarks,
+            restored=counts.restored,
             completed=counts.completed,
             emitted=counts.emitted,
             renewed=counts.renewed,
@@ -257,143 +285,66 @@ cdef class ResultQueue(Confined):
     # ---- inside
 
     cdef bint may_change_owner(self) except -1:
-        return len(self) == 0
+        cdef queue_counts_t counts = self.core.counts()
+        return counts.size == 0 and counts.restoring == 0
 
-    cdef long long admit(self, object element, bint is_watermark) except -1:
-        cdef slot_t* slot
-        cdef long long handle = NONE
-        cdef int index
-        cdef bint closed
-        cdef void* first = keep(THE_WATERMARK if is_watermark else element)
-        cdef void* second = keep(element) if is_watermark else NULL
-        self.lock.lock()
-        closed = self.closed
-        index = self.free
-        if index != NONE and not closed:
-            slot = &self.slots[index]
-            self.free = slot.next
-            self.attempts += 1
-            self.admissions += 1
-            self.size += 1
-            handle = self.attempts << SLOT_BITS | index
-            slot.element = first
-            slot.result = second
-            slot.handle = handle
-            slot.admission = self.admissions
-            slot.is_watermark = is_watermark
-            slot.next = NONE
-            if is_watermark:
-                slot.state = FINISHED
-                self.counts.watermarks += 1
-            else:
-                slot.state = RUNNING
-                self.running += 1
-                self.counts.admitted += 1
-            self.on_admitted(index)
-        self.lock.unlock()
-        if handle != NONE:
-            return handle
-        drop(first)
-        drop(second)
-        if closed:
+    cdef int refuse(self, QueueAnswer answer) except -1:
+        """Raises what a put raises that was not DONE."""
+        if answer == QueueAnswer.CLOSED:
             raise QueueClosedError()
-        raise CapacityError(self._capacity)
+        if answer == QueueAnswer.RESTORING:
+            raise QueueRestoringError(self.restoring)
+        raise CapacityError(self.core.capacity())
 
-    cdef slot_t* running_slot(self, long long handle) noexcept nogil:
-        """The slot that runs the attempt of this handle, or null. Under the lock."""
-        cdef long long index = handle & SLOT_MASK
-        if index >= self._capacity:
-            return NULL
-        cdef slot_t* slot = &self.slots[index]
-        return slot if slot.handle == handle and slot.state == RUNNING else NULL
 
-    cdef bint pop(self, pair_t* pair) noexcept nogil:
-        """Moves the next finished entry to `pair`, which then owns it; False if there is none. Under the
-        lock.
-        """
-        cdef int index = self.ready()
-        if index == NONE:
-            return False
-        cdef slot_t* slot = &self.slots[index]
-        pair.element = slot.element
-        pair.result = slot.result
-        self.on_emitted(index)
-        slot.element = NULL
-        slot.result = NULL
-        slot.state = FREE
-        slot.next = self.free
-        self.free = index
-        self.size -= 1
-        self.counts.emitted += 1
-        return True
+cdef list taken_over(vector[entry_t]& entries):
+    """A list of QueueEntry; it takes the references over."""
+    cdef list held = []
+    cdef size_t index
+    try:
+        for index in range(entries.size()):
+            held.append(QueueEntry(
+                <object>entries[index].element,
+                entries[index].state != EntryState.RUNNING,
+                None if entries[index].result == NULL else <object>entries[index].result,
+            ))
+    finally:
+        for index in range(entries.size()):
+            drop(entries[index].element)
+            drop(entries[index].result)
+    return held
 
-    cdef void open(self) noexcept nogil:
-        """The end of a subclass's __cinit__: from here on the queue works."""
-        self.free_all()
-        self.closed = False
 
-    cdef void free_all(self) noexcept nogil:
-        """Marks every slot free. The references must have been moved out before. Under the lock."""
-        cdef int index
-        for index in range(self._capacity):
-            self.slots[index].element = NULL
-            self.slots[index].result = NULL
-            self.slots[index].state = FREE
-            self.slots[index].next = index + 1
-        self.slots[self._capacity - 1].next = NONE
-        self.free = 0
-        self.size = 0
-        self.running = 0
-        self.on_cleared()
+cdef list elements_of(vector[entry_t]& entries):
+    """The elements, without watermarks; all references are taken over."""
+    return [entry[0] for entry in taken_over(entries) if entry[0] is not THE_WATERMARK]
 
-    cdef list copied(self, bint take):
-        """`(admission, element, finished, result)` of every entry, in the order of admission; takes them
-        out if asked.
-        """
-        cdef slot_t* copy = <slot_t*>PyMem_RawCalloc(self._capacity, sizeof(slot_t))
-        cdef list entries = []
-        cdef int index, count = 0
-        if copy == NULL:
-            raise MemoryError(f"no memory to copy {self._capacity} entries")
-        self.lock.lock()
-        for index in range(self._capacity):
-            if self.slots[index].state == FREE:
-                continue
-            copy[count] = self.slots[index]
-            if not take:
-                Py_XINCREF(<PyObject*>copy[count].element)
-                Py_XINCREF(<PyObject*>copy[count].result)
-            count += 1
-        if take:
-            self.free_all()
-        self.lock.unlock()
-        try:
-            for index in range(count):
-                entries.append((
-                    copy[index].admission,
-                    <object>copy[index].element,
-                    copy[index].state == FINISHED,
-                    None if copy[index].result == NULL else <object>copy[index].result,
-                ))
-        finally:
-            for index in range(count):
-                drop(copy[index].element)
-                drop(copy[index].result)
-            PyMem_RawFree(copy)
-        entries.sort(key=itemgetter(0))
-        return entries
 
-    cdef void on_admitted(self, int index) noexcept nogil:
-        pass
+cdef tuple checked_entry(Py_ssize_t index, object entry):
+    """An entry as `restore` takes it, or TypeError or ValueError that names it."""
+    if not isinstance(entry, (tuple, list)):
+        raise TypeError(f"entry {index} must be a triple (element, finished, result), not {entry!r}")
+    if len(entry) != 3:
+        raise ValueError(f"entry {index} must be a triple (element, finished, result), not {entry!r}")
+    element, finished, result = entry
+    if not isinstance(finished, bool):
+        raise TypeError(f"entry {index}: finished must be True or False, not {finished!r}")
+    if not finished and element is THE_WATERMARK:
+        raise ValueError(f"entry {index}: a watermark must be finished: {entry!r}")
+    if not finished and result is not None:
+        raise ValueError(f"entry {index}: the result of an unfinished entry must be None: {entry!r}")
+    return element, finished, result
 
-    cdef void on_finished(self, int index) noexcept nogil:
-        pass
 
-    cdef int ready(self) noexcept nogil:
-        return NONE
-
-    cdef void on_emitted(self, int index) noexcept nogil:
-        pass
-
-    cdef void on_cleared(self) noexcept nogil:
-        pass
+cdef entry_t owned_entry(object element, bint finished, object result) noexcept:
+    cdef entry_t entry
+    entry.element = keep(element)
+    entry.result = keep(result) if finished else NULL
+    entry.admission = 0
+    if not finished:
+        entry.state = EntryState.RUNNING
+    elif element is THE_WATERMARK:
+        entry.state = EntryState.WATERMARK
+    else:
+        entry.state = EntryState.FINISHED
+    return entry

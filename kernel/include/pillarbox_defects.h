@@ -52,7 +52,31 @@
     X(close_forgets_batch) \
     X(close_forgets_arrived)    /* what nobody fetched before close is not returned */ \
     X(ended_by_a_later_look)    /* "quiesced and nothing there" is put together from two looks */ \
-    X(ended_take_waits)         /* a take of a quiesced mailbox does not end */
+    X(ended_take_waits)         /* a take of a quiesced mailbox does not end */ \
+    /* the result queue */ \
+    X(capacity_off_by_one)      /* a queue holds one entry more than its capacity */ \
+    X(late_completion_overwrites) /* a second completion replaces the result, and says that it won */ \
+    X(earlier_attempt_accepted) /* a handle needs to name the slot only, not its present attempt */ \
+    X(passes_unfinished_head)   /* an ordered queue emits entries as they finish */ \
+    X(passes_watermark)         /* a watermark is emitted among the entries around it */ \
+    X(watermark_not_finished)   /* a watermark waits for a result that nobody gives it */ \
+    X(slot_not_freed)           /* the slot of an entry that was emitted is not used again */ \
+    X(snapshot_forgets_restored) /* a snapshot leaves out what is still to be restored */ \
+    X(restore_shuffles)         /* restored entries are admitted in the wrong order */ \
+    X(restored_called_again)    /* a restored entry that has its result is given out to be called */ \
+    X(put_overtakes_restored)   /* new input goes in before what is still to be restored */ \
+    /* the hand-over */ \
+    X(handover_put_without_wake) /* a put does not wake the sleeping consumer */ \
+    X(put_forgets_armed)        /* a put does not call the consumer's armed wake-up */ \
+    X(put_after_finish)         /* an item goes in after the end of the input */ \
+    X(one_item_too_many)        /* one item more than allowed waits */ \
+    X(bytes_not_counted)        /* an item that goes in adds nothing to the bytes that wait */ \
+    X(bytes_stay_counted)       /* an item that is taken out leaves its bytes counted */ \
+    X(take_without_wake)        /* a take that makes room does not wake the sleeping producer */ \
+    X(failure_overtakes)        /* a failure comes out before the items that went in before it */ \
+    X(finish_without_wake)      /* the end of the input does not wake the sleeping consumer */ \
+    X(close_without_wake)       /* close does not wake the sleeping producers */ \
+    X(wake_up_forgotten)        /* a wake-up that meets no sleeping consumer is lost */
 // clang-format on
 
 namespace pillarbox {

@@ -164,7 +164,8 @@ private:
     // Who has changed the word wakes whom it found waiting there.
     void notify(word_t found, void** armed) noexcept {
         if (found & PARKED) signal_.wake();
-        if (found & ARMED) *armed = armed_.exchange(nullptr, std::memory_order_acq_rel);
+        if (!(found & ARMED)) return;
+        *armed = PILLARBOX_PLANTED(armed_stays) ? armed_.load() : armed_.exchange(nullptr, std::memory_order_acq_rel);
     }
 
     state_t refuse(word_t seen, std::size_t count) noexcept {

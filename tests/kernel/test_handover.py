@@ -243,6 +243,14 @@ def test_a_wake_up_without_a_waiting_consumer_is_kept_for_one_wait() -> None:
     assert handover.arm_wakeup_consumer(nothing) is True
 
 
+def test_a_wake_up_is_for_a_take_that_would_wait_and_not_for_one_that_ends() -> None:
+    handover = Handover(2)
+    handover.wake_up()
+    handover.finish()
+    with pytest.raises(HandoverClosedError, match="finished"):
+        handover.take()
+
+
 EVENTS: dict[str, Callable[[Handover], Any]] = {
     "put": lambda handover: handover.put("a"),
     "try_put": lambda handover: handover.try_put("a"),
@@ -329,22 +337,26 @@ def test_everything_arrives_once_and_in_order_with_either_side_waiting(max_items
 
     def produce() -> None:
         for number in range(total):
-            assert handover.put(number, nbytes=number % 700)
+            if not handover.put(number, nbytes=number % 700):
+                return
         handover.finish()
 
     begin = time.monotonic()
     thread = in_thread(produce)
     got: list[int] = []
-    while not handover.ended:
-        try:
-            got.append(handover.take(timeout=30))
-            got += handover.take_all()
-        except HandoverClosedError:
-            break
-    thread.join()
+    try:
+        while not handover.ended:
+            try:
+                got.append(handover.take(timeout=30))
+                got += handover.take_all()
+            except HandoverClosedError:
+                break
+            # A lost wake-up costs a slice of 50 ms; one in ten would make this 15 s.
+            assert time.monotonic() - begin < 10
+    finally:
+        handover.close()
+        thread.join()
     assert got == list(range(total))
-    # A lost wake-up costs a slice of 50 ms; one in ten would make this 15 s.
-    assert time.monotonic() - begin < 10
 
 
 def test_ctrl_c_ends_a_waiting_put_and_a_waiting_take() -> None:

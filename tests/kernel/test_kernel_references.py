@@ -58,7 +58,7 @@ def test_a_hundred_thousand_entries_leave_no_reference_behind(
             handle = queue.renew(handle)
         if number % 100 == 0:
             queue.put_watermark(result)
-            queue.elements()
+            queue.snapshot()
         queue.complete(handle, result)
         queue.complete(handle, result)
         if number % 2:
@@ -133,7 +133,7 @@ def test_releasing_an_element_or_a_result_may_use_the_same_queue(
 
     def look() -> None:
         seen.append(len(queue))
-        queue.elements()
+        queue.snapshot()
 
     queue.complete(-1, Tracked(look))
     handle = queue.put(Tracked(look))

@@ -258,18 +258,18 @@ def test_numbers_that_are_no_handles_are_counted_and_nothing_else(queue_type: Qu
 
 
 @both
-def test_elements_are_what_a_snapshot_holds_in_the_order_of_admission(queue_type: QueueType) -> None:
+def test_a_snapshot_holds_what_was_not_emitted_in_the_order_of_admission(queue_type: QueueType) -> None:
     queue, handles = filled(queue_type, "ab|c")
     complete(queue, handles, "bc")
     mark = (WATERMARK, True, "mark")
     rest = [mark, ("c", True, "C")]
-    assert queue.elements() == [("a", False, None), ("b", True, "B"), *rest]
+    assert queue.snapshot() == [("a", False, None), ("b", True, "B"), *rest]
     if queue_type is UnorderedQueue:
         assert queue.emit() == ("b", "B")
-        assert queue.elements() == [("a", False, None), *rest]
+        assert queue.snapshot() == [("a", False, None), *rest]
         queue.put("d")
-        assert queue.elements() == [("a", False, None), *rest, ("d", False, None)]
-    assert queue.elements() == queue.elements()
+        assert queue.snapshot() == [("a", False, None), *rest, ("d", False, None)]
+    assert queue.snapshot() == queue.snapshot()
 
 
 @both
@@ -278,7 +278,7 @@ def test_clear_returns_what_was_not_emitted_and_ignores_its_completions(queue_ty
     complete(queue, handles, "ac")
     assert queue.emit() is not None
     assert queue.clear() == ["b", "c", "d"]
-    assert (len(queue), queue.in_flight, queue.elements(), queue.emit()) == (0, 0, [], None)
+    assert (len(queue), queue.in_flight, queue.snapshot(), queue.emit()) == (0, 0, [], None)
     assert not any(queue.complete(handle, "X") for handle in handles.values())
     assert queue.emit() is None
     assert queue.statistics().late == 4
@@ -310,8 +310,10 @@ def test_statistics_are_frozen_and_add_up(queue_type: QueueType) -> None:
         "capacity": 8,
         "size": 3,
         "in_flight": 1,
+        "restoring": 0,
         "admitted": 3,
         "watermarks": 1,
+        "restored": 0,
         "completed": 2,
         "emitted": 1,
         "renewed": 0,
@@ -330,7 +332,9 @@ CONFINED: dict[str, Callable[[ResultQueue, int], Any]] = {
     "has_completed": lambda queue, handle: queue.has_completed(),
     "emit": lambda queue, handle: queue.emit(),
     "emit_many": lambda queue, handle: queue.emit_many(),
-    "elements": lambda queue, handle: queue.elements(),
+    "snapshot": lambda queue, handle: queue.snapshot(),
+    "restore": lambda queue, handle: queue.restore([]),
+    "admit_restored": lambda queue, handle: queue.admit_restored(),
     "clear": lambda queue, handle: queue.clear(),
     "close": lambda queue, handle: queue.close(),
 }

@@ -2,7 +2,8 @@
 //
 // Every round: producers push until they are refused, one thread quiesces in the middle, the consumer fetches
 // and parks, or arms a wake-up. What was accepted must be fetched, each once and in the order of its producer.
-// Then two threads hand one mail to and fro: a wake-up that is lost would leave one of them asleep.
+// Then two threads put the same few mails again and again. Then two hand one mail to and fro: a wake-up that is
+// lost would leave one of them asleep.
 #include "pillarbox_inbox.h"
 
 #include <cstdio>
@@ -117,11 +118,52 @@ void nobody_sleeps_on() {
     other.join();
 }
 
+// Mails that were taken are put again, by whoever claims them first.
+template <class Inbox>
+int claimed_once() {
+    constexpr int PUTS = 5000;
+    constexpr int MAILS = 3;
+    Inbox inbox;
+    mail_t mails[MAILS];
+    std::atomic<int> put{0};
+    std::vector<std::thread> producers;
+    for (int producer = 0; producer < 2; ++producer) {
+        producers.emplace_back([&] {
+            for (int number = 0; put < PUTS; ++number) {
+                mail_t* const mail = &mails[number % MAILS];
+                void* armed = nullptr;
+                if (!mail->claim()) continue;
+                mail->next = nullptr;
+                mail->arg = mail;
+                ++put;
+                inbox.push(mail, mail, 1, &armed);
+            }
+            void* armed = nullptr;
+            inbox.quiesce(&armed);
+        });
+    }
+    MailList fetched;
+    int taken = 0;
+    for (state_t state = OPEN; state == OPEN;) {
+        state = inbox.fetch(fetched);
+        while (mail_t* mail = fetched.pop_first()) {
+            if (mail->arg != mail) std::_Exit(fail("a mail came out in the middle of its put"));
+            mail->arg = nullptr;
+            ++taken;
+            mail->release();
+        }
+    }
+    for (std::thread& producer : producers) producer.join();
+    if (static_cast<std::size_t>(taken) != inbox.accepted()) return fail("accepted and fetched mails differ in number");
+    return 0;
+}
+
 template <class Inbox>
 int all() {
     for (int round = 0; round < 200; ++round) {
         if (accepted_is_fetched<Inbox>(round) != 0) return 1;
     }
+    if (claimed_once<Inbox>() != 0) return 1;
     nobody_sleeps_on<Inbox>();
     std::puts("ok");
     return 0;

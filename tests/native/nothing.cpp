@@ -1,0 +1,2 @@
+// Does nothing: shows whether a sanitizer can be linked and runs here.
+int main() { return 0; }

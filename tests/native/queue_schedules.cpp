@@ -1,0 +1,165 @@
+// Scenarios of the result queue for the deterministic scheduler; build with -DPILLARBOX_SCHED.
+#include "pillarbox_queue.h"
+#include "schedules.h"
+
+using namespace pillarbox;
+using sched::expect;
+
+namespace {
+
+// A queue, its elements and its results: addresses that nobody reads.
+struct QueueScenario : sched::Scenario {
+    static constexpr int ENTRIES = 4;
+
+    ResultQueue queue;
+    int elements[ENTRIES] = {};
+    int results[2 * ENTRIES] = {};
+    long long handles[ENTRIES] = {};
+    int completions = 0;         // that have returned
+    std::vector<pair_t> emitted;
+
+    QueueScenario(int capacity, bool ordered) : queue(capacity, ordered) {}
+
+    void put(int number) {
+        expect(queue.put(&elements[number], &handles[number]) == QueueAnswer::DONE, "a put with room was refused");
+    }
+
+    bool complete(long long handle, int result) {
+        const bool won = queue.complete(handle, &results[result]);
+        ++completions;
+        return won;
+    }
+
+    // Emits until so many pairs have left, looking again after each completion.
+    void emit(std::size_t most) {
+        while (emitted.size() < most) {
+            const int before = completions;
+            pair_t pairs[ENTRIES];
+            const int count = queue.emit(pairs, ENTRIES);
+            emitted.insert(emitted.end(), pairs, pairs + count);
+            if (count == 0) sched::block([this, before] { return completions != before; });
+        }
+    }
+
+    int number(const pair_t& pair) const { return static_cast<int>(static_cast<int*>(pair.element) - elements); }
+
+    std::string verdict() override { return ""; }
+};
+
+// Two threads complete one entry: one wins, and its result is the one that is emitted.
+struct FirstCompletionWins : QueueScenario {
+    FirstCompletionWins() : QueueScenario(2, true) { put(0); }
+    bool won[2] = {};
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { won[0] = complete(handles[0], 0); }, [this] { won[1] = complete(handles[0], 1); },
+                [this] { emit(1); }};
+    }
+    std::string verdict() override {
+        if (won[0] == won[1]) return "of two completions not exactly one has won";
+        if (emitted[0].result != &results[won[0] ? 0 : 1]) return "the result that was emitted is not the winner's";
+        return queue.counts().late == 1 ? "" : "the completion that lost was not counted";
+    }
+};
+
+struct InOrder : QueueScenario {
+    InOrder() : QueueScenario(ENTRIES, true) { put(0), put(1), put(2); }
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { complete(handles[2], 2), complete(handles[0], 0); }, [this] { complete(handles[1], 1); },
+                [this] { emit(3); }};
+    }
+    std::string verdict() override {
+        for (int place = 0; place < 3; ++place) {
+            if (number(emitted[static_cast<std::size_t>(place)]) != place) return "an ordered queue emitted out of order";
+        }
+        return "";
+    }
+};
+
+// As they finish, but nothing passes the watermark between the entries 0, 1 and 2.
+struct AroundAWatermark : QueueScenario {
+    AroundAWatermark() : QueueScenario(ENTRIES, false) {
+        put(0), put(1);
+        expect(queue.put_watermark(&elements[3], nullptr) == QueueAnswer::DONE, "a watermark with room was refused");
+    }
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { complete(handles[0], 0); }, [this] { complete(handles[1], 1); },
+                [this] {
+                    emit(2);
+                    // The slots of what has left are used again.
+                    put(2);
+                    complete(handles[2], 2);
+                    emit(4);
+                },
+                [this] { complete(handles[0], 4); }};
+    }
+    std::string verdict() override {
+        if (number(emitted[2]) != 3 || number(emitted[3]) != 2) return "an entry and a watermark passed each other";
+        return "";
+    }
+};
+
+// An answer of the first attempt comes while the second one begins.
+struct RenewedMeanwhile : QueueScenario {
+    RenewedMeanwhile() : QueueScenario(1, true) { put(0), first = second = handles[0]; }
+    long long first, second;
+    bool early = false, renewed = false, late = false;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { early = complete(first, 0); },
+                [this] {
+                    renewed = queue.renew(&second);
+                    late = complete(second, 1);
+                    emit(1);
+                }};
+    }
+    std::string verdict() override {
+        if (early == renewed) return "a handle of an earlier attempt was accepted, or that of the present one refused";
+        return emitted[0].result == &results[early ? 0 : 1] ? "" : "the result is that of the wrong attempt";
+    }
+};
+
+// An answer comes while the owner closes: the result is the queue's or the caller's, never both, never nobody's.
+struct ClosedMeanwhile : QueueScenario {
+    ClosedMeanwhile() : QueueScenario(2, true) { put(0), put(1); }
+    bool won[2] = {};
+    std::vector<entry_t> left;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { won[0] = complete(handles[0], 0); }, [this] { won[1] = complete(handles[1], 1); },
+                [this] {
+                    std::vector<entry_t> copied;
+                    queue.snapshot(copied);
+                    expect(copied.size() == 2, "a snapshot is not complete");
+                    left.reserve(2);
+                    queue.close(left);
+                    pair_t pairs[2];
+                    expect(queue.emit(pairs, 2) == 0, "something was emitted after close");
+                    expect(queue.put(&elements[2], &handles[2]) == QueueAnswer::CLOSED, "a closed queue takes in");
+                    for (const entry_t& entry : copied) {
+                        expect(entry.state == EntryState::RUNNING || entry.result != nullptr, "a snapshot is torn");
+                    }
+                }};
+    }
+    std::string verdict() override {
+        if (left.size() != 2) return "close did not give back what was left";
+        for (int place = 0; place < 2; ++place) {
+            const bool has = left[static_cast<std::size_t>(place)].state == EntryState::FINISHED;
+            if (has != won[place]) return "a result belongs to both sides, or to neither";
+        }
+        return "";
+    }
+};
+
+template <class S>
+std::unique_ptr<sched::Scenario> make() {
+    return std::make_unique<S>();
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    return sched::schedules_main(count, words,
+                                 {{"first-completion-wins", make<FirstCompletionWins>},
+                                  {"in-order", make<InOrder>},
+                                  {"around-a-watermark", make<AroundAWatermark>},
+                                  {"renewed-meanwhile", make<RenewedMeanwhile>},
+                                  {"closed-meanwhile", make<ClosedMeanwhile>}});
+}

@@ -1,0 +1,65 @@
+"""The kernel's headers under a scheduler that decides, at each atomic operation, which thread goes on."""
+
+import re
+
+import pytest
+
+from spec.native import compiled, run
+
+SCHEDULED = ("-DPILLARBOX_SCHED", "-DPILLARBOX_DEFECTS")
+PREEMPTIONS, RANDOM, SEED = "2", "2000", "1"
+
+
+def scenarios(program: str) -> list[str]:
+    return run(compiled(program, *SCHEDULED), "list").stdout.split()
+
+
+@pytest.mark.parametrize("program", ["mailbox_schedules", "queue_schedules", "handover_schedules"])
+def test_every_schedule_with_two_preemptions_keeps_the_promises(program: str) -> None:
+    done = run(compiled(program, *SCHEDULED), "all", PREEMPTIONS, RANDOM, SEED)
+    assert done.returncode == 0, done.stdout
+    counts = {name: int(count) for name, count in re.findall(r"(\S+) (\d+) schedules: ok", done.stdout)}
+    assert sorted(counts) == sorted(scenarios(program))
+    # More than the random ones: the others were tried too.
+    assert all(count > int(RANDOM) + 10 for count in counts.values()), counts
+
+
+@pytest.mark.parametrize(
+    ("program", "scenario", "defect", "told"),
+    [
+        ("mailbox_schedules", "lock-free/two-producers", "park_without_look", "a wake-up was lost"),
+        ("mailbox_schedules", "lock-free/two-producers", "late_signal", "a wake-up was lost"),
+        ("mailbox_schedules", "lock-free/stalled-producer", "wake_only_when_empty", "a wake-up was lost"),
+        ("mailbox_schedules", "lock-free/closed-in-the-middle", "check_then_push", "lost"),
+        (
+            "mailbox_schedules",
+            "lock-free/quiesced-by-another",
+            "ended_by_a_later_look",
+            "although mail was left",
+        ),
+        ("mailbox_schedules", "lock-free/put-again", "claim_twice", "waits twice"),
+        ("mailbox_schedules", "mutex/two-producers", "mutex_park_without_look", "a wake-up was lost"),
+        ("mailbox_schedules", "mutex/armed", "mutex_armed_stays", "several calls"),
+        ("queue_schedules", "first-completion-wins", "late_completion_overwrites", "exactly one"),
+        ("queue_schedules", "renewed-meanwhile", "earlier_attempt_accepted", "earlier attempt"),
+        ("queue_schedules", "around-a-watermark", "passes_watermark", "passed each other"),
+        ("handover_schedules", "woken-up", "wake_up_forgotten", "a wake-up was lost"),
+        ("handover_schedules", "closed-meanwhile", "close_without_wake", "a wake-up was lost"),
+        ("handover_schedules", "failed", "failure_overtakes", "before the items"),
+    ],
+)
+def test_a_planted_defect_is_found_and_its_schedule_can_be_replayed(
+    program: str, scenario: str, defect: str, told: str
+) -> None:
+    built = compiled(program, *SCHEDULED)
+    planted = {"PILLARBOX_DEFECT": defect}
+    found = run(built, "all", PREEMPTIONS, RANDOM, SEED, scenario, environment=planted)
+    assert found.returncode == 1
+    assert told in found.stdout
+    replay = re.search(r"^replay (\S+) (\d+)$", found.stdout, re.MULTILINE)
+    assert replay is not None, found.stdout
+    again = run(built, "replay", replay[1], replay[2], environment=planted)
+    assert again.returncode == 1
+    assert told in again.stdout
+    # It is the defect that fails, not the schedule.
+    assert run(built, "replay", replay[1], replay[2]).returncode == 0

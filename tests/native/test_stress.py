@@ -1,0 +1,50 @@
+"""The kernel's headers among threads that no interpreter lock orders, also under ThreadSanitizer."""
+
+import pytest
+
+from pillarbox.kernel import BACKENDS
+from spec.native import compiled, has_thread_sanitizer, run
+
+TSAN = "-fsanitize=thread"
+PROGRAMS = [
+    *(("inbox_stress", backend) for backend in BACKENDS),
+    ("queue_stress", ""),
+    ("handover_stress", ""),
+]
+WEAKENED = ["weak_push", "weak_fetch", "weak_claim", "weak_release"]
+
+
+def needs(sanitizer: str) -> None:
+    if sanitizer == TSAN and not has_thread_sanitizer():
+        pytest.skip("ThreadSanitizer does not work here")
+
+
+@pytest.mark.parametrize(("program", "kind"), PROGRAMS)
+@pytest.mark.parametrize("sanitizer", ["-O2", TSAN])
+def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitizer: str) -> None:
+    needs(sanitizer)
+    done = run(compiled(program, sanitizer), *kind.split())
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("defect", WEAKENED)
+def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(defect: str) -> None:
+    needs(TSAN)
+    done = run(compiled("inbox_stress", TSAN, f"-DPILLARBOX_DEFECT={defect}"), "lock-free")
+    assert done.returncode == 66, done.stdout + done.stderr
+    assert "data race" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "defect"),
+    [
+        ("queue_stress", "earlier_attempt_accepted"),
+        ("queue_stress", "restored_called_again"),
+        ("handover_stress", "one_item_too_many"),
+        ("handover_stress", "failure_overtakes"),
+    ],
+)
+def test_native_threads_find_a_planted_defect(program: str, defect: str) -> None:
+    done = run(compiled(program, "-O2", f"-DPILLARBOX_DEFECT={defect}"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout not in ("", "ok\n")
