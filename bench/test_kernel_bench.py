@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox.kernel import Handover, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.kernel import BACKENDS, Handover, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 
 MANY = 1_000
 BACKLOG = 10_000
+
+
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def nothing() -> None:
@@ -48,8 +51,9 @@ def elsewhere() -> Iterator[Callable[[Callable[[], Any]], None]]:
 
 
 @pytest.mark.benchmark(group="one thread: put and take one")
-def test_mailbox_put_and_try_take(chunks: Chunks) -> None:
-    mailbox, mail = TaskMailbox(), Mail(nothing)
+@each_backend
+def test_mailbox_put_and_try_take(chunks: Chunks, backend: str) -> None:
+    mailbox, mail = TaskMailbox(backend=backend), Mail(nothing)
 
     def run() -> None:
         put, take = mailbox.put, mailbox.try_take
@@ -114,8 +118,9 @@ def test_mail(chunks: Chunks) -> None:
 
 
 @pytest.mark.benchmark(group="one thread: put and take a thousand")
-def test_mailbox_put_batch_and_take_from_it(chunks: Chunks) -> None:
-    mailbox, some = TaskMailbox(), mails()
+@each_backend
+def test_mailbox_put_batch_and_take_from_it(chunks: Chunks, backend: str) -> None:
+    mailbox, some = TaskMailbox(backend=backend), mails()
 
     def run() -> None:
         put, take = mailbox.put, mailbox.try_take_from_batch
@@ -129,8 +134,9 @@ def test_mailbox_put_batch_and_take_from_it(chunks: Chunks) -> None:
 
 
 @pytest.mark.benchmark(group="one thread: put and take a thousand")
-def test_mailbox_put_all_and_drain(chunks: Chunks) -> None:
-    mailbox, some = TaskMailbox(), mails()
+@each_backend
+def test_mailbox_put_all_and_drain(chunks: Chunks, backend: str) -> None:
+    mailbox, some = TaskMailbox(backend=backend), mails()
 
     def run() -> None:
         mailbox.put_all(some)
@@ -168,8 +174,9 @@ def test_handover_put_many_and_take_all(chunks: Chunks) -> None:
 
 
 @pytest.mark.benchmark(group="one thread: take one of higher priority over 10,000 others")
-def test_mailbox_take_over_backlog(chunks: Chunks) -> None:
-    mailbox, mail = TaskMailbox(), Mail(nothing, priority=1)
+@each_backend
+def test_mailbox_take_over_backlog(chunks: Chunks, backend: str) -> None:
+    mailbox, mail = TaskMailbox(backend=backend), Mail(nothing, priority=1)
     mailbox.put_all(mails(BACKLOG))
 
     def run() -> None:
@@ -186,10 +193,11 @@ def test_mailbox_take_over_backlog(chunks: Chunks) -> None:
 
 
 @pytest.mark.benchmark(group="two threads: a thousand from one to the other")
+@each_backend
 def test_mailbox_take_from_other_thread(
-    chunks: Chunks, elsewhere: Callable[[Callable[[], Any]], None]
+    chunks: Chunks, backend: str, elsewhere: Callable[[Callable[[], Any]], None]
 ) -> None:
-    mailbox, some = TaskMailbox(), mails()
+    mailbox, some = TaskMailbox(backend=backend), mails()
 
     def produce() -> None:
         put = mailbox.put
@@ -227,8 +235,11 @@ def test_simple_queue_get_from_other_thread(
 
 
 @pytest.mark.benchmark(group="two threads: there and back, both asleep in between")
-def test_mailbox_round_trip(chunks: Chunks, elsewhere: Callable[[Callable[[], Any]], None]) -> None:
-    here, there = TaskMailbox(), Handover(1)
+@each_backend
+def test_mailbox_round_trip(
+    chunks: Chunks, backend: str, elsewhere: Callable[[Callable[[], Any]], None]
+) -> None:
+    here, there = TaskMailbox(backend=backend), Handover(1)
     mail, trips = Mail(nothing), 50
 
     def answer() -> None:

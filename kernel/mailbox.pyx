@@ -263,7 +263,8 @@ cdef class TaskMailbox(Confined):
         put_all or quiesce, of any thread, calls `callback()` once, in its own thread, without a lock, after
         its mail is in; the callback must be safe to call there (`loop.call_soon_threadsafe`). What it
         raises goes to `sys.unraisablehook`. Arming again replaces it; so no wake-up is lost, and each
-        arming gives one call at most.
+        arming gives one call at most. A put that found an earlier arming and has not called it yet may call
+        this one, early; the answer may then be True although mail waits.
         """
         cdef void* spare = NULL
         cdef void* own

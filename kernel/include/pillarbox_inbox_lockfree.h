@@ -29,7 +29,7 @@ class LockFreeInbox {
 public:
     // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
     // decided. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
-    // spec: MailboxImpl!Load, MailboxImpl!Push, MailboxImpl!Signal, MailboxImpl!CallArmed
+    // spec: MailboxImpl!Load, MailboxImpl!Link, MailboxImpl!Push
     state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
         // Relaxed: the compare-and-swap decides, and a refusal needs nothing but the state.
         word_t seen = head_.load(std::memory_order_relaxed);
@@ -54,7 +54,7 @@ public:
 
     // any. OPEN becomes QUIESCED; other states stay, and the chain stays. Wakes a sleeping consumer.
     // `*armed` as in push.
-    // spec: MailboxImpl!QuiesceLoad, MailboxImpl!QuiesceSwap
+    // spec: MailboxImpl!BeginQuiesce, MailboxImpl!QuiesceSwap
     void quiesce(void** armed) noexcept {
         word_t seen = head_.load(std::memory_order_relaxed);
         do {
@@ -66,7 +66,7 @@ public:
 
     // Becomes CLOSED; what has arrived goes behind the mails in `to`. `*armed` becomes the armed wake-up,
     // which the caller now owns and drops.
-    // spec: MailboxImpl!Close
+    // spec: MailboxImpl!Close, MailboxImpl!DropCallback
     void close(MailList& to, void** armed) noexcept {
         // Acquire: as in fetch. A push that has failed has published nothing, so nothing has to be released.
         append(mail_of(head_.exchange(STATE_CLOSED, std::memory_order_acquire)), to);
@@ -91,7 +91,7 @@ public:
     }
 
     // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
-    // spec: MailboxImpl!ReadSignal, MailboxImpl!Park, MailboxImpl!Sleep
+    // spec: MailboxImpl!ReadSignal, MailboxImpl!Park, MailboxImpl!Sleep, MailboxImpl!SliceEnds
     void park(double seconds) {
         Signal::value_t before = signal_.value();
         word_t seen = head_.load(std::memory_order_relaxed);
@@ -110,7 +110,7 @@ public:
 
     // Arms `callback` for the next push or quiesce if nothing has arrived and the state is OPEN; if not, returns
     // false, and the callback stays the caller's. `*spare` becomes the wake-up that was replaced, or null.
-    // spec: MailboxImpl!ArmStore, MailboxImpl!ArmSwap, MailboxImpl!ArmUndo
+    // spec: MailboxImpl!BeginArm, MailboxImpl!ArmSwap, MailboxImpl!ArmUndo
     bool arm(void* callback, void** spare) noexcept {
         // Release: who takes the callback out sees what it points to. Acquire: the caller drops the old one.
         *spare = armed_.exchange(callback, std::memory_order_acq_rel);
@@ -162,6 +162,7 @@ private:
     }
 
     // Who has changed the word wakes whom it found waiting there.
+    // spec: MailboxImpl!Signal, MailboxImpl!Wake, MailboxImpl!TakeCallback
     void notify(word_t found, void** armed) noexcept {
         if (found & PARKED) signal_.wake();
         if (!(found & ARMED)) return;

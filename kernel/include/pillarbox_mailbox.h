@@ -102,6 +102,7 @@ public:
     }
 
     // Whether any mail waits.
+    // spec: Mailbox!HasMail
     bool has_mail() const noexcept { return any_fetched() || inbox_.any_arrived(); }
 
     // Whether mail waits that is private to the mailbox thread already.

@@ -1,7 +1,8 @@
 // A mailbox at work among native threads; prints what was asked and answered. Build with -DPILLARBOX_TRACE.
 //
 // `mailbox_trace lock-free | mutex PRODUCERS OPERATIONS SEED`: each producer and the consumer does so many
-// operations, of all kinds; one producer quiesces the mailbox in the middle of the last tenth.
+// operations, of all kinds; one producer quiesces the mailbox in the middle of the last tenth. Nobody runs far
+// ahead of the others, so that operations overlap on a busy machine too.
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -14,6 +15,14 @@
 using namespace pillarbox;
 
 constexpr double SLICE = 0.005;  // seconds
+constexpr std::size_t BACKLOG = 20;
+constexpr std::size_t LEFT = 6;
+
+// Waits for all threads of the run; then all begin at once.
+void meet(std::atomic<int>& missing) {
+    missing.fetch_sub(1);
+    while (missing.load() > 0) std::this_thread::yield();
+}
 
 template <class Inbox>
 void produce(Mailbox<Inbox>& mailbox, std::vector<mail_t>& mails, int operations, bool quiesces, unsigned seed) {
@@ -33,7 +42,7 @@ void produce(Mailbox<Inbox>& mailbox, std::vector<mail_t>& mails, int operations
         }
         used += count;
         mailbox.put(first, &mails[used - 1], count, &armed);
-        if (numbers() % 16 == 0) std::this_thread::yield();
+        while (mailbox.waiting() > BACKLOG) std::this_thread::yield();
     }
 }
 
@@ -41,9 +50,14 @@ template <class Inbox>
 void consume(Mailbox<Inbox>& mailbox, unsigned seed) {
     std::mt19937 numbers(seed);
     MailList list;
-    while (true) {
+    while (mailbox.inbox().state() == OPEN) {
         state_t seen = OPEN;
         mail_t* mail = nullptr;
+        // With an even seed something is left when the mailbox is quiesced.
+        if (seed % 2 == 0 && mailbox.waiting() < LEFT) {
+            std::this_thread::yield();
+            continue;
+        }
         switch (numbers() % 12) {
             case 0:
                 mailbox.create_batch();
@@ -53,7 +67,7 @@ void consume(Mailbox<Inbox>& mailbox, unsigned seed) {
                 mail = mailbox.take_from_batch();
                 break;
             case 3:
-                if (numbers() % 8 == 0) mailbox.drain(list);
+                if (numbers() % 8 == 0 && seed % 2 != 0) mailbox.drain(list);
                 break;
             case 4:
                 mail = mailbox.take(static_cast<int>(numbers() % 2), DEFERRABLE, &seen);
@@ -64,10 +78,11 @@ void consume(Mailbox<Inbox>& mailbox, unsigned seed) {
         }
         if (mail != nullptr) list.append(mail);
         while (mail_t* out = list.pop_first()) out->release();
-        // Ended, and nothing of any kind is left.
-        if (seen != OPEN && !mailbox.has_mail()) break;
-        if (seen != OPEN && numbers() % 16 == 0) break;
     }
+    // What is left is of the batch, and later.
+    state_t seen = OPEN;
+    mailbox.create_batch();
+    if (mail_t* mail = mailbox.take(MIN_PRIORITY, 0, &seen)) mail->release();
     void* armed = nullptr;
     mailbox.close(list, &armed);
     while (mail_t* out = list.pop_first()) out->release();
@@ -80,11 +95,14 @@ void run(int producers, int operations, unsigned seed) {
     std::vector<std::vector<mail_t>> mails;
     for (int number = 0; number < producers; ++number) mails.emplace_back(static_cast<std::size_t>(operations) * 3);
     std::vector<std::thread> threads;
+    std::atomic<int> missing{producers + 1};
     for (int number = 0; number < producers; ++number) {
         threads.emplace_back([&, number] {
+            meet(missing);
             produce(mailbox, mails[static_cast<std::size_t>(number)], operations, number == 0, seed + 1 + static_cast<unsigned>(number));
         });
     }
+    meet(missing);
     consume(mailbox, seed);
     for (std::thread& thread : threads) thread.join();
     std::fputs(TraceLogs::all().take().c_str(), stdout);

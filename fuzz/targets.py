@@ -1,0 +1,119 @@
+"""What can be fuzzed: a name, and a function that does one round of it.
+
+A round takes some seconds, chooses anew each time, and raises when it has found something. Used by `python -m
+fuzz`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from fuzz.contracts_run import check_contracts
+from fuzz.workload import BURST, record, short_switches
+from pillarbox.kernel import BACKENDS, Handover, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.testing import (
+    MailboxModel,
+    handover_suite,
+    linearize,
+    mailbox_guide,
+    mailbox_suite,
+    mailbox_violations,
+    queue_suite,
+)
+
+Round = Callable[[Path], None]
+# Seconds for each contract in one round.
+CONTRACT_SECONDS = 20.0
+
+
+class HistoryError(AssertionError):
+    """Real threads made a history that the contract does not allow."""
+
+
+def run_suite(make_suite: Callable[..., Any], out: Path, examples: int = 300, steps: int = 80) -> None:
+    """One round of a suite; what it found before is tried first."""
+    how = settings(
+        deadline=None,
+        max_examples=examples,
+        stateful_step_count=steps,
+        suppress_health_check=list(HealthCheck),
+        database=DirectoryBasedExampleDatabase(out / "examples"),
+        print_blob=True,
+    )
+    make_suite(settings=how)().runTest()
+
+
+def run_mailbox(backend: str, out: Path) -> None:
+    """The mailbox suite with a burst of 1 to 4."""
+    burst = random.randrange(1, 5)
+    make = partial(TaskMailbox, urgent_burst=burst, backend=backend)
+    name = f"mailbox_{backend.replace('-', '_')}_{burst}"
+    run_suite(partial(mailbox_suite, make, urgent_burst=burst, name=name), out)
+
+
+def run_queue(ordered: bool, out: Path) -> None:
+    """The queue suite with a capacity of 1 to 6."""
+    capacity = random.randrange(1, 7)
+    make = partial(OrderedQueue if ordered else UnorderedQueue, capacity)
+    name = f"queue_{'ordered' if ordered else 'unordered'}_{capacity}"
+    run_suite(partial(queue_suite, make, capacity=capacity, ordered=ordered, name=name), out)
+
+
+def run_handover(out: Path) -> None:
+    """The hand-over suite with 1 to 4 items, with and without a bound on bytes."""
+    items, nbytes = random.randrange(1, 5), random.choice([None, 10])
+    make = partial(Handover, items, nbytes)
+    run_suite(
+        partial(handover_suite, make, max_items=items, max_bytes=nbytes, name=f"handover_{items}_{nbytes}"),
+        out,
+    )
+
+
+def run_histories(backend: str, out: Path) -> None:
+    """Ten histories of real threads: short ones are searched, a longer one is held against the axioms."""
+    for _ in range(9):
+        check_history(backend, random.randrange(2**32), 300, out)
+    check_history(backend, random.randrange(2**32), 3000, out, search=False)
+
+
+def check_history(backend: str, seed: int, operations: int, out: Path, search: bool = True) -> None:
+    """Record one history and check it; a wrong one is written down."""
+    with short_switches():
+        events = record(backend, seed, operations)
+    found = [f"{violation.axiom}: {violation.what}" for violation in mailbox_violations(events)]
+    if search and not found:
+        verdict = linearize(events, MailboxModel(BURST), guide=mailbox_guide(events))
+        if not verdict.linearizable:
+            found = [verdict.explain(events)]
+    if found:
+        path = out / f"history-{backend}-{seed}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(map(str, events)) + "\n")
+        raise HistoryError(
+            "\n".join(found[:5])
+            + f"\nthe history is in {path}; threads are not replayed, the same choices are made by "
+            f"fuzz.workload.record({backend!r}, {seed}, {operations})"
+        )
+
+
+def run_contracts(out: Path) -> None:
+    """CrossHair on the contracts of the pure functions."""
+    for line in check_contracts("fuzz.contracts", CONTRACT_SECONDS):
+        print("   ", line)
+
+
+TARGETS: dict[str, Round] = {
+    **{f"mailbox-{backend}": partial(run_mailbox, backend) for backend in BACKENDS},
+    "queue-ordered": partial(run_queue, True),
+    "queue-unordered": partial(run_queue, False),
+    "handover": run_handover,
+    **{f"histories-{backend}": partial(run_histories, backend) for backend in BACKENDS},
+    "contracts": run_contracts,
+}

@@ -1,0 +1,58 @@
+"""Tools for tests: property suites, recorded histories and their checks, for our kernel and for yours.
+
+`mailbox_suite`, `queue_suite` and `handover_suite` need Hypothesis, the extra `testing`; they are imported
+when they are asked for. Everything else is plain Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.testing.axioms import Violation, handover_violations, mailbox_violations
+from pillarbox.testing.guide import mailbox_guide
+from pillarbox.testing.history import Event, Recorder, numbered_handles
+from pillarbox.testing.linearizability import Verdict, follows, linearize
+from pillarbox.testing.models import HandoverModel, MailboxModel, OrderedModel, UnorderedModel
+from pillarbox.testing.outcome import BLOCKED, Raised
+
+if TYPE_CHECKING:
+    from pillarbox.testing.suites import Disagreement, handover_suite, mailbox_suite, queue_suite
+
+__all__ = [
+    "BLOCKED",
+    "Disagreement",
+    "Event",
+    "HandoverModel",
+    "MailboxModel",
+    "OrderedModel",
+    "Raised",
+    "Recorder",
+    "UnorderedModel",
+    "Verdict",
+    "Violation",
+    "follows",
+    "handover_suite",
+    "handover_violations",
+    "linearize",
+    "mailbox_guide",
+    "mailbox_suite",
+    "mailbox_violations",
+    "numbered_handles",
+    "queue_suite",
+]
+
+_NEED_HYPOTHESIS = frozenset({"Disagreement", "handover_suite", "mailbox_suite", "queue_suite"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEED_HYPOTHESIS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from pillarbox.testing import suites
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        raise ModuleNotFoundError(
+            f"pillarbox.testing.{name} needs Hypothesis: pip install 'pillarbox[testing]'", name="hypothesis"
+        ) from None
+    return getattr(suites, name)

@@ -1,0 +1,187 @@
+"""What the suites share: a subject and its model, and one place that compares what they say.
+
+A machine runs in the thread of the test. The subject's owner is that thread, or, once it has adopted the
+subject, a second one; confined operations go to the owner, and from the other thread they must be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from pillarbox.testing.models import Model
+from pillarbox.testing.outcome import Raised, outcome_of
+from pillarbox.testing.suites.threads import Worker
+
+M = TypeVar("M", bound=Model)
+
+DEFAULT = settings(
+    deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+
+
+class Disagreement(AssertionError):
+    """The subject does not do what the contract says. `operation` is the one that showed it."""
+
+    def __init__(self, operation: str, arguments: str, got: object, expected: object) -> None:
+        self.operation = operation
+        super().__init__(
+            f"{operation}({arguments}): the subject gave {got!r}, the contract says {expected!r}"
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """How a suite reaches its subject.
+
+    make: gives a new subject, owned by the calling thread. without: what the subject does not have, of the
+    operations of the contract. errors: the subject's own classes, by the names of the contract's errors.
+    confined: whether it checks the thread. extra: what only one of the suites needs.
+    """
+
+    make: Callable[[], Any]
+    without: frozenset[str]
+    errors: Mapping[str, type[BaseException]]
+    confined: bool
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Steps before which a subject is not ended: otherwise most runs would be too short to show much.
+LIVES = st.integers(0, 30)
+
+
+def has(*operations: str) -> Callable[[Any], bool]:
+    """For `precondition`: whether the subject has all of these operations."""
+    return lambda machine: machine.subject_kind.without.isdisjoint(operations)
+
+
+def may_end(*operations: str) -> Callable[[Any], bool]:
+    """For `precondition` of what ends a subject: whether it has these operations, and is old enough."""
+    return lambda machine: machine.steps >= machine.life and has(*operations)(machine)
+
+
+class SuiteMachine(RuleBasedStateMachine, Generic[M]):
+    """Base of the suites' machines."""
+
+    subject_kind: ClassVar[Subject]
+    # Operations that are attributes or built-in functions of the subject, by the model's name.
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = self.life = 0
+        self.worker: Worker | None = None
+        self.owned_by_worker = False
+        self.subject = self.subject_kind.make()
+        self.model: M = self.new_model()
+        missing = [
+            operation
+            for operation in sorted(self.model.operations - self.subject_kind.without - set(self.readers))
+            if not callable(getattr(self.subject, operation, None))
+        ]
+        if missing:
+            raise TypeError(
+                f"{self.subject!r} has no {', '.join(missing)}: name in `without` what it does not do"
+            )
+
+    def new_model(self) -> M:
+        """The model of a new subject."""
+        raise NotImplementedError
+
+    @initialize(life=LIVES)
+    def begin(self, life: int) -> None:
+        """Decide how long the subject lives at least."""
+        self.life = life
+
+    @invariant()
+    def one_more_step(self) -> None:
+        """Count the steps."""
+        self.steps += 1
+
+    # ---- calls
+
+    def second_thread(self) -> Worker:
+        """The thread that is not the test's."""
+        if self.worker is None:
+            self.worker = Worker("the suite's second thread")
+        return self.worker
+
+    def in_owner(self, call: Callable[[], Any]) -> Any:
+        """Run in the thread that owns the subject."""
+        return self.second_thread().run(call) if self.owned_by_worker else call()
+
+    def in_other(self, call: Callable[[], Any]) -> Any:
+        """Run in a thread that does not."""
+        return call() if self.owned_by_worker else self.second_thread().run(call)
+
+    def called(self, operation: str, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
+        """A call of the subject that gives its outcome."""
+        reader = self.readers.get(operation)
+        if reader is not None:
+            return lambda: outcome_of(lambda: reader(self.subject), self.subject_kind.errors)
+        method = getattr(self.subject, operation)
+        return lambda: outcome_of(lambda: method(*arguments, **keywords), self.subject_kind.errors)
+
+    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
+        """Do the operation on both, compare the outcomes, go on with the model after it."""
+        after, expected = self.model.apply(operation, *arguments, **keywords)
+        call = self.called(operation, *arguments, **keywords)
+        got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.expect(operation, arguments, got, expected, keywords)
+        self.model = after
+        return got
+
+    def expect(
+        self,
+        operation: str,
+        arguments: Collection[Any],
+        got: object,
+        expected: object,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The one place that compares; `Disagreement` if they differ, in value or in being a bool."""
+        if got != expected or isinstance(got, bool) != isinstance(expected, bool):
+            words = [
+                *map(repr, arguments),
+                *(f"{name}={value!r}" for name, value in (keywords or {}).items()),
+            ]
+            raise Disagreement(operation, ", ".join(words), got, expected)
+
+    def check_all(self, *operations: str) -> None:
+        """Compare what those of the operations say that the subject has."""
+        for operation in operations:
+            if operation not in self.subject_kind.without:
+                self.check(operation)
+
+    def check_wrong_thread(self, operation: str, *arguments: Any, **keywords: Any) -> None:
+        """The operation from the thread that does not own the subject: it must be refused."""
+        got = self.in_other(self.called(operation, *arguments, **keywords))
+        self.expect(f"{operation} from another thread", arguments, got, Raised("WrongThreadError"), keywords)
+
+    def check_adopt(self, must: bool | None) -> None:
+        """Have the other thread adopt the subject. must: whether it must succeed; None: either is right."""
+        got = self.in_other(self.called("adopt"))
+        if must is True or (must is None and got is None):
+            self.expect("adopt", (), got, None)
+        else:
+            self.expect("adopt", (), got, Raised("WrongThreadError"))
+        if got is None:
+            self.owned_by_worker = not self.owned_by_worker
+
+    def teardown(self) -> None:
+        """End the second thread."""
+        if self.worker is not None:
+            self.worker.close()
+
+
+def as_test_case(machine: type[SuiteMachine[Any]], name: str, how: settings | None) -> Any:
+    """The machine as a class that unittest and pytest collect."""
+    case: Any = machine.TestCase
+    case.__name__ = case.__qualname__ = name
+    case.settings = how or DEFAULT
+    return case

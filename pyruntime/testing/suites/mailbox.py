@@ -1,0 +1,257 @@
+"""The mailbox suite: any mailbox against the reference model.
+
+`mailbox_suite` is for the tests of others, and for our own. It runs in the thread of the test runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from pillarbox.kernel import Mail
+from pillarbox.testing.models import MailboxModel
+from pillarbox.testing.outcome import Raised
+from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
+
+PRIORITIES = st.sampled_from([0, 1, -1, 3])
+LEAST = st.sampled_from([-1, 0, -1, 1, 3])
+KINDS = st.tuples(PRIORITIES, st.booleans(), st.booleans())
+Kind = tuple[int, bool, bool]
+# Longer than any wait of a correct subject; a take that is not woken costs so many seconds, once.
+PATIENCE = 10.0
+# A time limit that is over soon.
+SOON = 0.001
+
+
+def nothing() -> None:
+    """What the mails of the suites do."""
+
+
+def kernel_mail(priority: int, urgent: bool, deferrable: bool) -> Mail:
+    """A mail of the kernel."""
+    return Mail(nothing, priority=priority, urgent=urgent, deferrable=deferrable)
+
+
+def mailbox_suite(
+    make: Callable[[], Any],
+    *,
+    urgent_burst: int,
+    mail: Callable[[int, bool, bool], Any] = kernel_mail,
+    without: Collection[str] = (),
+    errors: Mapping[str, type[BaseException]] | None = None,
+    confined: bool = True,
+    settings: settings | None = None,
+    name: str = "MailboxSuite",
+) -> Any:
+    """A test case, for unittest or pytest, that holds mailboxes against the contract of `TaskMailbox`.
+
+    make: gives a new, open, empty mailbox that the calling thread owns, with `urgent_burst`.
+    mail: from priority, urgent and deferrable a mail that has these attributes and equals no other.
+    without: names of operations that your mailbox does not have; `adopt` and `statistics` are two of them,
+        `get_state` is the attribute `state`, and `skip_deferrable` that argument of the takes.
+    errors: your classes for "MailboxClosedError" and "WrongThreadError", where they have other names.
+    confined: False if your mailbox does not check the thread.
+    settings: Hypothesis settings. name: of the test case.
+
+    The test case fails with `Disagreement`, after Hypothesis has printed the shortest steps to it.
+    """
+    subject = Subject(
+        make, frozenset(without), errors or {}, confined, {"mail": mail, "urgent_burst": urgent_burst}
+    )
+    machine = type(name, (_MailboxMachine,), {"subject_kind": subject})
+    return as_test_case(machine, name, settings)
+
+
+class _MailboxMachine(SuiteMachine[MailboxModel]):
+    """The rules of the mailbox suite; one for each way to use a mailbox."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "len": len,
+        "get_state": lambda mailbox: mailbox.state.name,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.expected_calls = 0
+        self.accepted = self.taken = self.urgent_taken = self.rejected = 0
+
+    def new_model(self) -> MailboxModel:
+        return MailboxModel(self.subject_kind.extra["urgent_burst"])
+
+    def mail(self, kind: Kind) -> Any:
+        return self.subject_kind.extra["mail"](*kind)
+
+    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
+        armed = self.model.armed
+        got = super().check(operation, *arguments, elsewhere=elsewhere, **keywords)
+        # Whatever takes an armed wake-up away has called it, but for close, which drops it.
+        self.expected_calls += armed and not self.model.armed and operation != "close"
+        if operation in ("put", "put_all", "try_put"):
+            self.count_put(list(arguments[0]) if operation == "put_all" else [arguments[0]], got)
+        elif operation in ("try_take", "take", "try_take_from_batch", "drain"):
+            self.count_taken(got if isinstance(got, list) else [got])
+        return got
+
+    def count_put(self, mails: list[Any], outcome: Any) -> None:
+        if outcome is None or outcome is True:
+            self.accepted += len(mails)
+        else:
+            self.rejected += len(mails)
+
+    def count_taken(self, outcomes: list[Any]) -> None:
+        mails = [mail for mail in outcomes if mail is not None and not isinstance(mail, Raised)]
+        self.taken += len(mails)
+        self.urgent_taken += sum(mail.urgent for mail in mails)
+
+    # ---- any thread
+
+    @precondition(has("put"))
+    @rule(kind=KINDS, elsewhere=st.booleans())
+    def put(self, kind: Kind, elsewhere: bool) -> None:
+        self.check("put", self.mail(kind), elsewhere=elsewhere)
+
+    @precondition(has("try_put"))
+    @rule(kind=KINDS, elsewhere=st.booleans())
+    def try_put(self, kind: Kind, elsewhere: bool) -> None:
+        self.check("try_put", self.mail(kind), elsewhere=elsewhere)
+
+    @precondition(has("put_all"))
+    @rule(kinds=st.lists(KINDS, min_size=1, max_size=5), elsewhere=st.booleans())
+    def put_all(self, kinds: list[Kind], elsewhere: bool) -> None:
+        self.check("put_all", [self.mail(kind) for kind in kinds], elsewhere=elsewhere)
+
+    @precondition(may_end("quiesce"))
+    @rule(elsewhere=st.booleans())
+    def quiesce(self, elsewhere: bool) -> None:
+        self.check("quiesce", elsewhere=elsewhere)
+
+    # ---- the owner
+
+    @precondition(has("try_take"))
+    @rule(least=LEAST, skip=st.booleans())
+    def try_take(self, least: int, skip: bool) -> None:
+        if has("skip_deferrable")(self):
+            self.check("try_take", least, skip_deferrable=skip)
+        else:
+            self.check("try_take", least)
+
+    @precondition(has("take"))
+    @rule(least=LEAST, skip=st.booleans())
+    def take(self, least: int, skip: bool) -> None:
+        if has("skip_deferrable")(self):
+            self.check("take", least, 0, skip_deferrable=skip)
+        else:
+            self.check("take", least, 0)
+
+    @precondition(has("create_batch"))
+    @rule()
+    def create_batch(self) -> None:
+        self.check("create_batch")
+
+    @precondition(has("try_take_from_batch"))
+    @rule()
+    def try_take_from_batch(self) -> None:
+        self.check("try_take_from_batch")
+
+    @precondition(has("drain"))
+    @rule()
+    def drain(self) -> None:
+        self.check("drain")
+
+    @precondition(may_end("close"))
+    @rule()
+    def close(self) -> None:
+        self.check("close")
+
+    @precondition(has("arm_wakeup"))
+    @rule()
+    def arm_wakeup(self) -> None:
+        self.check("arm_wakeup", self.count_call)
+
+    def count_call(self) -> None:
+        self.calls += 1
+
+    # ---- two threads at once
+
+    def meet(self, operation: str, *arguments: Any) -> None:
+        """The owner takes, with patience; the other thread does what lets the take end."""
+        take = self.called("take", 0, PATIENCE)
+        act = self.called(operation, *arguments)
+        self.model, expected = self.model.apply(operation, *arguments)
+        self.model, expected_taken = self.model.apply("take", 0, PATIENCE)
+        if self.owned_by_worker:
+            ended = self.second_thread().start(take)
+            acted, taken = act(), ended()
+        else:
+            ended = self.second_thread().start(act)
+            taken, acted = take(), ended()
+        self.expect(operation, arguments, acted, expected)
+        self.expect(f"take while another thread does {operation}", (), taken, expected_taken)
+        if operation == "put":
+            self.count_put([*arguments], acted)
+        self.count_taken([taken])
+
+    def nothing_to_take(self) -> bool:
+        return self.model.state == "OPEN" and self.model.apply("try_take", 0)[1] is None
+
+    @precondition(lambda self: has("take")(self) and self.nothing_to_take())
+    @rule()
+    def take_until_the_time_is_over(self) -> None:
+        self.check("take", 0, SOON)
+
+    @precondition(lambda self: has("take", "put")(self) and self.nothing_to_take() and not self.model.armed)
+    @rule(urgent=st.booleans(), priority=st.integers(0, 3))
+    def take_meets_put(self, urgent: bool, priority: int) -> None:
+        self.meet("put", self.mail((priority, urgent, False)))
+
+    @precondition(
+        lambda self: may_end("take", "quiesce")(self) and self.nothing_to_take() and not self.model.armed
+    )
+    @rule()
+    def take_meets_quiesce(self) -> None:
+        self.meet("quiesce")
+
+    # ---- wrong threads
+
+    @precondition(lambda self: self.subject_kind.confined)
+    @rule(operation=st.sampled_from(sorted(MailboxModel.confined)))
+    def from_another_thread(self, operation: str) -> None:
+        if operation in self.subject_kind.without:
+            return
+        arguments: dict[str, tuple[Any, ...]] = {"take": (0, 0), "arm_wakeup": (self.count_call,)}
+        self.check_wrong_thread(operation, *arguments.get(operation, ()))
+
+    @precondition(lambda self: self.subject_kind.confined and has("adopt")(self))
+    @rule()
+    def adopt(self) -> None:
+        model = self.model
+        private = any(not mail.urgent for mail in model.waiting[: model.batch])
+        free = model.state == "OPEN" and not model.waiting
+        self.check_adopt(False if private else (free or None))
+
+    # ---- after every step
+
+    @invariant()
+    def agrees(self) -> None:
+        self.check_all("len", "has_mail", "get_state")
+        if self.calls != self.expected_calls:
+            raise Disagreement("arm_wakeup", "", f"{self.calls} calls", f"{self.expected_calls} calls")
+
+    @precondition(has("statistics"))
+    @invariant()
+    def counts(self) -> None:
+        statistics = self.subject.statistics()
+        of_batch = sum(not mail.urgent for mail in self.model.waiting[: self.model.batch])
+        expected = {
+            "batch": of_batch,
+            "queued": len(self.model.waiting) - of_batch,
+            "put": self.accepted,
+            "taken": self.taken,
+            "urgent_taken": self.urgent_taken,
+            "rejected": self.rejected,
+        }
+        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)

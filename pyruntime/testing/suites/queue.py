@@ -1,0 +1,310 @@
+"""The queue suite: any result queue against the reference model, through snapshots, crashes and restores.
+
+`queue_suite` is for the tests of others, and for our own. It runs in the thread of the test runner. The rules
+play an operator: they read numbered input, hold one element at the door when the queue is full, and count
+over all lives of the queue what became of every element.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from pillarbox.kernel import WATERMARK
+from pillarbox.testing.models import OrderedModel, QueueModel, UnorderedModel
+from pillarbox.testing.models.queue import Entry
+from pillarbox.testing.outcome import Raised
+from pillarbox.testing.suites.accounts import Accounts
+from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
+
+
+class Snapshot(NamedTuple):
+    """What a crash goes back to."""
+
+    entries: list[Any]
+    accounts: Accounts
+
+
+def queue_suite(
+    make: Callable[[], Any],
+    *,
+    capacity: int,
+    ordered: bool,
+    watermark: Any = WATERMARK,
+    without: Collection[str] = (),
+    errors: Mapping[str, type[BaseException]] | None = None,
+    confined: bool = True,
+    settings: settings | None = None,
+    name: str = "QueueSuite",
+) -> Any:
+    """A test case, for unittest or pytest, that holds result queues against the contract of the kernel's.
+
+    make: gives a new, empty queue of this capacity, in entries, that the calling thread owns; 3 to 8 is
+    a capacity that finds most.
+    ordered: the contract of `OrderedQueue`, or else that of `UnorderedQueue`.
+    watermark: what your queue emits in the place of an element where a watermark comes out.
+    The rest as for `mailbox_suite`; the errors are "CapacityError", "QueueClosedError",
+    "QueueRestoringError", "ValueError", "WrongThreadError".
+    """
+    extra = {"model": (OrderedModel if ordered else UnorderedModel)(capacity, watermark), "ordered": ordered}
+    subject = Subject(make, frozenset(without), errors or {}, confined, extra)
+    machine = type(name, (_QueueMachine,), {"subject_kind": subject})
+    return as_test_case(machine, name, settings)
+
+
+class _QueueMachine(SuiteMachine[QueueModel]):
+    """The rules of the queue suite."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "len": len,
+        "is_full": lambda queue: queue.is_full,
+        "is_empty": lambda queue: queue.is_empty,
+        "in_flight": lambda queue: queue.in_flight,
+        "restoring": lambda queue: queue.restoring,
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accounts = Accounts(self.subject_kind.extra["ordered"])
+        self.saved: Snapshot | None = None
+        self.numbers = itertools.count()
+        self.failed = False
+        self.begin_life()
+
+    def new_model(self) -> QueueModel:
+        model: QueueModel = self.subject_kind.extra["model"]
+        return model
+
+    def begin_life(self) -> None:
+        """A queue has been made: it knows no handle, and its counters are zero."""
+        self.handles: dict[int, Any] = {}
+        self.stale: list[Any] = [0, -1]
+        self.late = 0
+
+    def expect(self, operation: str, *rest: Any) -> None:
+        try:
+            super().expect(operation, *rest)
+        except Disagreement:
+            self.failed = True
+            raise
+
+    # ---- handles: numbers of attempts in the model, whatever the subject makes of them
+
+    def learn(self, operation: str, number: int, handle: Any) -> None:
+        """The subject gave a handle for an attempt. No other, earlier or later, may be equal to it."""
+        if isinstance(handle, Raised) or handle in self.stale or handle in self.handles.values():
+            self.expect(operation, (), handle, "a new handle")
+        self.handles[number] = handle
+
+    def retire(self, entry: Entry) -> None:
+        self.stale.append(self.handles.pop(entry.attempt))
+
+    def draw(self, data: st.DataObject) -> Entry:
+        entry: Entry = data.draw(st.sampled_from(self.model.running()), label="entry")
+        return entry
+
+    # ---- in
+
+    @precondition(has("put"))
+    @rule(count=st.integers(1, 4))
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            self.put_one()
+
+    def put_one(self) -> None:
+        element = self.accounts.read()
+        after, expected = self.model.put(element)
+        got = self.in_owner(self.called("put", element))
+        if isinstance(expected, Raised):
+            self.expect("put", (element,), got, expected)
+            self.accounts.door.append(element)
+        else:
+            self.learn("put", expected, got)
+        self.model = after
+
+    @precondition(lambda self: has("put_watermark")(self) and not self.accounts.door)
+    @rule()
+    def put_watermark(self) -> None:
+        if self.check("put_watermark", self.accounts.position) is None:
+            self.accounts.marks.add(self.accounts.read())
+
+    @precondition(lambda self: has("renew")(self) and self.model.running())
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        entry = self.draw(data)
+        after, number = self.model.renew(entry.attempt)
+        got = self.in_owner(self.called("renew", self.handles[entry.attempt]))
+        self.learn("renew", number, got)
+        self.retire(entry)
+        self.model = after
+
+    @precondition(has("renew"))
+    @rule(data=st.data())
+    def renew_stale(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(self.stale), label="handle")
+        got = self.in_owner(self.called("renew", handle))
+        self.expect("renew", (handle,), got, Raised("ValueError"))
+
+    # ---- completion, by any thread
+
+    @precondition(lambda self: self.model.running())
+    @rule(data=st.data(), elsewhere=st.booleans())
+    def complete(self, data: st.DataObject, elsewhere: bool) -> None:
+        self.finish(self.draw(data), elsewhere)
+
+    def finish(self, entry: Entry, elsewhere: bool = False) -> None:
+        result = f"result {next(self.numbers)} of {entry.element}"
+        handle = self.handles[entry.attempt]
+        call = self.called("complete", handle, result)
+        after, expected = self.model.complete(entry.attempt, result)
+        got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.expect("complete", (handle, result), got, expected)
+        self.retire(entry)
+        self.model = after
+
+    @rule(data=st.data(), elsewhere=st.booleans())
+    def complete_late(self, data: st.DataObject, elsewhere: bool) -> None:
+        handle = data.draw(st.sampled_from(self.stale), label="handle")
+        call = self.called("complete", handle, "late")
+        got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.expect("complete", (handle, "late"), got, False)
+        self.late += 1
+
+    # ---- out
+
+    @precondition(has("emit"))
+    @rule()
+    def emit(self) -> None:
+        pair = self.check("emit")
+        if pair is not None:
+            self.accounts.emitted(pair, self.model.watermark)
+
+    @precondition(has("emit_many"))
+    @rule(limit=st.integers(0, 2) | st.none())
+    def emit_many(self, limit: int | None) -> None:
+        for pair in self.check("emit_many", limit):
+            self.accounts.emitted(pair, self.model.watermark)
+
+    @precondition(may_end("clear"))
+    @rule()
+    def clear(self) -> None:
+        self.give_back("clear")
+
+    @precondition(may_end("close"))
+    @rule()
+    def close(self) -> None:
+        self.give_back("close")
+
+    def give_back(self, operation: str) -> None:
+        before = self.model
+        self.accounts.returned += self.check(operation)
+        gone = [(e.element, e.result) for e in before.held] + [(e.element, e.result) for e in before.waiting]
+        self.accounts.marks_dropped.update(mark for element, mark in gone if element is before.watermark)
+        for entry in before.running():
+            self.retire(entry)
+
+    # ---- snapshots
+
+    @precondition(has("snapshot"))
+    @rule()
+    def snapshot(self) -> None:
+        entries = self.check("snapshot", list(self.accounts.door))
+        self.accounts.saved_results = {element: result for element, finished, result in entries if finished}
+        self.saved = Snapshot(entries, self.accounts.copy(door_is_saved=True))
+
+    @precondition(lambda self: has("snapshot", "restore", "admit_restored")(self) and self.saved)
+    @rule()
+    def crash_and_restore(self) -> None:
+        assert self.saved is not None
+        self.accounts = self.saved.accounts.copy()
+        self.subject = self.in_owner(self.subject_kind.make)
+        self.model = self.new_model()
+        self.begin_life()
+        self.check("restore", self.saved.entries)
+
+    @precondition(lambda self: has("snapshot", "restore", "admit_restored")(self) and self.model.done)
+    @rule()
+    def crash_right_after_a_snapshot(self) -> None:
+        self.snapshot()
+        self.crash_and_restore()
+        self.admit_restored()
+
+    @precondition(lambda self: has("restore")(self) and (self.model.held or self.model.waiting))
+    @rule()
+    def restore_too_late(self) -> None:
+        self.check("restore", [("x", False, None)])
+
+    @precondition(has("admit_restored"))
+    @rule()
+    def admit_restored(self) -> None:
+        after, expected = self.model.admit_restored()
+        got = self.in_owner(self.called("admit_restored"))
+        if expected is None or not isinstance(got, tuple) or len(got) != 2:
+            self.expect("admit_restored", (), got, expected)
+        else:
+            number, element = expected
+            self.expect("admit_restored", (), got[1], element)
+            self.learn("admit_restored", number, got[0])
+            self.accounts.called_again(element)
+        self.model = after
+
+    # ---- threads
+
+    @precondition(lambda self: self.subject_kind.confined)
+    @rule(operation=st.sampled_from(sorted(QueueModel.confined)))
+    def from_another_thread(self, operation: str) -> None:
+        if operation not in self.subject_kind.without:
+            handle = next(iter(self.handles.values()), 0)
+            arguments: dict[str, tuple[Any, ...]] = {
+                "put": ("x",),
+                "put_watermark": ("x",),
+                "renew": (handle,),
+                "restore": ([],),
+            }
+            self.check_wrong_thread(operation, *arguments.get(operation, ()))
+
+    @precondition(lambda self: self.subject_kind.confined and has("adopt")(self))
+    @rule()
+    def adopt(self) -> None:
+        self.check_adopt(False if self.model.held else (not self.model.waiting or None))
+
+    # ---- after every step, and at the end
+
+    @invariant()
+    def agrees(self) -> None:
+        self.check_all("len", "is_full", "is_empty", "in_flight", "restoring", "has_completed", "snapshot")
+
+    @precondition(has("statistics"))
+    @invariant()
+    def counts(self) -> None:
+        statistics = self.subject.statistics()
+        model = self.model
+        expected = {
+            "capacity": model.capacity,
+            "size": len(model.held),
+            "in_flight": len(model.running()),
+            "late": self.late,
+        }
+        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
+
+    def teardown(self) -> None:
+        try:
+            if not self.failed and not self.model.closed:
+                self.finish_everything()
+                self.accounts.check()
+        finally:
+            super().teardown()
+
+    def finish_everything(self) -> None:
+        while self.model.held or self.model.waiting:
+            while self.model.waiting and len(self.model.held) < self.model.capacity:
+                self.admit_restored()
+            for entry in self.model.running():
+                self.finish(entry)
+            while self.model.next_out() is not None:
+                self.emit()

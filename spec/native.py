@@ -1,0 +1,65 @@
+"""The C++ programs of `tests/native`: compiled once for each set of flags, and run.
+
+They use the kernel's headers without an interpreter, so no lock of Python's orders their threads. Any process
+may call; programs are kept in `build/native` under a name that says what they were made of.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "tests" / "native"
+INCLUDE = ROOT / "kernel" / "include"
+PROGRAMS = ROOT / "build" / "native"
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+# What ThreadSanitizer does with the first race that it sees.
+SANITIZED = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=66"}
+SECONDS = 150.0
+
+
+def compiled(name: str, *flags: str) -> Path:
+    """The program of `tests/native/NAME.cpp`. RuntimeError with the compiler's words if it cannot be made."""
+    if COMPILER is None:
+        raise RuntimeError("no C++ compiler (c++, g++ or clang++) on the PATH")
+    command = [COMPILER, "-std=c++17", "-O1", "-g", "-pthread", *WARNINGS, *flags]
+    digest = hashlib.sha256(repr(command).encode())
+    for path in sorted([SOURCES / f"{name}.cpp", *SOURCES.glob("*.h"), *INCLUDE.glob("*.h")]):
+        digest.update(path.read_bytes())
+    program = PROGRAMS / f"{name}-{digest.hexdigest()[:16]}"
+    if program.exists():
+        return program
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    fresh = program.with_suffix(f".{os.getpid()}")
+    command += [f"-I{INCLUDE}", f"-I{SOURCES}", str(SOURCES / f"{name}.cpp"), "-o", str(fresh)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}.cpp {' '.join(flags)} does not compile:\n{done.stderr}")
+    fresh.replace(program)
+    return program
+
+
+def run(
+    program: Path, *words: str, environment: Mapping[str, str] | None = None, seconds: float = SECONDS
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a program to its end. subprocess.TimeoutExpired after so many seconds."""
+    return subprocess.run(
+        [str(program), *words],
+        env=os.environ | SANITIZED | dict(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def has_thread_sanitizer() -> bool:
+    """Whether a program under ThreadSanitizer can be made and runs here."""
+    try:
+        return run(compiled("nothing", "-fsanitize=thread")).returncode == 0
+    except RuntimeError:
+        return False

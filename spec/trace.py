@@ -1,0 +1,208 @@
+"""Tells whether a recorded run of a mailbox was a behaviour of the specification.
+
+A build with PILLARBOX_TRACE records what each thread asked and was told; `kernel/include/pillarbox_trace.h`
+says how a line looks. `pillarbox.testing` searches an order in which all that could have taken place, one by
+one. TLC then checks that order against `Mailbox.tla`; it has the last word, also about a run without one.
+
+    python -m spec.trace FILE [BURST]
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pillarbox.testing.guide import mailbox_guide
+from pillarbox.testing.history import Event
+from pillarbox.testing.linearizability import Verdict, linearize
+from pillarbox.testing.models.mailbox import CLOSED_ERROR, MailboxModel
+
+from . import tlc
+
+URGENT, DEFERRABLE = 1, 2
+MODULES = ("Lanes", "Mailbox", "MailboxTrace")
+CONFIG = """\
+SPECIFICATION TraceSpec
+CHECK_DEADLOCK TRUE
+CONSTANTS
+    Mails <- TraceMails
+    Urgent <- TraceUrgent
+    High <- TraceHigh
+    Deferrable <- TraceDeferrable
+    Burst = {burst}
+    Choosy = TRUE
+    Again = FALSE
+    Mutant = "none"
+"""
+
+
+class TracedMail(NamedTuple):
+    """A mail of a trace: the number that its put gave it, and its kind."""
+
+    number: int
+    priority: int
+    urgent: bool
+    deferrable: bool
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What became of a trace: what the search said, and whether TLC accepts it."""
+
+    search: Verdict
+    outcome: tlc.Outcome
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the trace is a behaviour of the specification."""
+        return self.outcome.code == tlc.PASSED
+
+
+def read(text: str) -> list[Event]:
+    """The events of a trace of one mailbox. ValueError for lines of several mailboxes, or other lines."""
+    lines = [line.split() for line in text.splitlines()]
+    mailboxes = {words[0] for words in lines}
+    if len(mailboxes) > 1:
+        raise ValueError(f"a trace must be of one mailbox, not of {len(mailboxes)}")
+    mails = {
+        mail.number: mail for words in lines if words[4] == "put" for mail in map(traced_mail, words[6:])
+    }
+    events = [event(words, mails) for words in lines]
+    return sorted(events, key=lambda event: event.start)
+
+
+def traced_mail(word: str) -> TracedMail:
+    """What stands in a put: number/priority/flags."""
+    number, priority, flags = (int(part) for part in word.split("/"))
+    return TracedMail(number, priority, bool(flags & URGENT), bool(flags & DEFERRABLE))
+
+
+def event(words: Sequence[str], mails: dict[int, TracedMail]) -> Event:
+    """One line in the words of the reference model."""
+    _, thread, start, end, operation, result, *rest = words
+    arguments: tuple[Any, ...] = ()
+    outcome: Any = None
+    match operation:
+        case "put":
+            operation, arguments = "put_all", (tuple(map(traced_mail, rest)),)
+            outcome = None if result == "OPEN" else CLOSED_ERROR
+        case "take":
+            arguments = (int(rest[0]), 0, rest[1] != "0")
+            outcome = mails[int(result)] if result.isdigit() else None if result == "OPEN" else CLOSED_ERROR
+        case "take_from_batch":
+            operation, outcome = "try_take_from_batch", mails[int(result)] if result.isdigit() else None
+        case "create_batch":
+            outcome = result == "true"
+        case "drain" | "close":
+            outcome = [mails[int(number)] for number in rest]
+        case "quiesce":
+            pass
+        case _:
+            raise ValueError(f"a trace has no operation {operation!r}")
+    return Event(thread, operation, arguments, outcome, int(start), int(end))
+
+
+def check(events: Sequence[Event], urgent_burst: int) -> Verdicts:
+    """Searches an order of these events of a mailbox made with `urgent_burst`, and lets TLC check it."""
+    verdict = linearize(events, MailboxModel(urgent_burst=urgent_burst), guide=mailbox_guide(events))
+    with tempfile.TemporaryDirectory(prefix="pillarbox-trace-") as scratch:
+        folder = Path(scratch)
+        for module in MODULES:
+            shutil.copy(tlc.SPEC / f"{module}.tla", folder)
+        (folder / "MailboxTraceData.tla").write_text(data_module(events, verdict.order))
+        outcome = tlc.run(
+            "MailboxTrace", CONFIG.format(burst=urgent_burst), coverage=False, folder=folder, timeout=300.0
+        )
+    return Verdicts(verdict, outcome)
+
+
+def data_module(events: Sequence[Event], order: Sequence[int]) -> str:
+    """The module that TLC reads: all mails, each thread's operations, and whose turn it was."""
+    threads = sorted({event.thread for event in events})
+    mails = [mail for event in events if event.operation == "put_all" for mail in event.arguments[0]]
+    programs = [tuple_of(record(event) for event in events if event.thread == thread) for thread in threads]
+    turns = [str(threads.index(events[index].thread) + 1) for index in order]
+    return "\n".join(
+        [
+            "---- MODULE MailboxTraceData ----",
+            "EXTENDS Integers, Sequences",
+            f"TraceMails == {set_of(mails)}",
+            f"TraceUrgent == {set_of(mail for mail in mails if mail.urgent)}",
+            f"TraceHigh == {set_of(mail for mail in mails if mail.priority > 0)}",
+            f"TraceDeferrable == {set_of(mail for mail in mails if mail.deferrable)}",
+            f"Programs == {tuple_of(programs)}",
+            f"Turns == {tuple_of(turns)}",
+            "====",
+        ]
+    )
+
+
+def record(event: Event) -> str:
+    """An event in TLA+, with the answer in the words of Mailbox.tla."""
+    put: Sequence[TracedMail] = ()
+    out: Sequence[TracedMail] = ()
+    operation, p, skip = event.operation, -1, False
+    match operation:
+        case "put_all":
+            operation, put = "put", event.arguments[0]
+            answer = "OPEN" if event.result is None else "refused"
+        case "take" | "try_take_from_batch":
+            if operation == "take":
+                p, _, skip = event.arguments
+            else:
+                operation = "take_from_batch"
+            if isinstance(event.result, TracedMail):
+                answer, out = "mail", [event.result]
+            else:
+                answer = "none" if event.result is None else "closed"
+        case "create_batch":
+            answer = "yes" if event.result else "no"
+        case "drain" | "close":
+            answer, out = "mails", event.result
+        case _:
+            answer = ""
+    return (
+        f'[op |-> "{operation}", mails |-> {numbers(put)}, p |-> {p}, skip |-> {str(skip).upper()}, '
+        f'answer |-> "{answer}", out |-> {numbers(out)}, first |-> {event.start}, last |-> {event.end}]'
+    )
+
+
+def numbers(mails: Sequence[TracedMail]) -> str:
+    """The numbers of these mails as a sequence."""
+    return tuple_of(str(mail.number) for mail in mails)
+
+
+def tuple_of(parts: Any) -> str:
+    """A sequence of TLA+."""
+    return "<<" + ", ".join(parts) + ">>"
+
+
+def set_of(mails: Any) -> str:
+    """The set of the numbers of these mails; as an interval where it is one, which TLC reads faster."""
+    found = sorted(mail.number for mail in mails)
+    if found and found == list(range(found[0], found[-1] + 1)):
+        return f"{found[0]}..{found[-1]}"
+    return "{" + ", ".join(map(str, found)) + "}"
+
+
+def main() -> int:
+    """Checks the trace of a file."""
+    if len(sys.argv) not in (2, 3):
+        print("python -m spec.trace FILE [BURST]", file=sys.stderr)
+        return 2
+    events = read(Path(sys.argv[1]).read_text())
+    verdicts = check(events, int(sys.argv[2]) if len(sys.argv) == 3 else 64)
+    print(f"{len(events)} operations: {'accepted' if verdicts.accepted else 'rejected'}", end=", ")
+    print(f"{verdicts.outcome.distinct} states, {verdicts.outcome.seconds:.1f} s of TLC")
+    if not verdicts.accepted:
+        print(verdicts.search.explain(events))
+    return 0 if verdicts.accepted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
