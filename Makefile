@@ -53,7 +53,7 @@ test: build  ## the whole test suite, with a real local Spark
 
 test-oldest: $(OLDEST)/.made  ## the same with the oldest PySpark, pyarrow and pandas that are supported
 	@$(OLDEST)/bin/python setup.py -q build_ext --inplace
-	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/house $(OLDEST_WARNINGS) $(PYTEST)
+	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/house --ignore tests/spec --ignore tests/native $(OLDEST_WARNINGS) $(PYTEST)
 
 $(OLDEST)/.made: pyproject.toml constraints.txt constraints-oldest.txt setup.py | env
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)

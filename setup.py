@@ -32,11 +32,13 @@ def link_kernel_for_cimport() -> None:
 
 
 def compiler_flags() -> tuple[list[str], list[str]]:
-    compile_args = ["-std=c++17", "-O3", "-fvisibility=hidden"]
+    # Builds for checks are made often and run briefly.
+    checks = [name for name in ("PILLARBOX_TRACE", "PILLARBOX_DEFECTS") if os.environ.get(name)]
+    compile_args = ["-std=c++17", "-O1" if checks else "-O3", "-fvisibility=hidden"]
     link_args: list[str] = []
     if os.environ.get("PILLARBOX_DEBUG"):
         compile_args += ["-O1", "-g", "-UNDEBUG"]
-    compile_args += [f"-D{name}" for name in ("PILLARBOX_TRACE", "PILLARBOX_DEFECTS") if os.environ.get(name)]
+    compile_args += [f"-D{name}" for name in checks]
     sanitize = os.environ.get("PILLARBOX_SANITIZE")
     if sanitize:
         compile_args += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-O1"]

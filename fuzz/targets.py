@@ -27,6 +27,7 @@ from pillarbox.testing import (
     mailbox_violations,
     queue_suite,
 )
+from spec.native import compiled, run
 
 Round = Callable[[Path], None]
 # Seconds for each contract in one round.
@@ -109,11 +110,28 @@ def run_contracts(out: Path) -> None:
         print("   ", line)
 
 
+class ScheduleError(AssertionError):
+    """A schedule breaks a promise of the kernel."""
+
+
+def run_schedules(program: str, out: Path, count: int = 20_000) -> None:
+    """Random schedules of every scenario of a program of `tests/native`, after those with one preemption."""
+    done = run(
+        compiled(program, "-O2", "-DPILLARBOX_SCHED"), "all", "1", str(count), str(random.randrange(2**31))
+    )
+    if done.returncode != 0:
+        raise ScheduleError(f"{done.stdout}\n`replay` and what follows it are words for {done.args[0]}")
+
+
 TARGETS: dict[str, Round] = {
     **{f"mailbox-{backend}": partial(run_mailbox, backend) for backend in BACKENDS},
     "queue-ordered": partial(run_queue, True),
     "queue-unordered": partial(run_queue, False),
     "handover": run_handover,
     **{f"histories-{backend}": partial(run_histories, backend) for backend in BACKENDS},
+    **{
+        f"schedules-{part}": partial(run_schedules, f"{part}_schedules")
+        for part in ("mailbox", "queue", "handover")
+    },
     "contracts": run_contracts,
 }

@@ -80,7 +80,9 @@ cdef class Handover:
         """Ends the input with a failure, which takes raise after the items before it. Returns as `finish`."""
         if not isinstance(exception, BaseException):
             raise TypeError(f"exception must be an exception object, not {exception!r}")
-        return self.finish_with(<void*>exception)
+        # With the traceback that it has now: every take that raises it would make it longer.
+        cdef tuple failure = (exception, exception.__traceback__)
+        return self.finish_with(<void*>failure)
 
     def arm_wakeup_producer(self, callback, nbytes=0):
         """Arms a one-shot wake-up for a producer that sleeps elsewhere than in `put`.
@@ -260,7 +262,8 @@ cdef class Handover:
             armed[0] = taken.armed
             return taken.items
         if answer == TakeAnswer.FAILED:
-            raise take_over(taken.failure)
+            failure, traceback = take_over(taken.failure)
+            raise failure.with_traceback(traceback)
         if answer == TakeAnswer.FINISHED:
             raise HandoverClosedError("finished, and every item taken")
         if answer == TakeAnswer.CLOSED:

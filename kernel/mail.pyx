@@ -31,17 +31,21 @@ cdef class Mail:
             raise TypeError(f"fn must be callable, not {fn!r}")
         if description is not None and not isinstance(description, str) and not callable(description):
             raise TypeError(f"description must be None, a str or a function giving one, not {description!r}")
+        # What runs foreign code comes before the claim.
+        cdef int least = as_priority(priority)
+        cdef unsigned char flags = (URGENT if urgent else 0) | (DEFERRABLE if deferrable else 0)
         # A second __init__ of a mail that waits would change what the mailbox has sorted already.
         if not self.node.claim():
             raise ValueError(f"{self!r} waits in a mailbox and cannot be changed")
-        try:
-            self.node.priority = as_priority(priority)
-        finally:
-            self.node.release()
-        self.node.flags = (URGENT if urgent else 0) | (DEFERRABLE if deferrable else 0)
+        replaced = (self.fn, self.args, self._description)
+        self.node.priority = least
+        self.node.flags = flags
         self.fn = fn
         self.args = args
         self._description = description
+        self.node.release()
+        # Released here: what a `__del__` puts must find the mail whole.
+        del replaced
 
     def run(self):
         """Calls the function with its arguments; returns what it returns, raises what it raises."""

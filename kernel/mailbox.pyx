@@ -145,7 +145,8 @@ cdef class TaskMailbox(Confined):
     def __len__(self):
         """Mails that wait, those of the batch included. Thread-safe. 0 when CLOSED.
 
-        With the lock-free backend a put that another thread is about to be refused may count for a moment.
+        Exact for the mailbox thread, but for puts that others are in the middle of. Another thread gets at
+        least what waits all through the call.
         """
         if self.core.inbox().state() == CLOSED:
             return 0

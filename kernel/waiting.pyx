@@ -4,7 +4,7 @@ Used by the mailbox, the queues and the hand-over, from any thread. Nothing here
 run foreign code (`call_back`, `drop`) is for callers that hold none.
 """
 
-from cpython.exc cimport PyErr_WriteUnraisable
+from cpython.exc cimport PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.math cimport INFINITY, isnan
 
@@ -26,6 +26,8 @@ cdef double deadline_after(object timeout) except? -1.0:
         seconds = timeout
     except TypeError:
         raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
+    except OverflowError:
+        raise ValueError("timeout must be None or a number of seconds that fits a float") from None
     if isnan(seconds) or seconds < 0.0:
         raise ValueError(f"timeout must be None or at least 0 seconds, not {timeout!r}")
     return steady_seconds() + seconds
@@ -44,8 +46,13 @@ cdef void call_back(void* callback) noexcept:
     What it raises goes to `sys.unraisablehook`: the put that woke somebody has been done and must not raise.
     """
     cdef PyObject* answer = PyObject_CallNoArgs(<PyObject*>callback)
+    cdef bint interrupted
     if answer == NULL:
+        interrupted = PyErr_ExceptionMatches(KeyboardInterrupt)
         PyErr_WriteUnraisable(<object>callback)
+        # A Ctrl-C that came in the middle of the callback is not the callback's.
+        if interrupted:
+            PyErr_SetInterrupt()
     else:
         Py_DECREF_RAW(answer)
     Py_DECREF_RAW(<PyObject*>callback)

@@ -21,6 +21,7 @@ CONSTANTS
     MaxItems,
     MaxBytes,
     Armed,       \* threads that do not sleep in put and take but arm a wake-up and sleep elsewhere
+    Both,        \* whether the consumer, if in Armed, may sleep in a take too, even with a wake-up armed
     GiveUp,      \* whether puts and takes may time out (that is also try_put and try_take)
     Slices,      \* whether a sleeper may look again without having been woken
     Closes,      \* whether the consumer may close
@@ -192,16 +193,19 @@ TakeFindsNothing ==
     /\ UNCHANGED <<items, end, failed, woken, armedC, armedP, owes, sent, wakes, accepted, refused,
                    taken, returned, raised, due>>
 
+MaySleep == At(Consumer, "stuck") /\ (Consumer \notin Armed \/ Both)
+Idle == items = <<>> /\ end = "running"
+
+\* If there is something to take after all, it is taken, and a wake_up is kept for the next take.
 TakeSleeps ==
-    /\ At(Consumer, "stuck") /\ Consumer \notin Armed /\ ~woken
-    /\ Goes(Consumer, IF (items = <<>> /\ end = "running") \/ Mutant = "take_sleeps_unlooked"
-                      THEN "asleep" ELSE "ready")
+    /\ MaySleep /\ ~(woken /\ Idle)
+    /\ Goes(Consumer, IF Idle \/ Mutant = "take_sleeps_unlooked" THEN "asleep" ELSE "ready")
     /\ UNCHANGED <<items, end, failed, woken, armedC, armedP, owes, sent, wakes, accepted, refused,
                    taken, returned, raised, due>>
 
 \* The take returns None.
 TakeIsWoken ==
-    /\ At(Consumer, "stuck") /\ Consumer \notin Armed /\ woken
+    /\ MaySleep /\ woken /\ (Idle \/ Mutant = "wake_up_hides_item")
     /\ Goes(Consumer, "ready") /\ woken' = FALSE /\ due' = FALSE
     /\ UNCHANGED <<items, end, failed, armedC, armedP, owes, sent, wakes, accepted, refused, taken,
                    returned, raised>>
@@ -216,7 +220,7 @@ TakeTimesOut ==
 \* Arming returns False if there is something to do; one wake_up is answered by that.
 ArmConsumer ==
     /\ At(Consumer, "stuck") /\ Consumer \in Armed
-    /\ IF items = <<>> /\ end = "running" /\ ~woken
+    /\ IF Idle /\ ~woken
        THEN armedC' = TRUE /\ Goes(Consumer, "elsewhere")
        ELSE Goes(Consumer, "ready") /\ UNCHANGED armedC
     /\ woken' = FALSE /\ due' = FALSE
@@ -234,11 +238,14 @@ Close ==
 ------------------------------------------------------------------------------
 (* wake_up, and what a thread does after the lock. *)
 
-\* Answered by the call of an armed wake-up, or by the take that waits or the next one that would.
+\* Answered by the take that sleeps; else by the call of an armed wake-up; else by the next take that would
+\* sleep. A take that is only about to sleep is none that sleeps.
 WakeUp ==
     /\ Free(Waker) /\ wakes < Wakes
-    /\ wakes' = wakes + 1 /\ armedC' = FALSE /\ due' = ~armedC
-    /\ woken' = (~armedC /\ (Mutant = "wake_up_forgotten" => Sleeping(Consumer)))
+    /\ wakes' = wakes + 1 /\ armedC' = FALSE /\ due' = (~armedC \/ Sleeping(Consumer))
+    /\ woken' = CASE Mutant = "wake_up_forgotten" -> ~armedC /\ Sleeping(Consumer)
+                  [] Mutant = "armed_answers_sleeper" -> ~armedC
+                  [] OTHER -> ~armedC \/ Sleeping(Consumer)
     /\ Owes(Waker, WakeConsumer \cup CallConsumer)
     /\ UNCHANGED <<items, end, failed, armedP, pc, sent, accepted, refused, taken, returned, raised>>
 
@@ -259,9 +266,9 @@ Deliver(t) ==
     /\ UNCHANGED <<items, end, failed, woken, armedC, armedP, sent, wakes, accepted, refused, taken,
                    returned, raised, due>>
 
-\* The end of a slice of sleep.
+\* The end of a slice of sleep; or the consumer has another reason to look, and its wake-up stays armed.
 LooksAgain(t) ==
-    /\ Slices /\ Sleeping(t)
+    /\ Slices /\ (Sleeping(t) \/ (Both /\ t = Consumer /\ pc[t] = "elsewhere"))
     /\ Goes(t, "ready")
     /\ UNCHANGED <<items, end, failed, woken, armedC, armedP, owes, sent, wakes, accepted, refused,
                    taken, returned, raised, due>>

@@ -46,6 +46,10 @@ BoundsHold ==
 EmptyTakesAny ==
     [][\A p \in Producers : pc[p] = "ready" /\ pc'[p] = "stuck" => items # <<>>]_vars
 
+\* A take that a wake_up ends had nothing to take. (Arming may answer a wake_up although there is something.)
+NoneOnlyWhenNothing ==
+    [][Consumer \notin Armed /\ woken /\ ~woken' => items = <<>> /\ end = "running"]_vars
+
 \* The end, and a failure, reach the consumer after everything that went in before.
 FailureAfterItems == raised # "nothing" => items = <<>>
 

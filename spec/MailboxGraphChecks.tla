@@ -1,9 +1,10 @@
 ------------------------- MODULE MailboxGraphChecks -------------------------
 (* The small model that leads the kernel, held against the properties of Mailbox: what `op` says must be right.   *)
-(* `order` and `inBatch` remember what Mailbox remembers; the rest of it is seen in the state or in `op`.         *)
+(* `order` and `inBatch` remember what Mailbox remembers, and `odd` flips with each step; the rest of Mailbox is    *)
+(* seen in the state or in `op`.                                                                                 *)
 EXTENDS MailboxGraph, TLC
 
-VARIABLES order, inBatch
+VARIABLES order, inBatch, odd
 
 Name == CASE op[1] = "try_take_from_batch" -> "take_from_batch" [] op[1] = "arm_wakeup" -> "arm" [] OTHER -> op[1]
 Answer == op[3][1]
@@ -18,6 +19,7 @@ M == INSTANCE Mailbox WITH
     fate <- [m \in Mails |-> IF m \in InLanes(lanes) THEN "waiting" ELSE "new"],
     said <- [
         op |-> Name,
+        odd |-> odd,
         p |-> IF op[1] \in {"take", "try_take"} THEN op[2][1] ELSE -1,
         skip |-> IF op[1] \in {"take", "try_take"} THEN op[2][2] ELSE FALSE,
         answer |->
@@ -33,14 +35,16 @@ M == INSTANCE Mailbox WITH
 
 Came == op'[1] \in {"put", "try_put", "put_all"} /\ lanes' # lanes
 
-CheckInit == Init /\ order = <<>> /\ inBatch = {}
+CheckInit == Init /\ order = <<>> /\ inBatch = {} /\ odd = FALSE
 CheckNext ==
     /\ Next
     /\ order' = IF Came THEN order \o op'[2] ELSE SelectSeq(order, LAMBDA m : m \in InLanes(lanes'))
     /\ inBatch' = IF op'[1] = "create_batch" THEN Range(order) \ Urgent ELSE inBatch \cap InLanes(lanes')
+    /\ odd' = ~odd
 
-CheckSpec == CheckInit /\ [][CheckNext]_<<vars, order, inBatch>>
+CheckSpec == CheckInit /\ [][CheckNext]_<<vars, order, inBatch, odd>>
 
+(* No step depends on what the last one said. `Mailbox` says why states that differ in that alone count as one.  *)
 ButOp == <<state, lanes, armed, order, inBatch>>
 
 NothingLost == M!NothingLost
@@ -61,5 +65,5 @@ ArmedOnlyWhileIdle == M!ArmedOnlyWhileIdle
 
 (* The armed wake-up is called by what disarms it, and by nothing else; close drops it.                          *)
 CalledWhenDue ==
-    [][op'[3][2] = (armed /\ ~armed' /\ op'[1] # "close")]_<<state, lanes, armed, ToString(op)>>
+    [][op'[3][2] = (armed /\ ~armed' /\ op'[1] # "close")]_odd
 =============================================================================

@@ -34,8 +34,8 @@ remembered == <<order, fate, inBatch, inARow, said>>
 wakeups == <<arms, answered, calls, trusted, due>>
 vars == <<shared, producers, consumer, remembered, wakeups, ended, late>>
 
-(* States count as one that differ only in what no step depends on: the last answer, links of mails that are not  *)
-(* in the chain, and how far the signal is when nobody compares it.                                              *)
+(* States count as one that differ only in what no step depends on: the last answer (`Mailbox` says why that may  *)
+(* be), links of mails that are not in the chain, and how far the signal is when nobody compares it.             *)
 Compares == cpc \in {"park", "sleep", "asleep"}
 Symmetry == Permutations(Producers)
 
@@ -49,7 +49,7 @@ Init ==
     /\ seen = [p \in Producers |-> Empty] /\ calling = [p \in Producers |-> 0]
     /\ cpc = "idle" /\ asked = <<>> /\ before = 0 /\ lanes = NoLanes
     /\ order = <<>> /\ fate = [m \in Mails |-> "new"] /\ inBatch = {} /\ inARow = 0
-    /\ said = [op |-> "nothing", p |-> -1, skip |-> FALSE, answer |-> "", mails |-> <<>>]
+    /\ said = [op |-> "nothing", p |-> -1, skip |-> FALSE, answer |-> "", mails |-> <<>>, odd |-> FALSE]
     /\ arms = 0 /\ answered = [k \in 1..MaxArms |-> "no"] /\ calls = [k \in 1..MaxArms |-> 0]
     /\ trusted = 0 /\ due = FALSE
     /\ ended = FALSE /\ late = {}
@@ -74,7 +74,7 @@ M == INSTANCE Mailbox WITH
 
 Become(mails, what) == [m \in Mails |-> IF m \in mails THEN what ELSE fate[m]]
 Say(op, p, skip, answer, mails) ==
-    said' = [op |-> op, p |-> p, skip |-> skip, answer |-> answer, mails |-> mails]
+    said' = [op |-> op, p |-> p, skip |-> skip, answer |-> answer, mails |-> mails, odd |-> ~said.odd]
 
 -----------------------------------------------------------------------------
 (* A producer. LockFreeInbox::push is BeginPut, Load, Link, Push; LockFreeInbox::quiesce is BeginQuiesce and        *)
@@ -251,12 +251,19 @@ Rest == UNCHANGED <<signal, slot, producers, wakeups, ended, late>>
 MayBegin(op) == cpc = "idle" /\ op \in Ops
 Tired == said.op = "try_take" /\ said.answer \in {"none", "closed"}
 
+(* Only of mutants: an answer that is given once more, without a look.                                           *)
+SaysAgain(op) ==
+    \/ op = "try_take" /\ Mutant = "none is said again" /\ said.op = op /\ said.answer = "none"
+    \/ op = "has_mail" /\ Mutant = "no is said again" /\ said.op = op /\ said.answer = "no"
+
 TryTake ==
     /\ MayBegin("try_take") /\ (Elsewhere => ~Tired)
     /\ \E p \in Priorities, skip \in Skips :
         LET m == NextMail(Fetched, p, skip, TRUE)
         IN  IF head.state = "CLOSED" THEN
                 Kept(lanes) /\ UNCHANGED head /\ Say("try_take", p, skip, "closed", <<>>)
+            ELSE IF SaysAgain("try_take") THEN
+                Kept(lanes) /\ UNCHANGED head /\ Say("try_take", p, skip, "none", <<>>)
             ELSE IF m # None THEN Fetch /\ Handed(Fetched, m) /\ Say("try_take", p, skip, "mail", <<m>>)
             ELSE Fetch /\ Kept(Fetched) /\ Say("try_take", p, skip, "none", <<>>)
     /\ Done /\ UNCHANGED link /\ Rest
@@ -353,7 +360,8 @@ TakeFromBatch ==
 HasMail ==
     /\ MayBegin("has_mail")
     /\ Kept(lanes) /\ UNCHANGED head
-    /\ Say("has_mail", -1, FALSE, IF InLanes(lanes) # {} \/ head.top # None THEN "yes" ELSE "no", <<>>)
+    /\ LET some == (InLanes(lanes) # {} \/ head.top # None) /\ ~SaysAgain("has_mail")
+       IN  Say("has_mail", -1, FALSE, IF some THEN "yes" ELSE "no", <<>>)
     /\ Done /\ UNCHANGED link /\ Rest
 
 Drain ==
@@ -491,6 +499,7 @@ StatesGoForward == M!StatesGoForward
 AcceptedOnlyWhileOpen == M!AcceptedOnlyWhileOpen
 TakenInOrder == M!TakenInOrder
 NoFalseEmpty == M!NoFalseEmpty
+NoFalseHasMail == M!NoFalseHasMail
 DrainTakesAll == M!DrainTakesAll
 CloseReturnsTheRest == M!CloseReturnsTheRest
 ArmedOnlyWhileIdle == M!ArmedOnlyWhileIdle

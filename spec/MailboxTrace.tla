@@ -1,10 +1,10 @@
 ---------------------------- MODULE MailboxTrace ----------------------------
 (* Was what real threads did and were told a behaviour of `Mailbox`?                                             *)
 (* `spec/trace.py` writes the module MailboxTraceData: what each thread did, in its order, and in which order     *)
-(* threads may have taken turns (`Turns`), as the search for a linearization has found it. TLC believes nothing of *)
-(* that: each step must be a step of Mailbox with the recorded answer, and must not come before something that    *)
-(* had ended when it began. Where `Turns` ends early, TLC looks for the rest itself. A trace is accepted if TLC    *)
-(* ends without a deadlock.                                                                                      *)
+(* threads may have taken turns (`Turns`), as the search for a linearization has found it. A trace is accepted if  *)
+(* TLC ends without a deadlock; for that TLC believes nothing of the search: each step must be a step of Mailbox  *)
+(* with the recorded answer, and must not come before something that had ended when it began. That there is no    *)
+(* other order is what the search says: TLC shows only that none goes on from where the search got stuck.        *)
 EXTENDS Mailbox, MailboxTraceData
 
 VARIABLES

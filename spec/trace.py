@@ -2,7 +2,8 @@
 
 A build with PILLARBOX_TRACE records what each thread asked and was told; `kernel/include/pillarbox_trace.h`
 says how a line looks. `pillarbox.testing` searches an order in which all that could have taken place, one by
-one. TLC then checks that order against `Mailbox.tla`; it has the last word, also about a run without one.
+one. TLC checks that order against `Mailbox.tla`, and so has the last word on a run that is accepted. That
+there is no order is what the search says; TLC then shows that none goes on from where the search got stuck.
 
     python -m spec.trace FILE [BURST]
 """
@@ -58,9 +59,11 @@ class Verdicts:
     outcome: tlc.Outcome
 
     @property
-    def accepted(self) -> bool:
-        """Whether the trace is a behaviour of the specification."""
-        return self.outcome.code == tlc.PASSED
+    def accepted(self) -> bool | None:
+        """Whether the trace is a behaviour of the specification; None if the search was given up."""
+        if self.outcome.code == tlc.PASSED:
+            return True
+        return None if self.search.linearizable is None else False
 
 
 def read(text: str) -> list[Event]:

@@ -15,7 +15,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "variants"
 
-# Without -g and with little optimisation: these builds are made often and run briefly.
 SWITCHES = {
     "checked": {"PILLARBOX_TRACE": "1", "PILLARBOX_DEFECTS": "1"},
     "address": {"PILLARBOX_SANITIZE": "address,undefined"},
@@ -56,7 +55,7 @@ def build(name: str, folder: Path) -> None:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | SWITCHES[name] | {"CFLAGS": "-O1 -g0"},
+        env=os.environ | SWITCHES[name] | {"CFLAGS": "-g0"},
         capture_output=True,
         text=True,
         check=False,

@@ -2,7 +2,8 @@
 //
 // A build with PILLARBOX_SCHED takes `Atomic`, and the locks and sleeps of pillarbox_monitor.h, from a
 // deterministic scheduler (`tests/native/pillarbox_sched.h`), which decides at each operation which thread
-// goes on. `Counter` is for statistics, on which no decision rests: schedules need not be tried around it.
+// goes on. `Counter` is for statistics, and for the length of a list, where an older one does no harm: schedules
+// are not tried around it.
 #pragma once
 
 #include <atomic>

@@ -27,6 +27,9 @@
     X(arm_without_look)         /* arms whatever has arrived by then */ \
     X(armed_stays)              /* a put calls the armed wake-up and leaves it armed */ \
     X(put_all_in_reverse)       /* several mails at once go in newest first */ \
+    X(armed_is_enough)          /* a put that finds the consumer parked and a wake-up armed only calls that */ \
+    X(arm_disowns)              /* arming says no although a put has taken the callback and will call it */ \
+    X(weak_close)               /* memory order: a close does not see what a push has published */ \
     X(weak_push)                /* memory order: a push does not publish the mail */ \
     X(weak_fetch)               /* memory order: a fetch does not see what a push has published */ \
     /* the inbox with a mutex */ \

@@ -203,7 +203,7 @@ public:
         lock_.lock();
         *armed = std::exchange(armed_consumer_, nullptr);
         const bool wake = consumers_.any();
-        woken_ = PILLARBOX_SEEDED(wake_up_forgotten, *armed == nullptr, *armed == nullptr && wake);
+        woken_ = PILLARBOX_SEEDED(wake_up_forgotten, *armed == nullptr || wake, *armed == nullptr && wake);
         lock_.unlock();
         if (wake) consumers_.wake();
     }

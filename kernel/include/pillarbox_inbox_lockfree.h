@@ -28,7 +28,7 @@ namespace pillarbox {
 class LockFreeInbox {
 public:
     // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
-    // decided. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
+    // decided; if it is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
     // spec: MailboxImpl!Load, MailboxImpl!Link, MailboxImpl!Push
     state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
         // Relaxed: the compare-and-swap decides, and a refusal needs nothing but the state.
@@ -69,7 +69,7 @@ public:
     // spec: MailboxImpl!Close, MailboxImpl!DropCallback
     void close(MailList& to, void** armed) noexcept {
         // Acquire: as in fetch. A push that has failed has published nothing, so nothing has to be released.
-        append(mail_of(head_.exchange(STATE_CLOSED, std::memory_order_acquire)), to);
+        append(mail_of(head_.exchange(STATE_CLOSED, PILLARBOX_ORDER(weak_close, acquire))), to);
         *armed = armed_.exchange(nullptr, std::memory_order_acquire);
     }
 
@@ -119,7 +119,8 @@ public:
             if (swing(seen, seen | ARMED)) return true;
         }
         // Null: a push that was charged with an earlier arming has taken this callback instead, and calls it.
-        return armed_.exchange(nullptr, std::memory_order_acq_rel) == nullptr;
+        const bool taken = armed_.exchange(nullptr, std::memory_order_acq_rel) == nullptr;
+        return taken && !PILLARBOX_PLANTED(arm_disowns);
     }
 
     // any.
@@ -146,6 +147,7 @@ private:
     static constexpr word_t ARMED = 8;   // the next push or quiesce calls what is in armed_; never beside a mail
     static constexpr word_t TAGS = STATE | PARKED | ARMED;
     static_assert(alignof(mail_t) > TAGS, "the tags need the low bits of a mail's address");
+    static_assert(sizeof(void*) >= 8, "allocators of 32-bit machines align to eight bytes only");
 
     static mail_t* mail_of(word_t word) noexcept { return reinterpret_cast<mail_t*>(word & ~TAGS); }
     static word_t word_of(mail_t* mail) noexcept { return reinterpret_cast<word_t>(mail); }
@@ -164,7 +166,8 @@ private:
     // Who has changed the word wakes whom it found waiting there.
     // spec: MailboxImpl!Signal, MailboxImpl!Wake, MailboxImpl!TakeCallback
     void notify(word_t found, void** armed) noexcept {
-        if (found & PARKED) signal_.wake();
+        const bool enough = PILLARBOX_PLANTED(armed_is_enough) && (found & ARMED);
+        if ((found & PARKED) && !enough) signal_.wake();
         if (!(found & ARMED)) return;
         *armed = PILLARBOX_PLANTED(armed_stays) ? armed_.load() : armed_.exchange(nullptr, std::memory_order_acq_rel);
     }

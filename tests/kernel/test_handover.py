@@ -424,3 +424,17 @@ def test_items_failures_and_wakeups_are_released() -> None:
         del tracked, handover
         gc.collect()
         assert gone() is None, way.__name__
+
+
+def test_a_failure_does_not_grow_with_every_take_that_raises_it() -> None:
+    handover = Handover(1)
+    try:
+        raise OSError("the input has failed")
+    except OSError as error:
+        handover.fail(error)
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(OSError, match="has failed") as raised:
+            handover.take()
+        lengths.add(len(raised.traceback))
+    assert len(lengths) == 1

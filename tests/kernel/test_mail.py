@@ -119,3 +119,17 @@ def test_a_mail_that_was_never_filled_in_does_no_harm() -> None:
     assert mailbox.try_take() is mail
     with pytest.raises(TypeError):
         mail.run()
+
+
+def test_a_mail_that_is_put_while_it_is_made_is_whole_or_refused() -> None:
+    mailbox = TaskMailbox()
+
+    class Puts:
+        def __bool__(self) -> bool:
+            mailbox.put(mail)
+            return True
+
+    mail = Mail(print, "first")
+    with pytest.raises(ValueError, match="waits in a mailbox"):
+        mail.__init__(print, "second", urgent=Puts())  # type: ignore[misc, arg-type]
+    assert (mail.args, mail.urgent, mailbox.try_take()) == (("first",), False, mail)

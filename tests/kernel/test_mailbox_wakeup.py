@@ -162,3 +162,21 @@ def test_no_wakeup_is_lost_between_producers_and_an_event_loop() -> None:
         assert asyncio.run(consume()) == producers * each
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_ctrl_c_inside_a_wakeup_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    mailbox = TaskMailbox()
+    assert mailbox.arm_wakeup(interrupted)
+
+    def put_and_wait() -> None:
+        mailbox.put(Mail(print))
+        # Signals are looked for between two lines, and by every wait.
+        mailbox.take(1, timeout=30)
+
+    with pytest.raises(KeyboardInterrupt):
+        put_and_wait()
+    assert len(mailbox) == 1

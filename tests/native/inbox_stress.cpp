@@ -1,7 +1,9 @@
-// Either inbox (`inbox_stress lock-free | mutex`) among real threads, with no interpreter lock to order them. Prints "ok", or what went wrong.
+// Either inbox (`inbox_stress lock-free | mutex`) among real threads, with no interpreter lock to order them.
+// Prints "ok", or what went wrong.
 //
 // Every round: producers push until they are refused, one thread quiesces in the middle, the consumer fetches
-// and parks, or arms a wake-up. What was accepted must be fetched, each once and in the order of its producer.
+// and parks, or arms a wake-up; in some rounds it closes. What was accepted must be fetched, each once and in the
+// order of its producer.
 // Then two threads put the same few mails again and again. Then two hand one mail to and fro: a wake-up that is
 // lost would leave one of them asleep.
 #include "pillarbox_inbox.h"
@@ -18,7 +20,7 @@ using namespace pillarbox;
 constexpr int PRODUCERS = 3;
 constexpr int EACH = 400;
 constexpr double FOREVER = 30.0;  // seconds of a park that nobody ends
-constexpr double TOO_LONG = 10.0;
+constexpr double TOO_LONG = 20.0;
 
 int fail(const char* what) {
     std::puts(what);
@@ -57,7 +59,8 @@ int accepted_is_fetched(int round) {
         });
     }
     threads.emplace_back([&] {
-        while (inbox.accepted() < static_cast<std::size_t>(round * 5)) std::this_thread::yield();
+        const auto enough = static_cast<std::size_t>(round * 5);
+        while (inbox.accepted() < enough && inbox.state() == OPEN) std::this_thread::yield();
         void* armed = nullptr;
         inbox.quiesce(&armed);
         if (armed != nullptr) ++calls;
@@ -67,7 +70,10 @@ int accepted_is_fetched(int round) {
     int taken = 0, armings = 0, last[PRODUCERS] = {-1, -1, -1};
     bool in_order = true;
     while (true) {
-        const state_t state = inbox.fetch(fetched);
+        const bool closes = round % 4 == 3 && taken > round;
+        void* dropped = nullptr;
+        if (closes) inbox.close(fetched, &dropped);
+        const state_t state = closes ? CLOSED : inbox.fetch(fetched);
         while (mail_t* mail = fetched.pop_first()) {
             const int position = static_cast<int>(mail - mails.get());
             in_order = in_order && last[position / EACH] < position;

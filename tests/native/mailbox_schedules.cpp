@@ -21,13 +21,30 @@ struct MailboxScenario : sched::Scenario {
     int out[MAILS] = {};           // how often each mail came out
     std::vector<int> order;        // of the mails that came out
     bool quiesce_returned = false;
-    int armings = 0, calls = 0;
-    int callback = 0;              // the callback is the address of this
+    // Each arming has a callback of its own: the address of one of these.
+    struct Arming {
+        int calls = 0;
+        bool refused = false, replaced = false;
+    };
+    static constexpr int ARMINGS = 32;
+    Arming armings[ARMINGS];
+    int armed_so_far = 0, calls = 0;
 
     void call(void* armed) {
         if (armed == nullptr) return;
-        expect(armed == &callback, "something was called that is not the callback");
+        ++static_cast<Arming*>(armed)->calls;
         ++calls;
+    }
+
+    // Whether the wake-up is armed now.
+    bool arm() {
+        expect(armed_so_far < ARMINGS, "the consumer arms again and again");
+        Arming& mine = armings[armed_so_far++];
+        void* spare = nullptr;
+        const bool yes = mailbox.arm(&mine, &spare);
+        mine.refused = !yes;
+        if (spare != nullptr) static_cast<Arming*>(spare)->replaced = true;
+        return yes;
     }
 
     state_t put(int first, int last) {
@@ -88,7 +105,11 @@ struct MailboxScenario : sched::Scenario {
             if (accepted[number] && out[number] == 0) return "an accepted mail was lost";
             if (!accepted[number] && out[number] != 0) return "a refused mail came out";
         }
-        if (calls > armings) return "one arming gave several calls";
+        for (const Arming& arming : armings) {
+            if (arming.calls > 1) return "one arming gave several calls";
+            if (arming.calls != 0 && arming.refused) return "a callback was called whose arming was refused";
+            if (arming.calls != 0 && arming.replaced) return "a callback was called that had been replaced";
+        }
         return "";
     }
 
@@ -166,17 +187,26 @@ struct Armed : MailboxScenario<Inbox> {
                         state_t seen = OPEN;
                         while (mail_t* mail = this->mailbox.take(MIN_PRIORITY, 0, &seen)) this->came_out(mail);
                         if (seen != OPEN) return;
-                        void* spare = nullptr;
                         const int before = this->calls;
-                        ++this->armings;
-                        if (!this->mailbox.arm(&this->callback, &spare)) {
-                            --this->armings;
-                            continue;
-                        }
+                        if (!this->arm()) continue;
                         // A take that finds nothing leaves the wake-up armed.
                         if (mail_t* mail = this->mailbox.take(MIN_PRIORITY, 0, &seen)) this->came_out(mail);
                         sched::block([this, before] { return this->calls != before; });
                     }
+                }};
+    }
+};
+
+// A wake-up is armed, and the consumer sleeps here all the same.
+template <class Inbox>
+struct ArmedAndParked : MailboxScenario<Inbox> {
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { this->put(0, 0); }, [this] { this->put(1, 1); },
+                [this] {
+                    this->arm();
+                    this->take(1);
+                    this->arm();
+                    this->take(2);
                 }};
     }
 };
@@ -238,6 +268,7 @@ void add(std::map<std::string, sched::Make>& scenarios, const std::string& kind)
     scenarios[kind + "/closed-in-the-middle"] = [] { return std::make_unique<ClosedInTheMiddle<Inbox>>(); };
     scenarios[kind + "/together"] = [] { return std::make_unique<Together<Inbox>>(); };
     scenarios[kind + "/armed"] = [] { return std::make_unique<Armed<Inbox>>(); };
+    scenarios[kind + "/armed-and-parked"] = [] { return std::make_unique<ArmedAndParked<Inbox>>(); };
     scenarios[kind + "/stalled-producer"] = [] { return std::make_unique<Stalled<Inbox>>(); };
     scenarios[kind + "/put-again"] = [] { return std::make_unique<PutAgain<Inbox>>(); };
 }

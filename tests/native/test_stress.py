@@ -11,7 +11,7 @@ PROGRAMS = [
     ("queue_stress", ""),
     ("handover_stress", ""),
 ]
-WEAKENED = ["weak_push", "weak_fetch", "weak_claim", "weak_release"]
+WEAKENED = ["weak_push", "weak_fetch", "weak_close", "weak_claim", "weak_release"]
 
 
 def needs(sanitizer: str) -> None:
@@ -20,7 +20,7 @@ def needs(sanitizer: str) -> None:
 
 
 @pytest.mark.parametrize(("program", "kind"), PROGRAMS)
-@pytest.mark.parametrize("sanitizer", ["-O2", TSAN])
+@pytest.mark.parametrize("sanitizer", ["-O2", "-DPILLARBOX_NO_FUTEX", TSAN, "-fsanitize=address,undefined"])
 def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitizer: str) -> None:
     needs(sanitizer)
     done = run(compiled(program, sanitizer), *kind.split())

@@ -29,6 +29,14 @@ def test_every_target_is_there() -> None:
     assert set(targets.TARGETS) >= expected | {"queue-ordered", "queue-unordered", "handover", "contracts"}
 
 
+def test_a_round_of_schedules_finds_a_planted_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets.run_schedules("queue_schedules", tmp_path, count=200)
+    program = targets.compiled("queue_schedules", "-DPILLARBOX_SCHED", "-DPILLARBOX_DEFECT=passes_watermark")
+    monkeypatch.setattr(targets, "compiled", lambda *_: program)
+    with pytest.raises(targets.ScheduleError, match="replay around-a-watermark"):
+        targets.run_schedules("queue_schedules", tmp_path, count=200)
+
+
 def test_a_round_that_finds_nothing_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = partial(targets.check_history, BACKENDS[0], 7, 100, tmp_path)
     assert fuzz({"quick": lambda out: quick()}, 0.0, tmp_path) is None
