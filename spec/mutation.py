@@ -3,8 +3,8 @@
     python -m spec.mutation [--jobs N] [--layers NAME,...] [DEFECT...]
 
 Called by `make mutation`, which takes about three quarters of an hour on two cores. What it finds is added
-to `out/mutation.json`, and the table in `spec/README.md` is written from that. Exits with 1 if a defect survives
-all layers, or if a layer fails with none planted. The defects are those of
+to `out/mutation.json`, and the table in `spec/README.md` is written from that. Exits with 1 if a defect
+survives all layers, or if a layer fails with none planted. The defects are those of
 `kernel/include/pillarbox_defects.h`.
 """
 
