@@ -137,7 +137,8 @@ def test_only_one_thread_may_take() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_real_threads_did_keeps_every_axiom(record: Record, backend: str) -> None:
     events = record(backend, operations=3000)
-    assert len(events) > 10_000
+    # Three producers with 3,000 operations each.
+    assert len(events) > 9_000
     assert mailbox_violations(events) == []
     without = [event for event in events if event.operation != "take"]
     assert {"close returns the rest"} <= axioms(without)
