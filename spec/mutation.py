@@ -191,11 +191,13 @@ def remember(defect: Seeded, result: dict[str, bool]) -> None:
 
 
 def table(results: dict[str, dict[str, bool]]) -> str:
-    """The table of the README: a row for each defect."""
+    """The table of the README: a row for each defect that was tried."""
     names = [layer.name for layer in LAYERS]
     lines = [f"| defect | what it does | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for defect in seeded():
-        result = results.get(defect.name, {})
+        if defect.name not in results:
+            continue
+        result = results[defect.name]
         cells = ["caught" if result.get(name) else "" if name in result else "-" for name in names]
         lines.append(f"| `{defect.name}` | {defect.about} | {' | '.join(cells)} |")
     counts = [
@@ -203,7 +205,9 @@ def table(results: dict[str, dict[str, bool]]) -> str:
         f"{sum(name in result for result in results.values())}"
         for name in names
     ]
-    lines.append(f"| **{len(seeded())} defects** | caught, of those tried | {' | '.join(counts)} |")
+    lines.append(
+        f"| **{len(results)} of {len(seeded())} defects** | caught, of those tried | {' | '.join(counts)} |"
+    )
     return "\n".join(lines)
 
 
