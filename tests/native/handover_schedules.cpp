@@ -244,20 +244,15 @@ struct Armed : HandoverScenario {
     }
 };
 
-template <class S>
-std::unique_ptr<sched::Scenario> make() {
-    return std::make_unique<S>();
-}
-
 }  // namespace
 
 int main(int count, char** words) {
     return sched::schedules_main(count, words,
-                                 {{"two-producers", make<TwoProducers>},
-                                  {"by-bytes", make<ByBytes>},
-                                  {"never-too-many", make<NeverTooMany>},
-                                  {"failed", make<Failed>},
-                                  {"closed-meanwhile", make<ClosedMeanwhile>},
-                                  {"woken-up", make<WokenUp>},
-                                  {"armed", make<Armed>}});
+                                 {{"two-producers", sched::make<TwoProducers>},
+                                  {"by-bytes", sched::make<ByBytes>},
+                                  {"never-too-many", sched::make<NeverTooMany>},
+                                  {"failed", sched::make<Failed>},
+                                  {"closed-meanwhile", sched::make<ClosedMeanwhile>},
+                                  {"woken-up", sched::make<WokenUp>},
+                                  {"armed", sched::make<Armed>}});
 }

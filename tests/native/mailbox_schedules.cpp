@@ -263,14 +263,14 @@ struct PutAgain : MailboxScenario<Inbox> {
 
 template <class Inbox>
 void add(std::map<std::string, sched::Make>& scenarios, const std::string& kind) {
-    scenarios[kind + "/two-producers"] = [] { return std::make_unique<TwoProducers<Inbox>>(); };
-    scenarios[kind + "/quiesced-by-another"] = [] { return std::make_unique<QuiescedByAnother<Inbox>>(); };
-    scenarios[kind + "/closed-in-the-middle"] = [] { return std::make_unique<ClosedInTheMiddle<Inbox>>(); };
-    scenarios[kind + "/together"] = [] { return std::make_unique<Together<Inbox>>(); };
-    scenarios[kind + "/armed"] = [] { return std::make_unique<Armed<Inbox>>(); };
-    scenarios[kind + "/armed-and-parked"] = [] { return std::make_unique<ArmedAndParked<Inbox>>(); };
-    scenarios[kind + "/stalled-producer"] = [] { return std::make_unique<Stalled<Inbox>>(); };
-    scenarios[kind + "/put-again"] = [] { return std::make_unique<PutAgain<Inbox>>(); };
+    scenarios[kind + "/two-producers"] = sched::make<TwoProducers<Inbox>>;
+    scenarios[kind + "/quiesced-by-another"] = sched::make<QuiescedByAnother<Inbox>>;
+    scenarios[kind + "/closed-in-the-middle"] = sched::make<ClosedInTheMiddle<Inbox>>;
+    scenarios[kind + "/together"] = sched::make<Together<Inbox>>;
+    scenarios[kind + "/armed"] = sched::make<Armed<Inbox>>;
+    scenarios[kind + "/armed-and-parked"] = sched::make<ArmedAndParked<Inbox>>;
+    scenarios[kind + "/stalled-producer"] = sched::make<Stalled<Inbox>>;
+    scenarios[kind + "/put-again"] = sched::make<PutAgain<Inbox>>;
 }
 
 }  // namespace

@@ -148,18 +148,13 @@ struct ClosedMeanwhile : QueueScenario {
     }
 };
 
-template <class S>
-std::unique_ptr<sched::Scenario> make() {
-    return std::make_unique<S>();
-}
-
 }  // namespace
 
 int main(int count, char** words) {
     return sched::schedules_main(count, words,
-                                 {{"first-completion-wins", make<FirstCompletionWins>},
-                                  {"in-order", make<InOrder>},
-                                  {"around-a-watermark", make<AroundAWatermark>},
-                                  {"renewed-meanwhile", make<RenewedMeanwhile>},
-                                  {"closed-meanwhile", make<ClosedMeanwhile>}});
+                                 {{"first-completion-wins", sched::make<FirstCompletionWins>},
+                                  {"in-order", sched::make<InOrder>},
+                                  {"around-a-watermark", sched::make<AroundAWatermark>},
+                                  {"renewed-meanwhile", sched::make<RenewedMeanwhile>},
+                                  {"closed-meanwhile", sched::make<ClosedMeanwhile>}});
 }

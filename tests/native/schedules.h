@@ -23,6 +23,11 @@ struct Scenario {
 
 using Make = std::function<std::unique_ptr<Scenario>()>;
 
+template <class S>
+std::unique_ptr<Scenario> make() {
+    return std::make_unique<S>();
+}
+
 inline void expect(bool right, const char* what) {
     if (!right) Scheduler::the().fail(what);
 }

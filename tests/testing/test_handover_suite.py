@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
 
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.testing import Disagreement, handover_suite
+from tests.testing.unshrunk import UNSHRUNK
 
 BOUNDS = (3, 10)
 
@@ -103,15 +103,7 @@ WRONG: dict[type[Handover], set[str]] = {
 
 
 def run(make: Callable[[], Any], **options: Any) -> None:
-    how = settings(
-        derandomize=True,
-        deadline=None,
-        max_examples=3000,
-        stateful_step_count=30,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-    )
-    handover_suite(make, max_items=BOUNDS[0], max_bytes=BOUNDS[1], settings=how, **options)().runTest()
+    handover_suite(make, max_items=BOUNDS[0], max_bytes=BOUNDS[1], settings=UNSHRUNK, **options)().runTest()
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 
 from pillarbox.testing import Disagreement, MailboxModel, mailbox_suite
+from tests.testing.unshrunk import UNSHRUNK
 
 BURST = 2
 
@@ -264,14 +265,6 @@ WRONG: dict[type[TheirMailbox], set[str]] = {
 
 def run(make: Callable[[], Any], **options: Any) -> None:
     """Runs the suite without shrinking: the first steps that show a mistake are enough here."""
-    how = settings(
-        derandomize=True,
-        deadline=None,
-        max_examples=3000,
-        stateful_step_count=30,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-    )
     errors = {"MailboxClosedError": Full, "WrongThreadError": Foreign}
     mailbox_suite(
         make,
@@ -279,7 +272,7 @@ def run(make: Callable[[], Any], **options: Any) -> None:
         mail=Letter,
         without={"adopt", "statistics"} | options.pop("without", set()),
         errors=errors,
-        settings=settings(how, **options),
+        settings=settings(UNSHRUNK, **options),
     )().runTest()
 
 

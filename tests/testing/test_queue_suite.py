@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
 
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
 from pillarbox.testing import Disagreement, queue_suite
 from pillarbox.testing.suites.accounts import Accounts, AccountsError
+from tests.testing.unshrunk import UNSHRUNK
 
 CAPACITY = 3
 Queue = OrderedQueue | UnorderedQueue
@@ -79,15 +79,7 @@ class WatermarkIsDropped(UnorderedQueue):
 
 
 def run(make: Callable[[int], Any], ordered: bool) -> None:
-    how = settings(
-        derandomize=True,
-        deadline=None,
-        max_examples=3000,
-        stateful_step_count=30,
-        phases=[Phase.generate],
-        report_multiple_bugs=False,
-    )
-    queue_suite(lambda: make(CAPACITY), capacity=CAPACITY, ordered=ordered, settings=how)().runTest()
+    queue_suite(lambda: make(CAPACITY), capacity=CAPACITY, ordered=ordered, settings=UNSHRUNK)().runTest()
 
 
 OUT = {"emit", "emit_many", "has_completed"}

@@ -51,27 +51,6 @@ class QueueModel(Model):
     """What is still to be restored."""
     attempts: int = 0
 
-    operations: ClassVar[frozenset[str]] = frozenset(
-        [
-            "put",
-            "put_watermark",
-            "renew",
-            "complete",
-            "has_completed",
-            "emit",
-            "emit_many",
-            "clear",
-            "close",
-            "snapshot",
-            "restore",
-            "admit_restored",
-            "len",
-            "is_full",
-            "is_empty",
-            "in_flight",
-            "restoring",
-        ]
-    )
     confined: ClassVar[frozenset[str]] = frozenset(
         [
             "put",
@@ -87,6 +66,14 @@ class QueueModel(Model):
             "admit_restored",
         ]
     )
+    operations: ClassVar[frozenset[str]] = confined | {
+        "complete",
+        "len",
+        "is_full",
+        "is_empty",
+        "in_flight",
+        "restoring",
+    }
 
     def key(self) -> Hashable:
         """Results and elements are told apart as objects: they need not be hashable."""
