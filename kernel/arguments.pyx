@@ -2,6 +2,8 @@
 value and what is allowed. Any thread.
 """
 
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+
 
 cdef size_t as_bound(str name, object bound, size_t most) except 0:
     """A number of something, 1 to `most`."""
@@ -19,6 +21,13 @@ cdef size_t as_bytes(object nbytes) except? 0:
     if not 0 <= nbytes <= NO_BOUND:
         raise ValueError(f"nbytes must be at least 0, not {nbytes}")
     return nbytes
+
+
+cdef long long as_handle(object handle) except? -2:
+    """A handle of a queue; -1, which names no entry, for an int that is too large to be one."""
+    cdef int overflows = 0
+    cdef long long number = PyLong_AsLongLongAndOverflow(handle, &overflows)
+    return -1 if overflows else number
 
 
 cdef int check_callback(object callback) except -1:

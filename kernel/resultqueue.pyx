@@ -8,7 +8,7 @@ which are made and released outside of the queue's lock.
 from cpython.ref cimport PyObject
 from libcpp.vector cimport vector
 
-from pillarbox.kernel.arguments cimport as_bound
+from pillarbox.kernel.arguments cimport as_bound, as_handle
 from pillarbox.kernel.confined cimport check_owner
 from pillarbox.kernel.pairs cimport pair_t, paired
 from pillarbox.kernel.waiting cimport drop, keep
@@ -90,27 +90,29 @@ cdef class ResultQueue(Confined):
             drop(owned)
             self.refuse(answer)
 
-    def renew(self, long long handle):
+    def renew(self, handle):
         """Begins a new attempt of an unfinished entry; returns its handle. The old one has no effect from
         then on.
 
         Confined. Raises ValueError if the handle is not that of the present attempt of an unfinished entry.
         """
-        cdef long long renewed = handle
+        cdef long long renewed
         check_owner(self)
+        renewed = as_handle(handle)
         if not self.core.renew(&renewed):
             raise ValueError(f"handle {handle} is not that of the present attempt of an unfinished entry")
         return renewed
 
     # ---- any thread: completion
 
-    def complete(self, long long handle, result):
+    def complete(self, handle, result):
         """Gives an entry its result; returns whether this was the first completion of its present attempt.
 
         Thread-safe, also while the owner puts or emits.
         """
+        cdef long long number = as_handle(handle)
         cdef void* owned = keep(result)
-        if self.core.complete(handle, owned):
+        if self.core.complete(number, owned):
             return True
         drop(owned)
         return False

@@ -68,7 +68,7 @@ def seeded() -> list[Seeded]:
 
 
 def ends_well(command: Sequence[str], environment: dict[str, str]) -> bool:
-    """Whether a command exits with 0 in time."""
+    """Whether a command exits with 0 in time. RuntimeError if how it ends says nothing of the kernel."""
     try:
         done = subprocess.run(
             command,
@@ -84,6 +84,9 @@ def ends_well(command: Sequence[str], environment: dict[str, str]) -> bool:
         return False
     if done.returncode != 0 and environment.get("PILLARBOX_DEFECT") == "":
         print(done.stdout[-3000:], file=sys.stderr)
+    # Killed by a signal, a failed test or check, or a sanitizer's report; anything else is an accident.
+    if done.returncode > 0 and done.returncode not in (1, native.REPORTED):
+        raise RuntimeError(f"{' '.join(command)} exits with {done.returncode}:\n{done.stdout[-3000:]}")
     return done.returncode == 0
 
 
@@ -101,6 +104,7 @@ def programs(kind: str) -> list[tuple[str, str]]:
             ("queue_stress", ""),
             ("handover_stress", ""),
         ],
+        "orders": [("inbox_orders", edge) for edge in ("push-fetch", "push-close", "release-claim")],
         "schedules": [("mailbox_schedules", ""), ("queue_schedules", ""), ("handover_schedules", "")],
     }[kind]
 
@@ -139,7 +143,10 @@ def races(defect: Seeded | None) -> bool:
     """The same under ThreadSanitizer. A memory order has to be weakened when it is compiled."""
     weakens = defect is not None and defect.name.startswith("weak_")
     flag = f"-DPILLARBOX_DEFECT={defect.name}" if defect and weakens else "-DPILLARBOX_DEFECTS"
-    return run_all("stress", defect, ["-fsanitize=thread", flag], native.SANITIZED | planted(defect))
+    environment = native.SANITIZED | planted(defect)
+    return all(
+        run_all(kind, defect, ["-fsanitize=thread", flag], environment) for kind in ("orders", "stress")
+    )
 
 
 def tests(*words: str) -> Callable[[Seeded | None], bool]:

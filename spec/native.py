@@ -17,8 +17,9 @@ INCLUDE = ROOT / "kernel" / "include"
 PROGRAMS = ROOT / "build" / "native"
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
-# What ThreadSanitizer does with the first race that it sees.
-SANITIZED = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=66"}
+# What ThreadSanitizer does with the first race that it sees, and the exit code that says so.
+REPORTED = 66
+SANITIZED = {"TSAN_OPTIONS": f"halt_on_error=1:exitcode={REPORTED}"}
 SECONDS = 150.0
 
 

@@ -12,16 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .native import REPORTED
 from .variants import ROOT, built
 
 # What runs without Spark: a Java that inherits the library of a sanitizer does not start.
 TESTS = ["tests/kernel", "tests/mailbox", "tests/aio", "tests/testing", "tests/spec/test_conformance.py"]
 LIBRARIES = {"thread": ["libtsan.so"], "address": ["libasan.so", "libubsan.so"]}
 OPTIONS = {
-    "thread": {"TSAN_OPTIONS": "halt_on_error=1:exitcode=66"},
+    "thread": {"TSAN_OPTIONS": f"halt_on_error=1:exitcode={REPORTED}"},
     "address": {
         # Python keeps what it needs to the end. Its own allocator would hide what is used after it was freed.
-        "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:exitcode=66",
+        "ASAN_OPTIONS": f"detect_leaks=0:halt_on_error=1:exitcode={REPORTED}",
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
     },

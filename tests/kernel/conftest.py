@@ -1,10 +1,19 @@
-"""What the kernel's tests share: a call made by another thread."""
+"""What the kernel's tests share: a call made by another thread, and each backend of the mailbox."""
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+
+from pillarbox.kernel import BACKENDS, TaskMailbox
+
+
+@pytest.fixture(params=BACKENDS)
+def each_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `pytestmark`: what the tests of a module call TaskMailbox has one backend after the other."""
+    monkeypatch.setattr(request.module, "TaskMailbox", partial(TaskMailbox, backend=request.param))
 
 
 @pytest.fixture

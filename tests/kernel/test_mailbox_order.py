@@ -4,6 +4,8 @@ import pytest
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, TaskMailbox
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 
 def nothing() -> None:
     pass

@@ -10,6 +10,8 @@ from pillarbox.kernel import Mail, MailboxClosedError, MailboxState, TaskMailbox
 
 OPEN, QUIESCED, CLOSED = MailboxState
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 
 def nothing() -> None:
     pass

@@ -13,6 +13,8 @@ import pytest
 
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 
 def nothing() -> None:
     pass

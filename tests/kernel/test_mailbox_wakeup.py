@@ -12,6 +12,8 @@ import pytest
 
 from pillarbox.kernel import Mail, TaskMailbox
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 
 def nothing() -> None:
     pass

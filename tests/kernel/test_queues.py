@@ -226,7 +226,7 @@ def test_only_the_present_attempt_of_an_unfinished_entry_can_be_renewed(queue_ty
     with pytest.raises(ValueError, match=str(first)):
         queue.renew(first)
     queue.complete(second, "A")
-    for handle in (first, second, -1, 0, 10**15):
+    for handle in (first, second, -1, 0, 10**15, 10**30):
         with pytest.raises(ValueError, match=str(handle)):
             queue.renew(handle)
 
@@ -248,9 +248,21 @@ def test_numbers_that_are_no_handles_are_counted_and_nothing_else(queue_type: Qu
     queue = queue_type(3)
     queue.put_watermark("mark")
     handle = queue.put("a")
-    for number in (0, -1, 1, 2, handle + 1, handle - 1, handle + (1 << 24), 2**63 - 1, -(2**63)):
+    for number in (
+        0,
+        -1,
+        1,
+        2,
+        handle + 1,
+        handle - 1,
+        handle + (1 << 24),
+        2**63 - 1,
+        -(2**63),
+        10**30,
+        -(10**30),
+    ):
         assert queue.complete(number, "X") is False
-    assert queue.statistics().late == 9
+    assert queue.statistics().late == 11
     assert queue.complete(handle, "A") is True
 
 

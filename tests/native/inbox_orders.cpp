@@ -1,0 +1,63 @@
+// The memory orders of the lock-free inbox, one edge a run: `inbox_orders push-fetch | push-close | release-claim`.
+//
+// One thread writes a mail and passes it on, the other waits, without another edge between the two, until it gets
+// the mail, and touches what the first has written. So ThreadSanitizer sees a race in every run in which the
+// order that should make the edge is too weak, and none otherwise: nothing here is left to chance.
+#include "pillarbox_inbox.h"
+
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+using namespace pillarbox;
+
+template <class Give, class Get>
+int pass(Give give, Get get) {
+    std::thread giver(give), getter(get);
+    giver.join();
+    getter.join();
+    std::puts("ok");
+    return 0;
+}
+
+int main(int count, char** words) {
+    const std::string_view edge = count == 2 ? words[1] : "";
+    LockFreeInbox inbox;
+    mail_t mail;
+    mail.claim();
+    void* none = nullptr;
+    const auto push = [&] {
+        mail.arg = &mail;
+        inbox.push(&mail, &mail, 1, &none);
+    };
+    const auto read = [](MailList& fetched) { fetched.pop_first()->arg = nullptr; };
+    if (edge == "push-fetch") {
+        return pass(push, [&] {
+            MailList fetched;
+            while (fetched.count() == 0) inbox.fetch(fetched);
+            read(fetched);
+        });
+    }
+    if (edge == "push-close") {
+        return pass(push, [&] {
+            while (!inbox.any_arrived()) std::this_thread::yield();
+            MailList fetched;
+            void* armed = nullptr;
+            inbox.close(fetched, &armed);
+            read(fetched);
+        });
+    }
+    if (edge == "release-claim") {
+        return pass(
+            [&] {
+                mail.next = &mail;
+                mail.release();
+            },
+            [&] {
+                while (!mail.claim()) std::this_thread::yield();
+                mail.next = nullptr;
+            });
+    }
+    std::puts("inbox_orders push-fetch | push-close | release-claim");
+    return 2;
+}
