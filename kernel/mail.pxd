@@ -1,5 +1,6 @@
 # Layout of a mail: the node that mailboxes link, and the Python object that embeds one.
 
+from cpython.ref cimport Py_DECREF
 from libcpp cimport bool as cbool
 
 
@@ -8,21 +9,22 @@ cdef extern from "pillarbox_mail.h" namespace "pillarbox" nogil:
     const int GREATEST_PRIORITY "pillarbox::MAX_PRIORITY"
     const unsigned char URGENT "pillarbox::URGENT"
     const unsigned char DEFERRABLE "pillarbox::DEFERRABLE"
+    const unsigned char PYTHON "pillarbox::PYTHON"
 
     cdef cppclass mail_t:
         mail_t* next
-        void (*fn)(void* arg) noexcept
-        void* arg
+        void (*fn)(mail_t* mail, cbool run) noexcept
+        void* object
         int priority
         unsigned char flags
         cbool claim() noexcept
+        cbool claim_locked() noexcept
         void release() noexcept
 
     cdef cppclass MailList:
         size_t count() noexcept
         void append(mail_t* mail) noexcept
         void append_all(MailList& other) noexcept
-        mail_t* pop(int priority, unsigned char skip) noexcept
         mail_t* pop_first() noexcept
 
 
@@ -33,4 +35,38 @@ cdef class Mail:
     cdef object _description
 
 
+cdef class NativeCall:
+    cdef mail_t* node
+
+
+cdef extern from *:
+    """
+    // Python code claims a mail with the GIL held, where there is one; native code never claims a Python mail.
+    static inline bool pillarbox_claim(pillarbox::mail_t& mail) noexcept {
+    #ifdef Py_GIL_DISABLED
+        return mail.claim();
+    #else
+        return mail.claim_locked();
+    #endif
+    }
+    """
+    cbool claim_by_python "pillarbox_claim"(mail_t& mail) noexcept
+
+
+cdef Mail handed_out_native(mail_t* node)
+cdef void let_go(mail_t* node) noexcept
 cdef int as_priority(object priority) except? -2
+
+cdef inline Mail handed_out(mail_t* node):
+    """The Mail of an unlinked node, whose claim ends; its reference becomes the caller's."""
+    if not node.flags & PYTHON:
+        return handed_out_native(node)
+    mail = <Mail>node.object
+    node.release()
+    Py_DECREF(mail)
+    return mail
+
+
+cdef inline int accepted_priority(object priority) except? -2:
+    # The usual one, by identity: small integers are made once.
+    return LEAST_PRIORITY if priority is -1 else as_priority(priority)

@@ -5,6 +5,8 @@ Any thread may make a mail and put it; what a mail says does not change afterwar
 
 from cpython.long cimport PyLong_AsLongAndOverflow
 
+from pillarbox.kernel.waiting cimport drop
+
 MIN_PRIORITY = LEAST_PRIORITY
 MAX_PRIORITY = GREATEST_PRIORITY
 
@@ -24,7 +26,8 @@ cdef class Mail:
     """
 
     def __cinit__(self):
-        self.node.arg = <void*>self
+        self.node.object = <void*>self
+        self.node.flags = PYTHON
 
     def __init__(self, fn, *args, priority=0, urgent=False, deferrable=False, description=None):
         if not callable(fn):
@@ -35,11 +38,11 @@ cdef class Mail:
         cdef int least = as_priority(priority)
         cdef unsigned char flags = (URGENT if urgent else 0) | (DEFERRABLE if deferrable else 0)
         # A second __init__ of a mail that waits would change what the mailbox has sorted already.
-        if not self.node.claim():
+        if not claim_by_python(self.node):
             raise ValueError(f"{self!r} waits in a mailbox and cannot be changed")
         replaced = (self.fn, self.args, self._description)
         self.node.priority = least
-        self.node.flags = flags
+        self.node.flags = PYTHON | flags
         self.fn = fn
         self.args = args
         self._description = description
@@ -82,6 +85,52 @@ cdef class Mail:
         extra += ", urgent" if self.urgent else ""
         extra += ", deferrable" if self.deferrable else ""
         return f"<Mail {what}{extra}>"
+
+
+cdef class NativeCall:
+    """The function of a mail that a native thread has put, as Python gets it: called without arguments, once.
+
+    Made by the mailbox only. One that is dropped without a call tells the native side, which lets go of what
+    it holds.
+    """
+
+    def __init__(self):
+        raise TypeError("a NativeCall is made by a mailbox out of what a native thread has put")
+
+    def __dealloc__(self):
+        if self.node != NULL:
+            self.node.fn(self.node, False)
+
+    def __call__(self):
+        cdef mail_t* node = self.node
+        if node == NULL:
+            raise RuntimeError("this native mail has run already")
+        self.node = NULL
+        node.fn(node, True)
+
+    def __repr__(self):
+        return "<NativeCall, has run>" if self.node == NULL else f"<NativeCall {<size_t>self.node.fn:#x}>"
+
+
+cdef Mail handed_out_native(mail_t* node):
+    """A Mail that calls what a native thread has put, and owns it."""
+    cdef NativeCall call = NativeCall.__new__(NativeCall)
+    cdef Mail mail
+    node.release()
+    call.node = node
+    mail = Mail(call)
+    mail.node.priority = node.priority
+    mail.node.flags = PYTHON | node.flags
+    return mail
+
+
+cdef void let_go(mail_t* node) noexcept:
+    """Drops an unlinked mail that nobody will run."""
+    node.release()
+    if node.flags & PYTHON:
+        drop(node.object)
+    else:
+        node.fn(node, False)
 
 
 cdef int as_priority(object priority) except? -2:

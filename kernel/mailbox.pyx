@@ -5,17 +5,22 @@ Here are the checks, the references, the errors, and the sleeping in slices.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, check_callback
 from pillarbox.kernel.confined cimport check_owner, is_owner
-from pillarbox.kernel.mail cimport DEFERRABLE, LEAST_PRIORITY, as_priority
+from pillarbox.kernel.mail cimport DEFERRABLE, PYTHON, Mail, accepted_priority, claim_by_python, handed_out, let_go
 from pillarbox.kernel.mailbox_core cimport CLOSED, OPEN
 from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice
 
 from .counters import MailboxStatistics
 from .errors import MailboxClosedError
 from .states import MailboxState
+
+
+cdef extern from "Python.h":
+    object PyObject_Call(object function, object arguments, PyObject* keywords)
+
 
 BACKENDS = ("lock-free", "mutex")
 
@@ -59,8 +64,7 @@ cdef class TaskMailbox(Confined):
             node = left.pop_first()
             if node == NULL:
                 break
-            node.release()
-            drop(node.arg)
+            let_go(node)
 
     # ---- any thread: putting
 
@@ -68,12 +72,12 @@ cdef class TaskMailbox(Confined):
         """Puts a mail. Thread-safe. Raises MailboxClosedError, which holds the mail, unless the state is
         OPEN; ValueError if the mail waits in a mailbox already.
         """
-        if not self.offer(mail):
+        if not offered(self, mail):
             raise MailboxClosedError(self.state, mail)
 
     def try_put(self, Mail mail not None):
         """Puts a mail if the state is OPEN; returns whether. Thread-safe. ValueError as `put`."""
-        return self.offer(mail)
+        return offered(self, mail)
 
     def put_all(self, mails):
         """Puts all of these mails or none: adjacent and in order. Thread-safe.
@@ -92,7 +96,7 @@ cdef class TaskMailbox(Confined):
                 raise TypeError(f"mails must be Mail objects, not {item!r}")
         for item in whole:
             mail = <Mail>item
-            if not mail.node.claim():
+            if not claim_by_python(mail.node):
                 unclaim(whole, claimed)
                 raise ValueError(f"{mail!r} waits in a mailbox already or is named twice")
             claimed += 1
@@ -169,16 +173,16 @@ cdef class TaskMailbox(Confined):
 
     # ---- confined: taking
 
-    def try_take(self, p=LEAST_PRIORITY, *, skip_deferrable=False):
+    def try_take(self, p=-1, *, skip_deferrable=False):
         """The first mail of priority `p` or higher, or None. Confined; does not block.
 
         With `skip_deferrable` deferrable mails stay where they are. Raises MailboxClosedError when CLOSED.
         """
         check_owner(self)
         self.check_not_closed()
-        return self.take_one(as_priority(p), DEFERRABLE if skip_deferrable else 0)
+        return taken(self, accepted_priority(p), DEFERRABLE if skip_deferrable else 0)
 
-    def take(self, p=LEAST_PRIORITY, timeout=None, *, skip_deferrable=False):
+    def take(self, p=-1, timeout=None, *, skip_deferrable=False):
         """The first mail of priority `p` or higher; waits for it. Confined; blocks with the GIL released.
 
         Returns None when `timeout` seconds have passed (None: no limit). In QUIESCED raises
@@ -187,7 +191,7 @@ cdef class TaskMailbox(Confined):
         lost by it.
         """
         check_owner(self)
-        cdef int priority = as_priority(p)
+        cdef int priority = accepted_priority(p)
         cdef unsigned char skip = DEFERRABLE if skip_deferrable else 0
         cdef double deadline = deadline_after(timeout)
         cdef double seconds
@@ -205,6 +209,7 @@ cdef class TaskMailbox(Confined):
                 return None
             with nogil:
                 self.core.park(seconds)
+            self.core.fetch()
             # A handler may close the mailbox.
             PyErr_CheckSignals()
             self.check_not_closed()
@@ -228,6 +233,30 @@ cdef class TaskMailbox(Confined):
         self.check_not_closed()
         cdef mail_t* node = self.core.take_from_batch()
         return None if node == NULL else handed_out(node)
+
+    def run_batch(self):
+        """Makes a batch as `create_batch` does, takes each of its mails and runs it. Confined.
+
+        Returns how many have run. What a mail raises is raised: that mail is gone, those behind it are
+        still of the batch. A mail may put, take, and close. Raises MailboxClosedError when CLOSED.
+        """
+        cdef Py_ssize_t ran = 0
+        cdef mail_t* node
+        cdef Mail mail
+        check_owner(self)
+        self.check_not_closed()
+        self.core.create_batch()
+        while True:
+            node = self.core.take_from_batch()
+            if node == NULL:
+                return ran
+            ran += 1
+            if node.flags & PYTHON:
+                mail = handed_out(node)
+                PyObject_Call(mail.fn, mail.args, NULL)
+            else:
+                node.release()
+                node.fn(node, True)
 
     def has_mail(self):
         """Whether any mail waits, in the batch or outside. Confined. False when CLOSED."""
@@ -295,15 +324,7 @@ cdef class TaskMailbox(Confined):
         return 0
 
     cdef bint offer(self, Mail mail) except -1:
-        if not mail.node.claim():
-            raise ValueError(f"{mail!r} waits in a mailbox already")
-        Py_INCREF(mail)
-        mail.node.next = NULL
-        if self.put_nodes(&mail.node, &mail.node, 1) == OPEN:
-            return True
-        mail.node.release()
-        Py_DECREF(mail)
-        return False
+        return offered(self, mail)
 
     cdef state_t put_nodes(self, mail_t* first, mail_t* last, size_t count) noexcept nogil:
         """Puts claimed nodes of Mail objects, with a reference to each, and calls the armed wake-up.
@@ -311,25 +332,39 @@ cdef class TaskMailbox(Confined):
         Any thread, with or without the GIL. Returns the state that decided; unless it is OPEN, claims and
         references stay the caller's.
         """
-        cdef void* armed = NULL
-        cdef state_t state = self.core.put(first, last, count, &armed)
-        if armed != NULL:
-            with gil:
-                call_back(armed)
-        return state
+        return put_chain(self, first, last, count)
 
     cdef Mail take_one(self, int priority, unsigned char skip):
-        cdef state_t seen = OPEN
-        cdef mail_t* node = self.core.take(priority, skip, &seen)
-        return None if node == NULL else handed_out(node)
+        return taken(self, priority, skip)
 
 
-cdef Mail handed_out(mail_t* node):
-    """The Mail of an unlinked node; its reference becomes the caller's."""
-    mail = <Mail>node.arg
-    node.release()
+# Functions, for a method of a class that may have subclasses is called through a pointer.
+
+cdef inline state_t put_chain(TaskMailbox self, mail_t* first, mail_t* last, size_t count) noexcept nogil:
+    cdef void* armed = NULL
+    cdef state_t state = self.core.put(first, last, count, &armed)
+    if armed != NULL:
+        with gil:
+            call_back(armed)
+    return state
+
+
+cdef inline bint offered(TaskMailbox self, Mail mail) except -1:
+    if not claim_by_python(mail.node):
+        raise ValueError(f"{mail!r} waits in a mailbox already")
+    Py_INCREF(mail)
+    mail.node.next = NULL
+    if put_chain(self, &mail.node, &mail.node, 1) == OPEN:
+        return True
+    mail.node.release()
     Py_DECREF(mail)
-    return mail
+    return False
+
+
+cdef inline Mail taken(TaskMailbox self, int priority, unsigned char skip):
+    cdef state_t seen = OPEN
+    cdef mail_t* node = self.core.take(priority, skip, &seen)
+    return None if node == NULL else handed_out(node)
 
 
 cdef list all_handed_out(MailList& nodes):

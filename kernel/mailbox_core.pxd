@@ -31,6 +31,7 @@ cdef extern from "pillarbox_mailbox.h" namespace "pillarbox" nogil:
         mail_t* take(int priority, unsigned char skip, state_t* seen) noexcept
         mail_t* take_from_batch() noexcept
         void park(double seconds) except +
+        state_t fetch() noexcept
         cbool create_batch() noexcept
         void drain(MailList& to) noexcept
         void close(MailList& to, void** armed) noexcept

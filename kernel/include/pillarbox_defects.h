@@ -51,7 +51,8 @@
     X(deferrable_not_skipped)   /* a take that asks to skip deferrable mail gets it */ \
     X(drain_skips_deferrable) \
     X(batch_grows)              /* what was fetched after the batch was made is taken as of the batch */ \
-    X(batch_forgets_backlog)    /* what a take fetched before does not get into the batch */ \
+    X(shared_lane_forgotten)    /* a take looks only at kinds of mail that have a lane of their own */ \
+    X(batch_stops_short)        /* the newest mail does not get into the batch that is made */ \
     X(close_forgets_batch) \
     X(close_forgets_arrived)    /* what nobody fetched before close is not returned */ \
     X(ended_by_a_later_look)    /* "quiesced and nothing there" is put together from two looks */ \

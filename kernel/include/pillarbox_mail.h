@@ -4,6 +4,8 @@
 // one thread, or is guarded by the lock of whoever holds it; only its count may be read by others.
 #pragma once
 
+#include <cstdint>
+
 #include "pillarbox_atomic.h"
 
 namespace pillarbox {
@@ -15,12 +17,20 @@ constexpr int MAX_PRIORITY = 2147483647;
 // Bits of mail_t::flags. They are set before the mail is put and do not change while it waits.
 constexpr unsigned char URGENT = 1;      // taken before all that are not urgent
 constexpr unsigned char DEFERRABLE = 2;  // skipped by a take that asks for that
+constexpr unsigned char PYTHON = 4;      // the mail is in a Python object
+
+// Counts the mails that one mailbox thread has sorted in: 64 bits do not run out.
+using number_t = std::uint64_t;
+constexpr number_t LAST_NUMBER = UINT64_MAX;
 
 // Aligned to sixteen bytes: an inbox keeps four bits of its state beside a pointer to a mail.
 struct alignas(16) mail_t {
     mail_t* next = nullptr;
-    void (*fn)(void* arg) = nullptr;  // null in a Python Mail: `arg` is then the Mail object itself
-    void* arg = nullptr;
+    union {
+        void (*fn)(mail_t* mail, bool run) = nullptr;  // called once: to run the mail, or only to let go of it
+        void* object;                                  // of a PYTHON mail: the object that it is in
+    };
+    number_t number = 0;  // of its coming, given by the mailbox thread
     int priority = 0;
     unsigned char flags = 0;
     Atomic<bool> queued{false};  // true from the claim before a put until the mail is handed out
@@ -33,6 +43,15 @@ struct alignas(16) mail_t {
     bool claim() noexcept {
         constexpr auto order = PILLARBOX_ORDER(weak_claim, acquire);
         return PILLARBOX_PLANTED(claim_twice) || !queued.exchange(true, order);
+    }
+
+    // As claim, where one lock orders all claims of this mail: an atomic exchange would only cost time. Acquire: as
+    // in claim, for a mail may be released without that lock.
+    bool claim_locked() noexcept {
+        if (queued.load(std::memory_order_acquire) && !PILLARBOX_PLANTED(claim_twice)) return false;
+        // Relaxed: whoever sees it holds the lock, or waits for the push that publishes the mail.
+        queued.store(true, std::memory_order_relaxed);
+        return true;
     }
 
     // Ends the claim. The caller must have unlinked the mail: another thread may link it at once.
@@ -55,21 +74,15 @@ public:
         other.forget();
     }
 
-    // The oldest mail of at least this priority that has none of the flags in `skip`, unlinked; or null.
-    mail_t* pop(int priority, unsigned char skip) noexcept {
-        mail_t* before = nullptr;
-        for (mail_t* mail = first_; mail != nullptr; before = mail, mail = mail->next) {
-            if (mail->priority < priority || (mail->flags & skip) != 0) continue;
-            (before == nullptr ? first_ : before->next) = mail->next;
-            if (mail == last_) last_ = before;
-            set_count(count() - 1);
-            return mail;
-        }
-        return nullptr;
+    // The oldest mail, unlinked; or null.
+    mail_t* pop_first() noexcept {
+        mail_t* const mail = first_;
+        if (mail == nullptr) return nullptr;
+        first_ = mail->next;
+        if (first_ == nullptr) last_ = nullptr;
+        set_count(count() - 1);
+        return mail;
     }
-
-    // The oldest mail of all, unlinked; or null.
-    mail_t* pop_first() noexcept { return pop(MIN_PRIORITY, 0); }
 
     void append_chain(mail_t* first, mail_t* last, std::size_t count) noexcept {
         (last_ == nullptr ? first_ : last_->next) = first;

@@ -1,11 +1,12 @@
 // A mailbox: the inbox that all threads share, and what the mailbox thread has fetched from it.
 //
-// The consumer fetches everything that has arrived in one step and sorts it into lists that are its own: urgent
-// mails, the current batch, and the backlog (what was fetched after the batch was made). So a batch ends although
-// mail keeps coming. Methods marked "any" may be called by any thread, the others by the mailbox thread. None
-// needs the GIL or runs foreign code; mails and callbacks are handed back to the caller, who releases them.
+// The consumer fetches everything that has arrived in one step and sorts it into lanes that are its own: those of
+// urgent mail, and those of all other. The batch is what was sorted in before it was made, by its number, so it
+// ends although mail keeps coming. Methods marked "any" may be called by any thread, the others by the mailbox
+// thread. None needs the GIL or runs foreign code; mails and callbacks are handed back to the caller, who releases them.
 #pragma once
 
+#include "pillarbox_lanes.h"
 #include "pillarbox_mail.h"
 #include "pillarbox_state.h"
 #include "pillarbox_trace.h"
@@ -39,8 +40,12 @@ public:
     // spec: Mailbox!Take, Mailbox!TakeNothing, Mailbox!TakeEnded
     mail_t* take(int priority, unsigned char skip, state_t* seen) noexcept {
         Trace trace(this, "take", priority, skip);
-        *seen = fetch();
-        mail_t* const mail = taken(next(priority, skip, true));
+        MailList arrived;
+        *seen = inbox_.fetch(arrived);
+        // One that finds nothing before it does not have to go through the lanes.
+        const bool direct = arrived.count() == 1 && !any_fetched() && accepts(*arrived.first(), priority, skip);
+        if (!direct) sort(arrived);
+        mail_t* const mail = taken(direct ? counted(arrived.first()) : next(priority, skip, LAST_NUMBER));
         if (PILLARBOX_PLANTED(ended_by_a_later_look)) *seen = inbox_.state();
         if (PILLARBOX_PLANTED(ended_take_waits)) *seen = OPEN;
         return trace.mail(mail, *seen);
@@ -51,23 +56,30 @@ public:
     mail_t* take_from_batch() noexcept {
         Trace trace(this, "take_from_batch");
         const state_t seen = fetch();
-        return trace.mail(taken(next(MIN_PRIORITY, 0, PILLARBOX_PLANTED(batch_grows))), seen);
+        return trace.mail(taken(next(MIN_PRIORITY, 0, PILLARBOX_SEEDED(batch_grows, bound_, LAST_NUMBER))), seen);
     }
 
-    // Sleeps until mail has arrived, the state is not OPEN, or the time (finite) is over; may wake early.
-    void park(double seconds) {
-        inbox_.park(seconds);
-        fetch();
+    // Sleeps until mail has arrived, the state is not OPEN, or the time (finite) is over; may wake early. Touches
+    // nothing but the inbox. `fetch` must follow.
+    void park(double seconds) { inbox_.park(seconds); }
+
+    // Sorts in what has arrived; no mail is taken. Returns a state that held when nothing more had arrived.
+    state_t fetch() noexcept {
+        MailList arrived;
+        const state_t seen = inbox_.fetch(arrived);
+        sort(arrived);
+        return seen;
     }
 
     // Everything put before this call becomes the batch, behind what is left of the last one. Returns whether
     // there is anything to take.
-    // spec: Mailbox!CreateBatch
+    // spec: Mailbox!CreateBatch, LanesBySequence!MakeBatch
     bool create_batch() noexcept {
         Trace trace(this, "create_batch");
         fetch();
-        if (!PILLARBOX_PLANTED(batch_forgets_backlog)) batch_.append_all(backlog_);
-        return trace.flag(batch_.count() != 0 || urgent_.count() != 0);
+        bound_ = ordinary_.numbered() - PILLARBOX_SEEDED(batch_stops_short, 0, 1);
+        set_in_batch(ordinary_.count());
+        return trace.flag(in_batch() != 0 || urgent_.count() != 0);
     }
 
     // Takes everything that was put before this call, in the order of takes, into `to`.
@@ -76,7 +88,7 @@ public:
         Trace trace(this, "drain");
         fetch();
         const unsigned char skip = PILLARBOX_SEEDED(drain_skips_deferrable, 0, DEFERRABLE);
-        while (mail_t* mail = taken(next(MIN_PRIORITY, skip, true))) to.append(mail);
+        while (mail_t* mail = taken(next(MIN_PRIORITY, skip, LAST_NUMBER))) to.append(mail);
         trace.mails(to);
     }
 
@@ -88,8 +100,9 @@ public:
         MailList arrived;
         inbox_.close(arrived, armed);
         if (!PILLARBOX_PLANTED(close_forgets_arrived)) sort(arrived);
-        if (PILLARBOX_PLANTED(close_forgets_batch)) batch_.forget();
-        while (mail_t* mail = gone(next(MIN_PRIORITY, 0, true))) to.append(mail);
+        while (PILLARBOX_PLANTED(close_forgets_batch) && ordinary_.pop(MIN_PRIORITY, 0, bound_)) continue;
+        while (mail_t* mail = next(MIN_PRIORITY, 0, LAST_NUMBER)) to.append(mail);
+        set_in_batch(0);
         trace.mails(to);
     }
 
@@ -106,77 +119,77 @@ public:
     bool has_mail() const noexcept { return any_fetched() || inbox_.any_arrived(); }
 
     // Whether mail waits that is private to the mailbox thread already.
-    bool any_fetched() const noexcept { return urgent_.count() != 0 || batch_.count() != 0 || backlog_.count() != 0; }
+    bool any_fetched() const noexcept { return urgent_.count() != 0 || ordinary_.count() != 0; }
 
-    // any; counts, in mails.
+    // any; counts, in mails. Of no meaning when CLOSED: `waiting`.
     std::size_t waiting() const noexcept {
-        // Read in this order the difference cannot be negative: what is gone was accepted before.
-        const std::size_t gone = gone_.load(std::memory_order_acquire);
-        return inbox_.accepted() - gone;
+        // Read in this order the difference cannot be negative: what was taken was accepted before.
+        const std::size_t taken = taken_.load(std::memory_order_acquire);
+        return inbox_.accepted() - taken;
     }
-    std::size_t in_batch() const noexcept { return batch_.count(); }
+    std::size_t in_batch() const noexcept { return in_batch_.load(std::memory_order_relaxed); }
     std::size_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
     std::size_t urgent_taken() const noexcept { return urgent_taken_.load(std::memory_order_relaxed); }
 
 private:
-    state_t fetch() noexcept {
-        MailList arrived;
-        const state_t seen = inbox_.fetch(arrived);
-        sort(arrived);
-        return seen;
-    }
-
-    // Sorts what has arrived into the urgent list and the backlog.
     void sort(MailList& arrived) noexcept {
-        while (mail_t* mail = arrived.pop_first()) {
+        for (mail_t* mail = arrived.first(); mail != nullptr;) {
+            mail_t* const newer = mail->next;
             const bool urgent = (mail->flags & URGENT) && !PILLARBOX_PLANTED(urgent_not_first);
-            (urgent ? urgent_ : backlog_).append(mail);
+            (urgent ? urgent_ : ordinary_).add(mail);
+            mail = newer;
         }
+        arrived.forget();
     }
 
-    // Unlinks the mail that a take of this kind gets, or null. Looks only at what was fetched.
-    mail_t* next(int priority, unsigned char skip, bool of_backlog) noexcept {
+    // Unlinks the mail that a take of this kind gets, or null. Looks only at what was fetched, and of what is not
+    // urgent at what has a number up to `end`.
+    mail_t* next(int priority, unsigned char skip, number_t end) noexcept {
         const bool ordinary_first = in_a_row_ >= urgent_burst_ + PILLARBOX_SEEDED(burst_too_long, 0, 1) &&
                                     !PILLARBOX_PLANTED(urgent_starves);
-        priority += PILLARBOX_SEEDED(priority_excluded, 0, priority > MIN_PRIORITY);
-        if (PILLARBOX_PLANTED(deferrable_not_skipped)) skip = 0;
-        mail_t* mail = ordinary_first ? nullptr : urgent_.pop(priority, skip);
-        if (mail == nullptr) mail = batch_.pop(priority, skip);
-        if (mail == nullptr && of_backlog) mail = backlog_.pop(priority, skip);
-        if (mail == nullptr && ordinary_first) mail = urgent_.pop(priority, skip);
-        if (mail == nullptr) return nullptr;
+        mail_t* mail = ordinary_first ? nullptr : urgent_.pop(priority, skip, LAST_NUMBER);
+        if (mail == nullptr) mail = ordinary(priority, skip, end);
+        if (mail == nullptr && ordinary_first) mail = urgent_.pop(priority, skip, LAST_NUMBER);
+        return mail == nullptr ? nullptr : counted(mail);
+    }
+
+    // Counts the urgent mails in a row, up to where the next ordinary one comes first.
+    mail_t* counted(mail_t* mail) noexcept {
         if (!(mail->flags & URGENT)) {
             in_a_row_ = 0;
-        } else if (!ordinary_first) {
+        } else if (in_a_row_ <= urgent_burst_) {
             ++in_a_row_;
         }
         return mail;
     }
 
-    mail_t* gone(mail_t* mail) noexcept {
-        // Release pairs with the acquire in waiting(): the mail was counted as accepted before.
-        if (mail != nullptr) gone_.store(gone_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    mail_t* ordinary(int priority, unsigned char skip, number_t end) noexcept {
+        mail_t* const mail = ordinary_.pop(priority, skip, end);
+        if (mail != nullptr && mail->number <= bound_) set_in_batch(in_batch() - 1);
         return mail;
     }
 
     mail_t* taken(mail_t* mail) noexcept {
         if (mail == nullptr) return nullptr;
-        bump(taken_, 1);
         if (mail->flags & URGENT) bump(urgent_taken_, 1);
-        return gone(mail);
+        // Release pairs with the acquire in waiting(): the mail was counted as accepted before.
+        taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        return mail;
     }
+
+    // Only the mailbox thread writes it, and others read it for statistics only.
+    void set_in_batch(std::size_t count) noexcept { in_batch_.store(count, std::memory_order_relaxed); }
 
     Inbox inbox_;
     // Private to the mailbox thread; others read the counts only.
-    MailList urgent_;
-    MailList batch_;
-    MailList backlog_;
+    Lanes urgent_;
+    Lanes ordinary_;
+    number_t bound_ = 0;  // what has a number up to this is of the batch
     std::size_t urgent_burst_ = 64;
     std::size_t in_a_row_ = 0;
+    Counter in_batch_{0};
     Counter taken_{0};
     Counter urgent_taken_{0};
-    // Mails that left the mailbox, whichever way.
-    Counter gone_{0};
 };
 
 }  // namespace pillarbox

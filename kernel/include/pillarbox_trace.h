@@ -87,7 +87,7 @@ public:
         for (mail_t* mail = first; count != 0; mail = mail->next, --count) {
             mail->trace_id = TraceLogs::all().mail();
             words_ += ' ' + std::to_string(mail->trace_id) + '/' + std::to_string(mail->priority) + '/' +
-                      std::to_string(mail->flags);
+                      std::to_string(mail->flags & (URGENT | DEFERRABLE));
         }
         begin_ = next();
     }

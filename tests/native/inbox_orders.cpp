@@ -27,10 +27,10 @@ int main(int count, char** words) {
     mail.claim();
     void* none = nullptr;
     const auto push = [&] {
-        mail.arg = &mail;
+        mail.object = &mail;
         inbox.push(&mail, &mail, 1, &none);
     };
-    const auto read = [](MailList& fetched) { fetched.pop_first()->arg = nullptr; };
+    const auto read = [](MailList& fetched) { fetched.pop_first()->object = nullptr; };
     if (edge == "push-fetch") {
         return pass(push, [&] {
             MailList fetched;

@@ -48,7 +48,7 @@ int accepted_is_fetched(int round) {
                 mail_t* mail = &mails[producer * EACH + number];
                 void* armed = nullptr;
                 mail->claim();
-                mail->arg = mail;
+                mail->object = mail;
                 if (inbox.push(mail, mail, 1, &armed) == OPEN) {
                     ++accepted;
                 } else {
@@ -140,7 +140,7 @@ int claimed_once() {
                 void* armed = nullptr;
                 if (!mail->claim()) continue;
                 mail->next = nullptr;
-                mail->arg = mail;
+                mail->object = mail;
                 ++put;
                 inbox.push(mail, mail, 1, &armed);
             }
@@ -153,8 +153,8 @@ int claimed_once() {
     for (state_t state = OPEN; state == OPEN;) {
         state = inbox.fetch(fetched);
         while (mail_t* mail = fetched.pop_first()) {
-            if (mail->arg != mail) std::_Exit(fail("a mail came out in the middle of its put"));
-            mail->arg = nullptr;
+            if (mail->object != mail) std::_Exit(fail("a mail came out in the middle of its put"));
+            mail->object = nullptr;
             ++taken;
             mail->release();
         }

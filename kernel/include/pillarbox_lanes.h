@@ -1,0 +1,111 @@
+// What the mailbox thread has fetched, kept so that a take does not look at mail that it does not accept.
+//
+// Mail of one kind (its priority, and whether it is deferrable) waits in one lane, in the order of its coming. A
+// mail carries the number of its coming, so the oldest that a take accepts is the first of the lanes that it
+// accepts with the least number: a take costs a look at each kind that waits, whatever the number of mails.
+// OWN_LANES kinds have lanes of their own at a time; mail of further kinds shares one lane, which is searched.
+// Nothing is allocated. Confined to one thread; only the count may be read by others.
+#pragma once
+
+#include "pillarbox_mail.h"
+
+namespace pillarbox {
+
+// Whether a take of this least priority, which leaves out what has one of the flags in `skip`, accepts the mail.
+inline bool accepts(const mail_t& mail, int priority, unsigned char skip) noexcept {
+    priority += PILLARBOX_SEEDED(priority_excluded, 0, priority > MIN_PRIORITY);
+    return mail.priority >= priority && (mail.flags & PILLARBOX_SEEDED(deferrable_not_skipped, skip, 0)) == 0;
+}
+
+class Lanes {
+public:
+    std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+
+    // The number of the mail that was added last.
+    number_t numbered() const noexcept { return numbered_; }
+
+    // Adds a mail behind all others.
+    // spec: LanesBySequence!Sort
+    void add(mail_t* mail) noexcept {
+        mail->number = ++numbered_;
+        mail->next = nullptr;
+        lane_t& lane = lane_for(*mail);
+        (lane.first == nullptr ? lane.first : lane.last->next) = mail;
+        lane.last = mail;
+        set_count(count() + 1);
+    }
+
+    // The oldest mail numbered up to `end`, of at least this priority, that has none of the flags in `skip`,
+    // unlinked; or null.
+    // spec: LanesBySequence!TakeMail
+    mail_t* pop(int priority, unsigned char skip, number_t end) noexcept {
+        number_t oldest = end;
+        lane_t* found = nullptr;
+        for (lane_t* lane = own_; lane != own_ + used_; ++lane) {
+            // All mails of a lane are accepted if its first one is.
+            if (!accepts(*lane->first, priority, skip) || lane->first->number > oldest) continue;
+            oldest = lane->first->number;
+            found = lane;
+        }
+        if (shared_.first != nullptr && !PILLARBOX_PLANTED(shared_lane_forgotten)) {
+            mail_t* before = nullptr;
+            for (mail_t* mail = shared_.first; mail != nullptr && mail->number <= oldest; mail = mail->next) {
+                if (accepts(*mail, priority, skip)) return unlink(shared_, before, mail);
+                before = mail;
+            }
+        }
+        if (found == nullptr) return nullptr;
+        mail_t* const mail = unlink(*found, nullptr, found->first);
+        // The last of the lanes in use moves into the place of one that is not.
+        if (found->first == nullptr) *found = own_[--used_];
+        return mail;
+    }
+
+    // Calls `look(mail)` for every mail, in no particular order.
+    template <class Look>
+    void visit(Look look) const {
+        for (const lane_t* lane = own_; lane != own_ + used_; ++lane) {
+            for (mail_t* mail = lane->first; mail != nullptr; mail = mail->next) look(mail);
+        }
+        for (mail_t* mail = shared_.first; mail != nullptr; mail = mail->next) look(mail);
+    }
+
+private:
+    static constexpr int OWN_LANES = 32;
+
+    struct lane_t {
+        mail_t* first = nullptr;
+        mail_t* last = nullptr;
+        int priority = 0;
+        unsigned char flags = 0;
+    };
+
+    lane_t& lane_for(const mail_t& mail) noexcept {
+        const unsigned char flags = mail.flags & DEFERRABLE;
+        for (lane_t* lane = own_; lane != own_ + used_; ++lane) {
+            if (lane->priority == mail.priority && lane->flags == flags) return *lane;
+        }
+        if (used_ == OWN_LANES) return shared_;
+        lane_t& lane = own_[used_++];
+        lane = {nullptr, nullptr, mail.priority, flags};
+        return lane;
+    }
+
+    mail_t* unlink(lane_t& lane, mail_t* before, mail_t* mail) noexcept {
+        (before == nullptr ? lane.first : before->next) = mail->next;
+        if (mail == lane.last) lane.last = before;
+        set_count(count() - 1);
+        return mail;
+    }
+
+    // Only the mailbox thread writes it: a plain store is enough, and others read it for statistics only.
+    void set_count(std::size_t count) noexcept { count_.store(count, std::memory_order_relaxed); }
+
+    int used_ = 0;
+    number_t numbered_ = 0;
+    Counter count_{0};
+    lane_t shared_;
+    lane_t own_[OWN_LANES];
+};
+
+}  // namespace pillarbox
