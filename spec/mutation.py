@@ -14,10 +14,12 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from . import native
@@ -69,25 +71,29 @@ def seeded() -> list[Seeded]:
 
 def ends_well(command: Sequence[str], environment: dict[str, str]) -> bool:
     """Whether a command exits with 0 in time. RuntimeError if how it ends says nothing of the kernel."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    if done.returncode != 0 and environment.get("PILLARBOX_DEFECT") == "":
-        print(done.stdout[-3000:], file=sys.stderr)
+    # In a session of its own: what a test has started must not go on when the time is over.
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            said, _ = running.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    if running.returncode != 0 and environment.get("PILLARBOX_DEFECT") == "":
+        print(said[-3000:], file=sys.stderr)
     # Killed by a signal, a failed test or check, or a sanitizer's report; anything else is an accident.
-    if done.returncode > 0 and done.returncode not in (1, native.REPORTED):
-        raise RuntimeError(f"{' '.join(command)} exits with {done.returncode}:\n{done.stdout[-3000:]}")
-    return done.returncode == 0
+    if running.returncode > 0 and running.returncode not in (1, native.REPORTED):
+        raise RuntimeError(f"{' '.join(command)} exits with {running.returncode}:\n{said[-3000:]}")
+    return running.returncode == 0
 
 
 def planted(defect: Seeded | None) -> dict[str, str]:

@@ -43,6 +43,9 @@
     X(weak_claim)               /* memory order: a claim does not see that the last taker has unlinked the mail */ \
     X(weak_release)             /* memory order: a taker releases the mail before it is seen to be unlinked */ \
     X(claim_twice)              /* a mail that waits can be put again */ \
+    X(weak_free)                /* memory order: a slab is released before its users are seen to have ended */ \
+    X(slab_stays)               /* the memory of a slab that was not used up is never released */ \
+    X(slab_released_early)      /* the memory of a slab is released while one of its mails is in use */ \
     /* the mailbox thread's side */ \
     X(urgent_not_first)         /* urgent mails are sorted as if they were not */ \
     X(urgent_starves)           /* urgent mails come first for ever */ \
