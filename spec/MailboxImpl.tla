@@ -3,8 +3,10 @@
 (*                                                                                                              *)
 (* `head` is one word: a pointer to the newest mail, or None, and beside it the state, PARKED and ARMED. Mails     *)
 (* are linked from the newest to the oldest through `link`. `signal` counts wake-ups; a sleeper sleeps as long as  *)
-(* it has not moved. `slot` holds the armed wake-up. Producers put and quiesce; the consumer is the mailbox       *)
-(* thread. A failed compare-and-swap reads the word anew, so it goes on as if it had just loaded it.              *)
+(* the count has not moved. It says too with which count the consumer parked last, and with which one somebody    *)
+(* has woken it: puts that find it parked, but woken already, leave it alone. `slot` holds the armed wake-up.      *)
+(* Producers put and quiesce; the consumer is the mailbox thread. A failed compare-and-swap reads the word anew,  *)
+(* so it goes on as if it had just loaded it.                                                                    *)
 EXTENDS Lanes, FiniteSets, TLC
 
 CONSTANTS
@@ -36,15 +38,17 @@ vars == <<shared, producers, consumer, remembered, wakeups, ended, late>>
 
 (* States count as one that differ only in what no step depends on: the last answer (`Mailbox` says why that may  *)
 (* be), links of mails that are not in the chain, and how far the signal is when nobody compares it.             *)
-Compares == cpc \in {"park", "sleep", "asleep"}
+Compares == cpc \in {"publish", "park", "sleep", "asleep"}
 Symmetry == Permutations(Producers)
 
-Word == [top : Mails \cup {None}, state : {"OPEN", "QUIESCED", "CLOSED"}, parked : BOOLEAN, armed : BOOLEAN]
-Empty == [top |-> None, state |-> "OPEN", parked |-> FALSE, armed |-> FALSE]
+(* `parking` is not in the word: a producer remembers there with which count the consumer had parked.           *)
+Word ==
+    [top : Mails \cup {None}, state : {"OPEN", "QUIESCED", "CLOSED"}, parked : BOOLEAN, armed : BOOLEAN, parking : Nat]
+Empty == [top |-> None, state |-> "OPEN", parked |-> FALSE, armed |-> FALSE, parking |-> 0]
 Idle(word) == word.top = None /\ word.state = "OPEN" /\ ~word.parked
 
 Init ==
-    /\ head = Empty /\ link = [m \in Mails |-> None] /\ signal = 0 /\ slot = 0
+    /\ head = Empty /\ link = [m \in Mails |-> None] /\ signal = [count |-> 1, parked |-> 0, woken |-> 0] /\ slot = 0
     /\ pc = [p \in Producers |-> "idle"] /\ held = [p \in Producers |-> <<>>]
     /\ seen = [p \in Producers |-> Empty] /\ calling = [p \in Producers |-> 0]
     /\ cpc = "idle" /\ asked = <<>> /\ before = 0 /\ lanes = NoLanes
@@ -59,11 +63,21 @@ RECURSIVE Chain(_)
 Chain(top) == IF top = None THEN <<>> ELSE Append(Chain(link[top]), top)
 Arrived == Chain(head.top)
 Reversed(q) == [i \in 1..Len(q) |-> q[Len(q) + 1 - i]]
-View == <<head, Arrived, slot, producers, cpc, asked, Compares /\ signal = before, lanes, order, fate, inBatch, inARow,
+
+(* Of the counts it matters only which are equal, and the signal's own is the greatest.                          *)
+Waking == {"look", "compare", "signal", "wake", "note"}
+Counts == {signal.count, signal.parked, signal.woken, before} \cup {seen[p].parking : p \in Producers}
+Rank(count) == Cardinality({other \in Counts : other < count})
+Matters == Compares \/ head.parked \/ \E p \in Producers : pc[p] \in Waking
+Ranks ==
+    IF Matters THEN <<Rank(signal.parked), Rank(signal.woken), IF Compares THEN Rank(before) ELSE 0, Rank(signal.count)>>
+    ELSE <<>>
+Seen == [p \in Producers |-> [seen[p] EXCEPT !.parking = IF pc[p] \in Waking THEN Rank(@) ELSE 0]]
+View == <<head, Arrived, slot, pc, held, Seen, calling, cpc, asked, Ranks, lanes, order, fate, inBatch, inARow,
     (IF Elsewhere THEN said.op \o said.answer ELSE ""), wakeups, ended, late>>
 
 (* What the mailbox is for its users: Mailbox, with what has arrived sorted into the lanes already.              *)
-OwesCall(p) == pc[p] = "take callback" \/ (pc[p] \in {"signal", "wake"} /\ seen[p].armed)
+OwesCall(p) == pc[p] = "take callback" \/ (pc[p] \in Waking /\ seen[p].armed)
 M == INSTANCE Mailbox WITH
     state <- head.state,
     lanes <- Sorted(lanes, Arrived),
@@ -78,7 +92,8 @@ Say(op, p, skip, answer, mails) ==
 
 -----------------------------------------------------------------------------
 (* A producer. LockFreeInbox::push is BeginPut, Load, Link, Push; LockFreeInbox::quiesce is BeginQuiesce and        *)
-(* QuiesceSwap; LockFreeInbox::notify is Signal, Wake, TakeCallback; the caller of both does CallArmed.           *)
+(* QuiesceSwap; LockFreeInbox::notify is LookParked, Compare, Signal, Wake, Note, TakeCallback; the caller of      *)
+(* both does CallArmed.                                                                                          *)
 
 MayBePut(m) ==
     /\ fate[m] = "new" \/ (Again /\ fate[m] # "waiting")
@@ -136,7 +151,7 @@ Link(p) ==
 
 (* Whom a thread that has swung the word from `word` has to wake or to call.                                     *)
 Notice(p, word) ==
-    IF word.parked THEN "signal" ELSE IF word.armed THEN "take callback" ELSE "idle"
+    IF word.parked THEN "look" ELSE IF word.armed THEN "take callback" ELSE "idle"
 Noticed(p, word) ==
     IF Notice(p, word) = "idle" THEN Return(p)
     ELSE /\ pc' = [pc EXCEPT ![p] = Notice(p, word)]
@@ -192,19 +207,45 @@ QuiesceSwap(p) ==
             /\ UNCHANGED <<head, pc, held, calling, wakeups, ended>>
     /\ UNCHANGED <<link, signal, slot, consumer, remembered, late>>
 
+(* The consumer may have parked anew by now; then what this producer has put was fetched.                         *)
+LookParked(p) ==
+    /\ pc[p] = "look"
+    /\ seen' = [seen EXCEPT ![p].parking = signal.parked]
+    /\ pc' = [pc EXCEPT ![p] = "compare"]
+    /\ UNCHANGED <<shared, held, calling, consumer, remembered, wakeups, ended, late>>
+
+(* Nobody is left to be woken by this producer.                                                                  *)
+Woken(p) ==
+    IF ~seen[p].armed THEN Return(p)
+    ELSE pc' = [pc EXCEPT ![p] = "take callback"] /\ UNCHANGED <<held, seen, calling, ended>>
+
+Compare(p) ==
+    /\ pc[p] = "compare"
+    /\ IF signal.woken = seen[p].parking \/ (Mutant = "woken once is enough" /\ signal.woken # 0)
+       THEN Woken(p)
+       ELSE pc' = [pc EXCEPT ![p] = "signal"] /\ UNCHANGED <<held, seen, calling, ended>>
+    /\ UNCHANGED <<shared, consumer, remembered, wakeups, late>>
+
 Signal(p) ==
     /\ pc[p] \in {"signal", "early signal"}
-    /\ signal' = signal + 1
+    /\ signal' = [signal EXCEPT
+            !.count = @ + 1,
+            !.woken = IF Mutant = "woken is said before it is done" THEN seen[p].parking ELSE @]
     /\ pc' = [pc EXCEPT ![p] = IF @ = "signal" THEN "wake" ELSE "early wake"]
     /\ UNCHANGED <<head, link, slot, held, seen, calling, consumer, remembered, wakeups, ended, late>>
 
 Wake(p) ==
     /\ pc[p] \in {"wake", "early wake"}
     /\ cpc' = IF cpc = "asleep" THEN "fetch" ELSE cpc
-    /\ IF pc[p] = "early wake" THEN pc' = [pc EXCEPT ![p] = "link"] /\ UNCHANGED <<held, seen, calling, ended>>
-       ELSE IF seen[p].armed THEN pc' = [pc EXCEPT ![p] = "take callback"] /\ UNCHANGED <<held, seen, calling, ended>>
-       ELSE Return(p)
-    /\ UNCHANGED <<shared, asked, before, lanes, remembered, wakeups, late>>
+    /\ pc' = [pc EXCEPT ![p] = IF @ = "early wake" THEN "link" ELSE "note"]
+    /\ UNCHANGED <<shared, held, seen, calling, asked, before, lanes, remembered, wakeups, ended, late>>
+
+(* The consumer that had parked with this count does not sleep any more.                                         *)
+Note(p) ==
+    /\ pc[p] = "note"
+    /\ signal' = [signal EXCEPT !.woken = seen[p].parking]
+    /\ Woken(p)
+    /\ UNCHANGED <<head, link, slot, consumer, remembered, wakeups, late>>
 
 TakeCallback(p) ==
     /\ pc[p] = "take callback"
@@ -223,8 +264,8 @@ CallArmed(p) ==
 
 -----------------------------------------------------------------------------
 (* The consumer. Its lanes are private, so what it does to them belongs to the step that fetches.                 *)
-(* LockFreeInbox::fetch is Fetch, a part of each operation; LockFreeInbox::park is ReadSignal, Park, Sleep;        *)
-(* LockFreeInbox::arm is BeginArm, ArmSwap, ArmUndo; LockFreeInbox::close is Close and DropCallback.              *)
+(* LockFreeInbox::fetch is Fetch, a part of each operation; LockFreeInbox::park is ReadSignal, Publish, Park,      *)
+(* Sleep; LockFreeInbox::arm is BeginArm, ArmSwap, ArmUndo; LockFreeInbox::close is Close and DropCallback.        *)
 
 Fetched == Sorted(lanes, IF Mutant = "the chain is not reversed" THEN Reversed(Arrived) ELSE Arrived)
 
@@ -308,9 +349,15 @@ LaterLook ==
 
 ReadSignal ==
     /\ cpc = "read signal"
-    /\ before' = signal
-    /\ cpc' = IF Mutant = "the signal is read late" THEN "sleep" ELSE "park"
+    /\ before' = signal.count
+    /\ cpc' = "publish"
     /\ UNCHANGED <<shared, asked, lanes, remembered>> /\ Rest
+
+Publish ==
+    /\ cpc = "publish"
+    /\ signal' = [signal EXCEPT !.parked = before]
+    /\ cpc' = IF Mutant = "the signal is read late" THEN "sleep" ELSE "park"
+    /\ UNCHANGED <<head, link, slot, producers, asked, before, lanes, remembered, wakeups, ended, late>>
 
 Park ==
     /\ cpc = "park"
@@ -324,7 +371,7 @@ Park ==
 
 Sleep ==
     /\ cpc = "sleep"
-    /\ cpc' = IF signal = before THEN "asleep" ELSE "fetch"
+    /\ cpc' = IF signal.count = before THEN "asleep" ELSE "fetch"
     /\ UNCHANGED <<shared, asked, before, lanes, remembered>> /\ Rest
 
 SliceEnds ==
@@ -447,10 +494,11 @@ Called ==
 
 -----------------------------------------------------------------------------
 Producer(p) ==
-    \/ Load(p) \/ Link(p) \/ Push(p) \/ QuiesceSwap(p) \/ Signal(p) \/ Wake(p) \/ TakeCallback(p) \/ CallArmed(p)
+    \/ Load(p) \/ Link(p) \/ Push(p) \/ QuiesceSwap(p) \/ LookParked(p) \/ Compare(p) \/ Signal(p) \/ Wake(p)
+    \/ Note(p) \/ TakeCallback(p) \/ CallArmed(p)
 
 Consumer ==
-    \/ TryTake \/ BeginTake \/ TakeFetch \/ LaterLook \/ ReadSignal \/ Park \/ Sleep \/ SliceEnds
+    \/ TryTake \/ BeginTake \/ TakeFetch \/ LaterLook \/ ReadSignal \/ Publish \/ Park \/ Sleep \/ SliceEnds
     \/ CreateBatch \/ TakeFromBatch \/ HasMail \/ Drain \/ Close \/ DropCallback
     \/ BeginArm \/ ArmSwap \/ ArmUndo \/ Called
 
@@ -459,12 +507,13 @@ Next == (\E p \in Producers : BeginPut(p) \/ BeginQuiesce(p) \/ Producer(p)) \/ 
 Spec == Init /\ [][Next]_vars
 
 (* A step of producer p, except that one of `Stalls` may stop where it has pushed and woken nobody yet.           *)
-Steady(p) == Producer(p) /\ ~(p \in Stalls /\ pc[p] \in {"signal", "wake", "take callback", "call"})
+Steady(p) == Producer(p) /\ ~(p \in Stalls /\ pc[p] \in Waking \cup {"take callback", "call"})
 FairSpec == Spec /\ WF_vars(Consumer) /\ \A p \in Producers : WF_vars(Steady(p))
 
 -----------------------------------------------------------------------------
 TypeOK ==
-    /\ head \in Word /\ link \in [Mails -> Mails \cup {None}] /\ signal \in Nat /\ slot \in 0..MaxArms
+    /\ head \in Word /\ link \in [Mails -> Mails \cup {None}] /\ slot \in 0..MaxArms
+    /\ signal \in [count : Nat, parked : Nat, woken : Nat]
     /\ \A p \in Producers : seen[p] \in Word
 
 (* It is a mailbox.                                                                                             *)
@@ -509,13 +558,13 @@ NoPutAfterQuiesce == \A m \in late : fate[m] # "waiting"
 
 (* A sleeper has nothing to do, or somebody is on the way to wake it.                                            *)
 NoLostWakeup ==
-    cpc = "asleep" /\ (\A p \in Producers : pc[p] \notin {"signal", "wake"}) =>
+    cpc = "asleep" /\ (\A p \in Producers : pc[p] \notin Waking) =>
         /\ NextMail(Fetched, asked[1], asked[2], TRUE) = None
-        /\ head.state = "OPEN" /\ head.parked /\ signal = before
+        /\ head.state = "OPEN" /\ head.parked /\ signal.count = before
 
 (* The same for a consumer that sleeps elsewhere.                                                                *)
 NoLostCall ==
-    trusted # 0 /\ due /\ (\A p \in Producers : pc[p] \notin {"signal", "wake", "take callback", "call"}) =>
+    trusted # 0 /\ due /\ (\A p \in Producers : pc[p] \notin Waking \cup {"take callback", "call"}) =>
         calls[trusted] = 1
 
 CalledOnceAtMost == \A k \in 1..MaxArms : calls[k] <= 1 /\ (answered[k] = "refused" => calls[k] = 0)

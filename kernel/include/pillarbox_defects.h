@@ -18,6 +18,8 @@
     X(wake_before_push)         /* a put wakes the consumer first and pushes afterwards */ \
     X(wake_only_when_empty)     /* a put wakes only if it finds no other mail: the first one may have stalled */ \
     X(park_without_look)        /* the consumer parks whatever has arrived by then */ \
+    X(woken_once)               /* a wake-up of an earlier parking is taken for one of this */ \
+    X(woken_too_early)          /* who wakes the consumer says so before it is done: it may stall there */ \
     X(late_signal)              /* the consumer reads the signal after it has parked */ \
     X(fetch_drops_state)        /* fetching takes the state out together with the chain */ \
     X(fetch_in_reverse)         /* the chain is not turned round: newest first */ \

@@ -10,10 +10,12 @@
 // runs foreign code, and none releases a mail or a callback.
 //
 // Wake-ups. PARKED in the word says that the consumer sleeps or is about to; only the consumer sets and clears
-// it, and it sets it by a compare-and-swap that fails if mail has come. Every put that finds PARKED moves the
-// signal, not only the first: a producer that stalls between its push and its wake-up delays nobody else's
-// mail. ARMED is cleared by the one push that finds it, for the callback is called once: a stall there does
-// delay the others, as it does in the inbox with a mutex.
+// it, and it sets it by a compare-and-swap that fails if mail has come. Every put that finds PARKED sees to it that
+// the consumer wakes, not only the first: a producer that stalls between its push and its wake-up delays nobody
+// else's mail. But until the consumer runs again that would be a system call for each put. So who has woken it says
+// so, after the call, and names the parking by the count of the signal; others then leave it alone. ARMED is
+// cleared by the one push that finds it, for the callback is called once: a stall there does delay the others, as
+// it does in the inbox with a mutex.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,9 @@ namespace pillarbox {
 
 class LockFreeInbox {
 public:
-    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
-    // decided; if it is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
+    // any. Puts a chain of mails, adjacent and in order, the last one's link null, if the state is OPEN. Returns the
+    // state that decided; if it is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the
+    // armed wake-up, which the caller now owns and must call, or null.
     // spec: MailboxImpl!Load, MailboxImpl!Link, MailboxImpl!Push
     state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
         // Relaxed: the compare-and-swap decides, and a refusal needs nothing but the state.
@@ -91,9 +94,11 @@ public:
     }
 
     // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
-    // spec: MailboxImpl!ReadSignal, MailboxImpl!Park, MailboxImpl!Sleep, MailboxImpl!SliceEnds
+    // spec: MailboxImpl!ReadSignal, MailboxImpl!Publish, MailboxImpl!Park, MailboxImpl!Sleep, MailboxImpl!SliceEnds
     void park(double seconds) {
         Signal::value_t before = signal_.value();
+        // Relaxed: published by the compare-and-swap that sets PARKED.
+        parked_at_.store(before, std::memory_order_relaxed);
         word_t seen = head_.load(std::memory_order_relaxed);
         if (PILLARBOX_PLANTED(park_without_look)) {
             head_.fetch_or(PARKED);
@@ -164,12 +169,25 @@ private:
     }
 
     // Who has changed the word wakes whom it found waiting there.
-    // spec: MailboxImpl!Signal, MailboxImpl!Wake, MailboxImpl!TakeCallback
+    // spec: MailboxImpl!LookParked, MailboxImpl!Compare, MailboxImpl!Signal, MailboxImpl!Wake, MailboxImpl!Note
+    // spec: MailboxImpl!TakeCallback
     void notify(word_t found, void** armed) noexcept {
         const bool enough = PILLARBOX_PLANTED(armed_is_enough) && (found & ARMED);
-        if ((found & PARKED) && !enough) signal_.wake();
+        if ((found & PARKED) && !enough) wake();
         if (!(found & ARMED)) return;
         *armed = PILLARBOX_PLANTED(armed_stays) ? armed_.load() : armed_.exchange(nullptr, std::memory_order_acq_rel);
+    }
+
+    // Wakes the consumer, unless somebody has done so since it parked. Should it have parked anew, it has fetched what
+    // the caller has pushed. The parking is named by the count that the signal must move from: relaxed is enough,
+    // for a count that is read here is that of this parking or of a later one, and whoever noted it has moved it.
+    void wake() noexcept {
+        const Signal::value_t parking = parked_at_.load(std::memory_order_relaxed);
+        const Signal::value_t woken = woken_.load(std::memory_order_relaxed);
+        if (woken == parking || (PILLARBOX_PLANTED(woken_once) && woken != 0)) return;
+        if (PILLARBOX_PLANTED(woken_too_early)) woken_.store(parking, std::memory_order_relaxed);
+        signal_.wake();
+        woken_.store(parking, std::memory_order_relaxed);
     }
 
     state_t refuse(word_t seen, std::size_t count) noexcept {
@@ -208,6 +226,8 @@ private:
 
     Atomic<word_t> head_{0};
     Signal signal_;
+    Atomic<Signal::value_t> parked_at_{0};  // the count of the signal when the consumer parked last
+    Atomic<Signal::value_t> woken_{0};      // that of a parking that was ended by a wake-up
     Atomic<void*> armed_{nullptr};
     Counter accepted_{0};
     Counter rejected_{0};

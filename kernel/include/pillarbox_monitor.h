@@ -108,7 +108,8 @@ private:
     Lock lock_;
     Sleepers sleepers_;
 #endif
-    std::atomic<value_t> value_{0};
+    // Not 0, so that 0 can stand for none.
+    std::atomic<value_t> value_{1};
 };
 
 #endif

@@ -1,9 +1,11 @@
-// The memory orders of the lock-free inbox, one edge a run: `inbox_orders push-fetch | push-close | release-claim`.
+// The memory orders of mails and of the lock-free inbox, one edge a run:
+// `inbox_orders push-fetch | push-close | release-claim | free-free`.
 //
 // One thread writes a mail and passes it on, the other waits, without another edge between the two, until it gets
 // the mail, and touches what the first has written. So ThreadSanitizer sees a race in every run in which the
 // order that should make the edge is too weak, and none otherwise: nothing here is left to chance.
 #include "pillarbox_inbox.h"
+#include "pillarbox_slab.h"
 
 #include <cstdio>
 #include <string_view>
@@ -58,6 +60,24 @@ int main(int count, char** words) {
                 mail.next = nullptr;
             });
     }
-    std::puts("inbox_orders push-fetch | push-close | release-claim");
+    if (edge == "free-free") {
+        Slab* const slab = Slab::make();
+        bool last = false;
+        posted_t* const one = slab->allocate(&last);
+        posted_t* const other = slab->allocate(&last);
+        slab->let_go();
+        std::atomic<bool> first_is_free{false};
+        return pass(
+            [&] {
+                one->arg = one;
+                free_posted(one);
+                first_is_free.store(true, std::memory_order_relaxed);
+            },
+            [&] {
+                while (!first_is_free.load(std::memory_order_relaxed)) std::this_thread::yield();
+                free_posted(other);
+            });
+    }
+    std::puts("inbox_orders push-fetch | push-close | release-claim | free-free");
     return 2;
 }

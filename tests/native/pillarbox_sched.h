@@ -264,7 +264,7 @@ public:
     }
 
 private:
-    Atomic<value_t> value_{0};
+    Atomic<value_t> value_{1};
     unsigned wakes_ = 0;
 };
 

@@ -29,6 +29,8 @@ def test_every_schedule_with_two_preemptions_keeps_the_promises(program: str) ->
     [
         ("mailbox_schedules", "lock-free/two-producers", "park_without_look", "a wake-up was lost"),
         ("mailbox_schedules", "lock-free/two-producers", "late_signal", "a wake-up was lost"),
+        ("mailbox_schedules", "lock-free/two-producers", "woken_once", "a wake-up was lost"),
+        ("mailbox_schedules", "lock-free/stalled-producer", "woken_too_early", "a wake-up was lost"),
         ("mailbox_schedules", "lock-free/stalled-producer", "wake_only_when_empty", "a wake-up was lost"),
         ("mailbox_schedules", "lock-free/closed-in-the-middle", "check_then_push", "lost"),
         (

@@ -10,8 +10,9 @@ PROGRAMS = [
     *(("inbox_stress", backend) for backend in BACKENDS),
     ("queue_stress", ""),
     ("handover_stress", ""),
+    ("slab_places", ""),
 ]
-EDGES = ["push-fetch", "push-close", "release-claim"]
+EDGES = ["push-fetch", "push-close", "release-claim", "free-free"]
 
 
 def needs(sanitizer: str) -> None:
@@ -43,6 +44,7 @@ def test_one_edge_between_two_threads_is_enough_to_pass_a_mail_on(edge: str) -> 
         ("weak_close", "push-close"),
         ("weak_claim", "release-claim"),
         ("weak_release", "release-claim"),
+        ("weak_free", "free-free"),
     ],
 )
 def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(defect: str, edge: str) -> None:
@@ -59,6 +61,8 @@ def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(defect: str, 
         ("queue_stress", "restored_called_again"),
         ("handover_stress", "one_item_too_many"),
         ("handover_stress", "failure_overtakes"),
+        ("slab_places", "slab_stays"),
+        ("slab_places", "slab_released_early"),
     ],
 )
 def test_native_threads_find_a_planted_defect(program: str, defect: str) -> None:
