@@ -133,6 +133,34 @@ def test_mailbox_put_batch_and_take_from_it(chunks: Chunks, backend: str) -> Non
     chunks(run, MANY)
 
 
+@pytest.mark.benchmark(group="one thread: put a thousand and call each")
+@each_backend
+def test_mailbox_put_and_run_batch(chunks: Chunks, backend: str) -> None:
+    mailbox, some = TaskMailbox(backend=backend), mails()
+
+    def run() -> None:
+        put = mailbox.put
+        for mail in some:
+            put(mail)
+        mailbox.run_batch()
+
+    chunks(run, MANY)
+
+
+@pytest.mark.benchmark(group="one thread: put a thousand and call each")
+def test_simple_queue_put_get_and_call(chunks: Chunks) -> None:
+    simple: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        put, take = simple.put, simple.get_nowait
+        for _ in range(MANY):
+            put(nothing)
+        for _ in range(MANY):
+            take()()
+
+    chunks(run, MANY)
+
+
 @pytest.mark.benchmark(group="one thread: put and take a thousand")
 @each_backend
 def test_mailbox_put_all_and_drain(chunks: Chunks, backend: str) -> None:

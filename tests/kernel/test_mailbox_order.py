@@ -1,5 +1,7 @@
 """In which order a mailbox gives its mails: put order, urgency, priority, batches, deferrable mails."""
 
+import random
+
 import pytest
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, TaskMailbox
@@ -184,3 +186,33 @@ def test_statistics_count_each_mail_once() -> None:
     assert (statistics.put, statistics.taken, statistics.urgent_taken, statistics.rejected) == (7, 4, 2, 1)
     with pytest.raises(AttributeError):
         statistics.put = 1  # type: ignore[misc]
+
+
+def test_a_take_finds_its_mail_among_more_kinds_than_have_a_lane_of_their_own() -> None:
+    mailbox, numbers = TaskMailbox(), random.Random(1)
+    waiting: list[Mail] = []
+    for _ in range(3000):
+        if numbers.random() < 0.55:
+            mail = Mail(nothing, priority=numbers.randrange(60), deferrable=numbers.random() < 0.5)
+            waiting.append(mail)
+            mailbox.put(mail)
+            continue
+        p, skip = numbers.randrange(-1, 60), numbers.random() < 0.3
+        accepted = [mail for mail in waiting if mail.priority >= p and not (skip and mail.deferrable)]
+        taken = mailbox.try_take(p, skip_deferrable=skip)
+        assert taken is (accepted[0] if accepted else None)
+        if taken is not None:
+            waiting.remove(taken)
+    assert len({(mail.priority, mail.deferrable) for mail in waiting}) > 32
+    assert mailbox.drain() == waiting
+
+
+def test_a_mail_of_a_kind_that_waited_in_the_shared_lane_comes_before_a_later_one_with_a_lane() -> None:
+    mailbox = TaskMailbox()
+    first = [Mail(nothing, priority=priority) for priority in range(40)]
+    mailbox.put_all(first)
+    assert mailbox.try_take() is first[0]  # its lane is free for another kind now
+    later = Mail(nothing, priority=39)
+    mailbox.put(later)
+    assert mailbox.try_take(39) is first[39]
+    assert mailbox.try_take(39) is later
