@@ -1,4 +1,4 @@
-"""The kernel: mails, the mailbox of one task thread, result queues, and the hand-over between two threads.
+"""The kernel: mails, the mailbox of one task thread, result queues, deadlines, the hand-over of two threads.
 
 It knows threads, mails and entries; it knows no asyncio, no Arrow and no Spark. Every class says in its
 docstring which of its methods any thread may call and which are confined to one thread.
@@ -10,10 +10,14 @@ if __name__ != "pillarbox.kernel":
         "A second name would make second classes that do not match the first."
     )
 
+from pathlib import Path
+
 from .counters import HandoverStatistics, MailboxStatistics, QueueStatistics
+from .deadlines import Deadlines
 from .entries import QueueEntry
 from .errors import (
     CapacityError,
+    ForkedError,
     HandoverClosedError,
     MailboxClosedError,
     PillarboxError,
@@ -29,12 +33,20 @@ from .resultqueue import ResultQueue
 from .states import MailboxState
 from .watermark import WATERMARK
 
+
+def get_include() -> str:
+    """The folder of the headers for C and C++, for a compiler's include path. Any thread."""
+    return str(Path(__file__).parent / "include")
+
+
 __all__ = [
     "BACKENDS",
     "MAX_PRIORITY",
     "MIN_PRIORITY",
     "WATERMARK",
     "CapacityError",
+    "Deadlines",
+    "ForkedError",
     "Handover",
     "HandoverClosedError",
     "HandoverStatistics",
@@ -52,4 +64,5 @@ __all__ = [
     "TaskMailbox",
     "UnorderedQueue",
     "WrongThreadError",
+    "get_include",
 ]

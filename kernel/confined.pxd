@@ -2,12 +2,14 @@
 
 from libcpp.atomic cimport atomic, memory_order_relaxed
 
+from pillarbox.kernel.holder cimport Holder, check_process
+
 
 cdef extern from "pythread.h" nogil:
     unsigned long PyThread_get_thread_ident() noexcept
 
 
-cdef class Confined:
+cdef class Confined(Holder):
     cdef atomic[unsigned long] owner
     cdef int wrong_thread(self) except -1
     cdef bint may_change_owner(self) except -1
@@ -19,6 +21,7 @@ cdef inline bint is_owner(Confined self) noexcept nogil:
 
 
 cdef inline int check_owner(Confined self) except -1:
+    check_process(self)
     if not is_owner(self):
         self.wrong_thread()
     return 0

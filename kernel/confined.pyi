@@ -1,4 +1,6 @@
-class Confined:
+from .holder import Holder
+
+class Confined(Holder):
     def adopt(self) -> None: ...
 
 def described_thread(ident: int) -> str: ...

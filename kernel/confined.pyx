@@ -1,14 +1,17 @@
 """Confinement: an object whose state belongs to one thread, and the check of it.
 
-The base of the mailbox and of the result queues. The check is one comparison of thread idents.
+The base of the mailbox and of the result queues. The check is one comparison of thread idents,
+behind one of processes.
 """
 
 import threading
 
+from pillarbox.kernel.holder cimport Holder, check_process
+
 from .errors import WrongThreadError
 
 
-cdef class Confined:
+cdef class Confined(Holder):
     """Belongs to one thread, its owner: the thread that made it, until another adopts it."""
 
     def __cinit__(self):
@@ -29,6 +32,7 @@ cdef class Confined:
         that is. Otherwise, or when two threads adopt at once and this one lost, WrongThreadError. The former
         owner must not be using the object at the same time; its next confined call raises WrongThreadError.
         """
+        check_process(self)
         cdef unsigned long former = self.owner.load()
         cdef unsigned long caller = PyThread_get_thread_ident()
         if former == caller:

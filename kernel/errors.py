@@ -47,6 +47,22 @@ class WrongThreadError(PillarboxError):
         return f"this call is confined to thread {self.expected}, it came from thread {self.actual}"
 
 
+class ForkedError(PillarboxError):
+    """A mailbox, queue or hand-over was used in the child of a fork, but was made before it.
+
+    The threads that used it are not in the child, and what they were in the middle of stays undone. `kind` is
+    the class, `pid` the process that the call was made in.
+    """
+
+    def __init__(self, kind: str, pid: int) -> None:
+        self.kind = kind
+        self.pid = pid
+        super().__init__(kind, pid)
+
+    def __str__(self) -> str:
+        return f"this {self.kind} was made before the fork of process {self.pid}, which must make its own"
+
+
 class CapacityError(PillarboxError):
     """A bounded queue is full. `capacity` is the bound, in entries."""
 

@@ -6,7 +6,10 @@
 
 from libcpp cimport bool as cbool
 
+from pillarbox.kernel.holder cimport Holder
+
 ctypedef void (*share_t)(void* failure) noexcept
+ctypedef int (*each_t)(void* owned, void* context) noexcept
 
 
 cdef extern from "pillarbox_handover.h" namespace "pillarbox" nogil:
@@ -62,9 +65,10 @@ cdef extern from "pillarbox_handover.h" namespace "pillarbox" nogil:
         cbool arm_consumer(void** callback) noexcept
         void wake_up(void** armed) noexcept
         handover_counts_t counts() noexcept
+        int visit(each_t each, void* context) noexcept
 
 
-cdef class Handover:
+cdef class Handover(Holder):
     cdef object __weakref__
     cdef HandoverCore core
 

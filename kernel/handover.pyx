@@ -16,13 +16,16 @@ from libc.math cimport INFINITY
 from libcpp cimport bool as cbool
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, as_bytes, check_callback
+from pillarbox.kernel.holder cimport (
+    Holder, abandon, check_process, is_foreign, visit_reference, visitor_t,
+)
 from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice, take_over
 
 from .counters import HandoverStatistics
 from .errors import HandoverClosedError
 
 
-cdef class Handover:
+cdef class Handover(Holder):
     """Handover(max_items, max_bytes=None)
 
     1. Items come out in the order in which they went in, each once.
@@ -42,18 +45,9 @@ cdef class Handover:
         )
 
     def __dealloc__(self):
-        cdef left_t left
-        self.core.close(&left)
-        cdef item_t* node = left.items
-        cdef item_t* after
-        while node != NULL:
-            after = node.next
-            drop(node.value)
-            PyMem_RawFree(node)
-            node = after
-        drop(left.failure)
-        drop(left.producer)
-        drop(left.consumer)
+        if is_foreign(self):
+            abandon(self.core)
+        self.release_owned()
 
     # ---- producer
 
@@ -91,6 +85,7 @@ cdef class Handover:
         Otherwise the take that makes room for it, or `close`, calls `callback()` once, in its own thread,
         without a lock. What it raises goes to `sys.unraisablehook`. Arming again replaces it.
         """
+        check_process(self)
         cdef size_t needed = as_bytes(nbytes)
         check_callback(callback)
         cdef void* spare = keep(callback)
@@ -120,6 +115,8 @@ cdef class Handover:
             if woken:
                 return None
             PyErr_CheckSignals()
+            # A handler may fork.
+            check_process(self)
 
     def try_take(self):
         """The oldest item, or None if there is none now. At the end raises as `take`."""
@@ -145,6 +142,7 @@ cdef class Handover:
         """The consumer goes away: returns a list of what waits; every put returns False from then on, every
         take raises HandoverClosedError. The second close returns an empty list.
         """
+        check_process(self)
         cdef left_t left
         self.core.close(&left)
         items = values(left.items)
@@ -159,6 +157,7 @@ cdef class Handover:
 
         If neither is there, the next `take` that would wait returns None, or the next arming returns False.
         """
+        check_process(self)
         cdef void* armed = NULL
         self.core.wake_up(&armed)
         if armed != NULL:
@@ -172,6 +171,7 @@ cdef class Handover:
         once, in its own thread, without a lock. What it raises goes to `sys.unraisablehook`. Arming again
         replaces it.
         """
+        check_process(self)
         check_callback(callback)
         cdef void* spare = keep(callback)
         cdef bint armed = self.core.arm_consumer(&spare)
@@ -183,15 +183,19 @@ cdef class Handover:
     @property
     def ended(self):
         """Whether no item waits and none can come."""
+        check_process(self)
         return self.core.counts().ended
 
     def __len__(self):
         """Items that wait."""
+        check_process(self)
         return <Py_ssize_t>self.core.counts().items
 
     def statistics(self):
         """A frozen HandoverStatistics, all of one moment."""
-        cdef handover_counts_t counts = self.core.counts()
+        cdef handover_counts_t counts
+        check_process(self)
+        counts = self.core.counts()
         return HandoverStatistics(
             items=counts.items,
             nbytes=counts.nbytes,
@@ -205,6 +209,24 @@ cdef class Handover:
 
     # ---- inside
 
+    cdef int visit_owned(self, visitor_t* visitor) noexcept:
+        return self.core.visit(visit_reference, visitor)
+
+    cdef void release_owned(self) noexcept:
+        cdef left_t left
+        cdef item_t* node
+        cdef item_t* after
+        self.core.close(&left)
+        node = left.items
+        while node != NULL:
+            after = node.next
+            drop(node.value)
+            PyMem_RawFree(node)
+            node = after
+        drop(left.failure)
+        drop(left.producer)
+        drop(left.consumer)
+
     cdef bint offer(self, object item, object nbytes, double deadline) except -1:
         cdef size_t size = as_bytes(nbytes)
         cdef double seconds = 0.0
@@ -212,6 +234,7 @@ cdef class Handover:
         cdef cbool waited = False
         cdef PutAnswer answer = PutAnswer.NO_ROOM
         cdef item_t* node
+        check_process(self)
         if item is None:
             raise TypeError("item must not be None, which stands for 'nothing there' when it is taken")
         node = <item_t*>PyMem_RawMalloc(sizeof(item_t))
@@ -230,6 +253,7 @@ cdef class Handover:
                 with nogil:
                     self.core.await_room(size, seconds, &waited)
                 PyErr_CheckSignals()
+                check_process(self)
         finally:
             if answer != PutAnswer.ACCEPTED:
                 drop(node.value)
@@ -245,6 +269,7 @@ cdef class Handover:
 
     cdef bint finish_with(self, void* failure) except -1:
         cdef void* armed = NULL
+        check_process(self)
         if failure != NULL:
             share(failure)
         if not self.core.finish(failure, &armed):
@@ -256,6 +281,7 @@ cdef class Handover:
 
     cdef item_t* fetch(self, bint everything, void** armed) except? NULL:
         """Takes out the oldest item, or all, as a chain; null if nothing waits. At the end raises."""
+        check_process(self)
         cdef taken_t taken
         cdef TakeAnswer answer = self.core.take(everything, &taken)
         if answer == TakeAnswer.ITEMS:

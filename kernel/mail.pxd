@@ -41,7 +41,7 @@ cdef class NativeCall:
 
 cdef extern from *:
     """
-    // Python code claims a mail with the GIL held, where there is one; native code never claims a Python mail.
+    // Python code claims a mail with the GIL held, where there is one; native code claims no Python mail.
     static inline bool pillarbox_claim(pillarbox::mail_t& mail) noexcept {
     #ifdef Py_GIL_DISABLED
         return mail.claim();
@@ -55,6 +55,8 @@ cdef extern from *:
 
 cdef Mail handed_out_native(mail_t* node)
 cdef void let_go(mail_t* node) noexcept
+cdef list all_handed_out(MailList& nodes)
+cdef void unclaim(tuple mails, Py_ssize_t count) noexcept
 cdef int as_priority(object priority) except? -2
 
 cdef inline Mail handed_out(mail_t* node):

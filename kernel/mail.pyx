@@ -133,6 +133,23 @@ cdef void let_go(mail_t* node) noexcept:
         node.fn(node, False)
 
 
+cdef list all_handed_out(MailList& nodes):
+    cdef list mails = []
+    cdef mail_t* node
+    while True:
+        node = nodes.pop_first()
+        if node == NULL:
+            return mails
+        mails.append(handed_out(node))
+
+
+cdef void unclaim(tuple mails, Py_ssize_t count) noexcept:
+    """Ends the claims on the first `count` of the mails."""
+    cdef Py_ssize_t position
+    for position in range(count):
+        (<Mail>mails[position]).node.release()
+
+
 cdef int as_priority(object priority) except? -2:
     """The priority as a C int; TypeError if it is no int, ValueError if it is out of range."""
     cdef int overflow = 0

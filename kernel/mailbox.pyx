@@ -9,7 +9,18 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, check_callback
 from pillarbox.kernel.confined cimport check_owner, is_owner
-from pillarbox.kernel.mail cimport DEFERRABLE, PYTHON, Mail, accepted_priority, claim_by_python, handed_out, let_go
+from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
+from pillarbox.kernel.mail cimport (
+    DEFERRABLE,
+    PYTHON,
+    Mail,
+    accepted_priority,
+    all_handed_out,
+    claim_by_python,
+    handed_out,
+    let_go,
+    unclaim,
+)
 from pillarbox.kernel.mailbox_core cimport CLOSED, OPEN
 from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice
 
@@ -55,16 +66,9 @@ cdef class TaskMailbox(Confined):
         self.core.set_urgent_burst(as_bound("urgent_burst", urgent_burst, NO_BOUND))
 
     def __dealloc__(self):
-        cdef void* armed = NULL
-        cdef MailList left
-        cdef mail_t* node
-        self.core.close(left, &armed)
-        drop(armed)
-        while True:
-            node = left.pop_first()
-            if node == NULL:
-                break
-            let_go(node)
+        if is_foreign(self):
+            abandon(self.core)
+        self.release_owned()
 
     # ---- any thread: putting
 
@@ -94,6 +98,7 @@ cdef class TaskMailbox(Confined):
         for item in whole:
             if not isinstance(item, Mail):
                 raise TypeError(f"mails must be Mail objects, not {item!r}")
+        check_process(self)
         for item in whole:
             mail = <Mail>item
             if not claim_by_python(mail.node):
@@ -123,6 +128,7 @@ cdef class TaskMailbox(Confined):
         Wakes a waiting take and calls the armed wake-up.
         """
         cdef void* armed = NULL
+        check_process(self)
         self.core.quiesce(&armed)
         if armed != NULL:
             call_back(armed)
@@ -130,6 +136,7 @@ cdef class TaskMailbox(Confined):
     @property
     def state(self):
         """The MailboxState. Thread-safe."""
+        check_process(self)
         return MailboxState(<int>self.core.inbox().state())
 
     @property
@@ -152,6 +159,7 @@ cdef class TaskMailbox(Confined):
         Exact for the mailbox thread, but for puts that others are in the middle of. Another thread gets at
         least what waits all through the call.
         """
+        check_process(self)
         if self.core.inbox().state() == CLOSED:
             return 0
         return <Py_ssize_t>self.core.waiting()
@@ -210,8 +218,9 @@ cdef class TaskMailbox(Confined):
             with nogil:
                 self.core.park(seconds)
             self.core.fetch()
-            # A handler may close the mailbox.
+            # A handler may fork, or close the mailbox.
             PyErr_CheckSignals()
+            check_process(self)
             self.check_not_closed()
 
     def create_batch(self):
@@ -234,22 +243,24 @@ cdef class TaskMailbox(Confined):
         cdef mail_t* node = self.core.take_from_batch()
         return None if node == NULL else handed_out(node)
 
-    def run_batch(self):
+    def run_batch(self, limit=None):
         """Makes a batch as `create_batch` does, takes each of its mails and runs it. Confined.
 
-        Returns how many have run. What a mail raises is raised: that mail is gone, those behind it are
-        still of the batch. A mail may put, take, and close. Raises MailboxClosedError when CLOSED.
+        At most `limit` mails (None: all; urgent ones that come meanwhile are among them). Returns how many
+        have run. What a mail raises is raised: that mail is gone, those behind it are still of the batch. A
+        mail may put, take, and close. Raises MailboxClosedError when CLOSED.
         """
-        cdef Py_ssize_t ran = 0
+        cdef size_t most = NO_BOUND if limit is None else as_bound("limit", limit, NO_BOUND)
+        cdef size_t ran = 0
         cdef mail_t* node
         cdef Mail mail
         check_owner(self)
         self.check_not_closed()
         self.core.create_batch()
-        while True:
+        while ran < most:
             node = self.core.take_from_batch()
             if node == NULL:
-                return ran
+                break
             ran += 1
             if node.flags & PYTHON:
                 mail = handed_out(node)
@@ -257,6 +268,7 @@ cdef class TaskMailbox(Confined):
             else:
                 node.release()
                 node.fn(node, True)
+        return ran
 
     def has_mail(self):
         """Whether any mail waits, in the batch or outside. Confined. False when CLOSED."""
@@ -310,6 +322,21 @@ cdef class TaskMailbox(Confined):
 
     # ---- inside
 
+    cdef int visit_owned(self, visitor_t* visitor) noexcept:
+        return self.core.visit(visit_reference, visitor)
+
+    cdef void release_owned(self) noexcept:
+        cdef void* armed = NULL
+        cdef MailList left
+        cdef mail_t* node
+        self.core.close(left, &armed)
+        drop(armed)
+        while True:
+            node = left.pop_first()
+            if node == NULL:
+                break
+            let_go(node)
+
     cdef bint may_change_owner(self) except -1:
         # Arrivals are shared, so they may wait for the next owner; what was fetched is the present owner's.
         return (
@@ -350,6 +377,7 @@ cdef inline state_t put_chain(TaskMailbox self, mail_t* first, mail_t* last, siz
 
 
 cdef inline bint offered(TaskMailbox self, Mail mail) except -1:
+    check_process(self)
     if not claim_by_python(mail.node):
         raise ValueError(f"{mail!r} waits in a mailbox already")
     Py_INCREF(mail)
@@ -365,20 +393,3 @@ cdef inline Mail taken(TaskMailbox self, int priority, unsigned char skip):
     cdef state_t seen = OPEN
     cdef mail_t* node = self.core.take(priority, skip, &seen)
     return None if node == NULL else handed_out(node)
-
-
-cdef list all_handed_out(MailList& nodes):
-    cdef list mails = []
-    cdef mail_t* node
-    while True:
-        node = nodes.pop_first()
-        if node == NULL:
-            return mails
-        mails.append(handed_out(node))
-
-
-cdef void unclaim(tuple mails, Py_ssize_t count) noexcept:
-    """Ends the claims on the first `count` of the mails."""
-    cdef Py_ssize_t position
-    for position in range(count):
-        (<Mail>mails[position]).node.release()

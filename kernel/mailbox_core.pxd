@@ -4,6 +4,8 @@ from libcpp cimport bool as cbool
 
 from pillarbox.kernel.mail cimport MailList, mail_t
 
+ctypedef int (*each_t)(void* owned, void* context) noexcept
+
 
 cdef extern from "pillarbox_state.h" namespace "pillarbox" nogil:
     cdef enum state_t "pillarbox::state_t":
@@ -42,3 +44,4 @@ cdef extern from "pillarbox_mailbox.h" namespace "pillarbox" nogil:
         size_t in_batch() noexcept
         size_t taken() noexcept
         size_t urgent_taken() noexcept
+        int visit(each_t each, void* context) noexcept

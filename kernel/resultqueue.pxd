@@ -10,6 +10,7 @@ from pillarbox.kernel.confined cimport Confined
 from pillarbox.kernel.pairs cimport pair_t
 
 ctypedef void (*release_t)(void* payload) noexcept
+ctypedef int (*each_t)(void* payload, void* context) noexcept
 
 
 cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
@@ -59,6 +60,7 @@ cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
         void snapshot(vector[entry_t]& out) except +
         void clear(vector[entry_t]& out) except +
         void close(vector[entry_t]& out) except +
+        int visit(each_t each, void* context) noexcept
         void let_go(release_t release) noexcept
         QueueAnswer restore(vector[entry_t]& entries) noexcept
         cbool admit_restored(void** element, long long* handle) noexcept

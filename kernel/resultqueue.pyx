@@ -10,6 +10,7 @@ from libcpp.vector cimport vector
 
 from pillarbox.kernel.arguments cimport as_bound, as_handle
 from pillarbox.kernel.confined cimport check_owner
+from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
 from pillarbox.kernel.pairs cimport pair_t, paired
 from pillarbox.kernel.waiting cimport drop, keep
 
@@ -55,6 +56,8 @@ cdef class ResultQueue(Confined):
         as_bound("capacity", capacity, GREATEST_CAPACITY)
 
     def __dealloc__(self):
+        if is_foreign(self):
+            abandon(self.core)
         self.core.let_go(drop)
 
     # ---- confined: in
@@ -111,7 +114,9 @@ cdef class ResultQueue(Confined):
         Thread-safe, also while the owner puts or emits.
         """
         cdef long long number = as_handle(handle)
-        cdef void* owned = keep(result)
+        cdef void* owned
+        check_process(self)
+        owned = keep(result)
         if self.core.complete(number, owned):
             return True
         drop(owned)
@@ -240,6 +245,7 @@ cdef class ResultQueue(Confined):
 
     def __len__(self):
         """Entries admitted and not emitted, watermarks included. Thread-safe."""
+        check_process(self)
         return self.core.counts().size
 
     @property
@@ -250,26 +256,32 @@ cdef class ResultQueue(Confined):
     @property
     def is_full(self):
         """Whether it holds as many entries as it may. Thread-safe."""
+        check_process(self)
         return self.core.counts().size == self.core.capacity()
 
     @property
     def is_empty(self):
         """Whether nothing is held. Thread-safe."""
+        check_process(self)
         return self.core.counts().size == 0
 
     @property
     def in_flight(self):
         """Entries admitted and not finished. Thread-safe."""
+        check_process(self)
         return self.core.counts().running
 
     @property
     def restoring(self):
         """Entries that are still to be admitted by `admit_restored`. Thread-safe."""
+        check_process(self)
         return self.core.counts().restoring
 
     def statistics(self):
         """A frozen QueueStatistics, all of one moment. Thread-safe."""
-        cdef queue_counts_t counts = self.core.counts()
+        cdef queue_counts_t counts
+        check_process(self)
+        counts = self.core.counts()
         return QueueStatistics(
             capacity=self.core.capacity(),
             size=counts.size,
@@ -285,6 +297,21 @@ cdef class ResultQueue(Confined):
         )
 
     # ---- inside
+
+    cdef int visit_owned(self, visitor_t* visitor) noexcept:
+        return self.core.visit(visit_reference, visitor)
+
+    cdef void release_owned(self) noexcept:
+        cdef vector[entry_t] entries
+        cdef size_t index
+        try:
+            self.core.close(entries)
+        except MemoryError:
+            # The cycle stays, until the next collection.
+            return
+        for index in range(entries.size()):
+            drop(entries[index].element)
+            drop(entries[index].result)
 
     cdef bint may_change_owner(self) except -1:
         cdef queue_counts_t counts = self.core.counts()

@@ -5,7 +5,7 @@ Importing this package imports neither Spark nor Arrow.
 """
 
 from pillarbox.aio import AsyncMapIterator, CallFailed, CallTimeout, OperatorStatistics, Retry, async_map
-from pillarbox.kernel import CapacityError, MailboxClosedError, PillarboxError, WrongThreadError
+from pillarbox.kernel import CapacityError, ForkedError, MailboxClosedError, PillarboxError, WrongThreadError
 
 __version__ = "0.1.0"
 
@@ -14,6 +14,7 @@ __all__ = [
     "CallFailed",
     "CallTimeout",
     "CapacityError",
+    "ForkedError",
     "MailboxClosedError",
     "OperatorStatistics",
     "PillarboxError",

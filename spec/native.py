@@ -21,6 +21,8 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 REPORTED = 66
 SANITIZED = {"TSAN_OPTIONS": f"halt_on_error=1:exitcode={REPORTED}"}
 SECONDS = 150.0
+# What `inbox_orders` has two threads do, without another edge between them than the one that is tried.
+EDGES = ("push-fetch", "push-close", "release-claim", "free-free")
 
 
 def compiled(name: str, *flags: str) -> Path:

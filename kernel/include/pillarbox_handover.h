@@ -217,6 +217,20 @@ public:
         return counts;
     }
 
+    // Calls `each` with all that the hand-over owns, values of items, failure, armed wake-ups, until an answer
+    // is not 0, which it returns. It calls under the lock: `each` must not use the hand-over.
+    int visit(int (*each)(void* owned, void* context), void* context) noexcept {
+        std::lock_guard<Lock> held(lock_);
+        int answer = 0;
+        for (const item_t* item = first_; item != nullptr && answer == 0; item = item->next) {
+            answer = each(item->value, context);
+        }
+        for (void* owned : {failure_, armed_producer_, armed_consumer_}) {
+            if (owned != nullptr && answer == 0) answer = each(owned, context);
+        }
+        return answer;
+    }
+
 private:
     enum class End { RUNNING, ENDED, CLOSED };
 

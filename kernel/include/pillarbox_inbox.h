@@ -29,6 +29,9 @@ public:
     std::size_t accepted() const noexcept { return with_mutex_ ? mutex_.accepted() : free_.accepted(); }
     std::size_t rejected() const noexcept { return with_mutex_ ? mutex_.rejected() : free_.rejected(); }
     bool any_arrived() const noexcept { return with_mutex_ ? mutex_.any_arrived() : free_.any_arrived(); }
+    template <class Look>
+    void visit(Look look) { with_mutex_ ? mutex_.visit(look) : free_.visit(look); }
+    void* armed() noexcept { return with_mutex_ ? mutex_.armed() : free_.armed(); }
     bool parked() noexcept { return with_mutex_ ? mutex_.parked() : free_.parked(); }
 
 private:

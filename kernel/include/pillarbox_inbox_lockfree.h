@@ -139,6 +139,18 @@ public:
     // Whether anything waits to be fetched.
     bool any_arrived() const noexcept { return mail_of(head_.load(std::memory_order_relaxed)) != nullptr; }
 
+    // For the collection of garbage, while nobody fetches. Calls `look(mail)` for every mail that has arrived.
+    template <class Look>
+    void visit(Look look) const {
+        // Acquire pairs with the pushes, as in fetch. What others push meanwhile comes in front of it.
+        for (mail_t* mail = mail_of(head_.load(std::memory_order_acquire)); mail != nullptr; mail = mail->next) {
+            look(mail);
+        }
+    }
+
+    // The armed wake-up, which stays the inbox's, or null.
+    void* armed() const noexcept { return armed_.load(std::memory_order_acquire); }
+
     // any: whether the consumer sleeps in park, or has slept there and not fetched since.
     bool parked() const noexcept { return (head_.load(std::memory_order_relaxed) & PARKED) != 0; }
 

@@ -114,6 +114,23 @@ public:
     // Whether anything waits to be fetched.
     bool any_arrived() const noexcept { return arrived_.count() != 0; }
 
+    // For the collection of garbage, while nobody fetches. Calls `look(mail)` for every mail that has arrived, under
+    // the lock.
+    template <class Look>
+    void visit(Look look) {
+        lock_.lock();
+        for (mail_t* mail = arrived_.first(); mail != nullptr; mail = mail->next) look(mail);
+        lock_.unlock();
+    }
+
+    // The armed wake-up, which stays the inbox's, or null.
+    void* armed() noexcept {
+        lock_.lock();
+        void* const callback = armed_;
+        lock_.unlock();
+        return callback;
+    }
+
     // any: whether the consumer sleeps in park.
     bool parked() noexcept {
         lock_.lock();

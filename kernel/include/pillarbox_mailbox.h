@@ -131,6 +131,20 @@ public:
     std::size_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
     std::size_t urgent_taken() const noexcept { return urgent_taken_.load(std::memory_order_relaxed); }
 
+    // For the collection of garbage, while nobody takes or arms: calls `each` with the object of every Python mail
+    // and with the armed wake-up, until an answer is not 0, which it returns. `each` must not use the mailbox.
+    int visit(int (*each)(void* owned, void* context), void* context) noexcept {
+        void* const armed = inbox_.armed();
+        int answer = armed == nullptr ? 0 : each(armed, context);
+        const auto look = [&](const mail_t* mail) {
+            if (answer == 0 && (mail->flags & PYTHON)) answer = each(mail->object, context);
+        };
+        inbox_.visit(look);
+        urgent_.visit(look);
+        ordinary_.visit(look);
+        return answer;
+    }
+
 private:
     void sort(MailList& arrived) noexcept {
         for (mail_t* mail = arrived.first(); mail != nullptr;) {

@@ -22,41 +22,10 @@
 #include <vector>
 
 #include "pillarbox_defects.h"
+#include "pillarbox_entry.h"
 #include "pillarbox_monitor.h"
 
 namespace pillarbox {
-
-// How an operation of the owner ended. Only one that is DONE has changed anything.
-enum class QueueAnswer { DONE, FULL, CLOSED, RESTORING, NOT_EMPTY };
-
-enum class EntryState : unsigned char { FREE, RUNNING, FINISHED, WATERMARK };
-
-// What is emitted. Whoever put a watermark has chosen both of its payloads.
-struct pair_t {
-    void* element;
-    void* result;
-};
-
-// An entry outside of its slot. The result is null while the entry is RUNNING.
-struct entry_t {
-    void* element;
-    void* result;
-    EntryState state;
-    long long admission;  // counted over the life of the queue; of no meaning in `restore`
-};
-
-struct queue_counts_t {
-    int size;
-    int running;
-    std::size_t restoring;
-    long long admitted, watermarks, completed, emitted, renewed, restored, late;
-};
-
-constexpr int SLOT_BITS = 24;
-constexpr int MAX_CAPACITY = 1 << SLOT_BITS;
-
-constexpr long long handle_of(long long attempt, int slot) noexcept { return attempt << SLOT_BITS | slot; }
-constexpr int slot_of(long long handle) noexcept { return static_cast<int>(handle & (MAX_CAPACITY - 1)); }
 
 class ResultQueue {
 public:
@@ -171,12 +140,16 @@ public:
     // spec: ResultQueue!Close
     void close(std::vector<entry_t>& out) { take_all(out, true); }
 
+    // any. Calls `each` with every payload that the queue owns, until an answer is not 0, which it returns.
+    // It calls under the lock: `each` must not use the queue.
+    int visit(int (*each)(void* payload, void* context), void* context) noexcept {
+        std::lock_guard<Lock> held(lock_);
+        return walk([=](void* payload) { return each(payload, context); });
+    }
+
     // Calls `release` for every payload that the queue still owns. The last use of the queue.
     void let_go(void (*release)(void*)) noexcept {
-        for (int index = 0; index < capacity_; ++index) {
-            if (slots_[index].state != EntryState::FREE) release_both(slots_[index], release);
-        }
-        for (const entry_t& entry : restoring_) release_both(entry, release);
+        walk([=](void* payload) { return release(payload), 0; });
     }
 
     // ---- restoring
@@ -370,10 +343,21 @@ private:
                   [](const entry_t& one, const entry_t& other) { return one.admission < other.admission; });
     }
 
-    template <class Entry>
-    static void release_both(const Entry& entry, void (*release)(void*)) noexcept {
-        release(entry.element);
-        if (entry.state != EntryState::RUNNING) release(entry.result);
+    // Calls `each` with every payload, until an answer is not 0, which it returns.
+    template <class Each>
+    int walk(Each each) const noexcept {
+        const auto both = [&](const auto& entry) -> int {
+            const int answer = each(entry.element);
+            return answer != 0 || entry.state == EntryState::RUNNING ? answer : each(entry.result);
+        };
+        int answer = 0;
+        for (int index = 0; size_ != 0 && index < capacity_ && answer == 0; ++index) {
+            if (slots_[index].state != EntryState::FREE) answer = both(slots_[index]);
+        }
+        for (std::size_t index = 0; index < restoring_.size() && answer == 0; ++index) {
+            answer = both(restoring_[index]);
+        }
+        return answer;
     }
 
     Lock lock_;

@@ -11,13 +11,15 @@ class Call:
 
     `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
     `runner` is what runs it now, `pause` the timer of its retry; at most one of them is set.
+    `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
     """
 
-    __slots__ = ("attempt", "handle", "pause", "row", "runner")
+    __slots__ = ("attempt", "attempt_deadline", "deadline", "handle", "pause", "row", "runner")
 
     def __init__(self, row: Any) -> None:
         self.row = row
         self.attempt = 0
         self.handle = 0
+        self.deadline = self.attempt_deadline = -1
         self.runner: Any = None
         self.pause: asyncio.TimerHandle | None = None

@@ -1,67 +1,68 @@
-"""Deadlines of calls that all have the same time to live: arm, cancel and expire at a constant cost.
+"""Deadlines of calls that have one time to live: the kernel's, with one timer of the event loop for all.
 
-Equal times to live expire in the order in which they were armed, so an ordered table is enough and
-the event loop carries one timer whatever the number of calls. Confined to the thread of the loop.
+Confined to the thread of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=Hashable)
+from pillarbox import kernel
+
+K = TypeVar("K")
 
 
 class Deadlines(Generic[K]):
-    """A deadline per key, `seconds` after the key was armed, on the loop's monotonic clock."""
+    """A deadline per arming, `seconds` after it, on the loop's monotonic clock.
 
-    __slots__ = ("_expired", "_loop", "_table", "_timer", "seconds")
+    `cancel(handle)` forgets an arming; no effect when it has expired, was cancelled, or for -1.
+    """
+
+    __slots__ = ("_expired", "_loop", "_timer", "_timers", "cancel", "seconds")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, expired: Callable[[K], None]) -> None:
         self.seconds = seconds
         self._loop = loop
         self._expired = expired
-        self._table: OrderedDict[K, float] = OrderedDict()
+        usual = sys.platform == "linux" and type(loop).time is asyncio.BaseEventLoop.time
+        self._timers = kernel.Deadlines(None if usual else loop.time)
         self._timer: asyncio.TimerHandle | None = None
+        self.cancel = self._timers.cancel
 
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def arm(self, key: K) -> None:
-        """Have `expired(key)` called in `seconds`, unless the key, which is not armed now, is cancelled."""
-        deadline = self._loop.time() + self.seconds
-        self._table[key] = deadline
+    def arm(self, key: K) -> int:
+        """Have `expired(key)` called in `seconds`, unless the handle that is returned is cancelled."""
+        handle = self._timers.arm(self.seconds, key)
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._fire)
-
-    def cancel(self, key: K) -> None:
-        """Forget the key; no effect when it is not armed."""
-        self._table.pop(key, None)
+            self._schedule()
+        return handle
 
     def oldest(self) -> tuple[K, float] | None:
         """The key that expires first, and when, by the loop's clock. Any thread, as an estimate."""
-        try:
-            return next(iter(self._table.items()))
-        except (StopIteration, RuntimeError):
-            return None
+        return self._timers.peek()
 
     def close(self) -> None:
         """Forget every key; nothing expires any more."""
-        self._table.clear()
+        self._timers.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _schedule(self) -> None:
+        deadline = self._timers.next_deadline()
+        if deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._fire)
+
     def _fire(self) -> None:
         self._timer = None
-        table = self._table
-        now = self._loop.time()
-        while table:
-            key, deadline = next(iter(table.items()))
-            if deadline > now:
-                self._timer = self._loop.call_at(deadline, self._fire)
-                return
-            del table[key]
-            self._expired(key)
+        # One at a time, because what an expiry does may cancel the next one; no more than there are now,
+        # because it may also arm.
+        for _ in range(len(self._timers)):
+            expired = self._timers.expire(1)
+            if not expired:
+                break
+            self._expired(expired[0])
+        if self._timer is None:
+            self._schedule()

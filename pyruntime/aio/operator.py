@@ -197,22 +197,22 @@ class AsyncOperator:
         call.attempt += 1
         self._attempts += 1
         if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.arm(call)
+            call.attempt_deadline = self._timeouts_of_attempts.arm(call)
         if call.attempt > 1:
             call.handle = self._queue.renew(call.handle)
         elif self._timeouts_of_calls is not None:
-            self._timeouts_of_calls.arm(call)
+            call.deadline = self._timeouts_of_calls.arm(call)
 
     def succeeded(self, call: Call, result: Any) -> None:
         """The attempt of `call` that runs ended with `result`."""
         if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.cancel(call)
+            self._timeouts_of_attempts.cancel(call.attempt_deadline)
         self._finish(call, result)
 
     def failed(self, call: Call, error: BaseException) -> None:
         """The attempt of `call` that runs ended with `error`, which its function raised."""
         if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.cancel(call)
+            self._timeouts_of_attempts.cancel(call.attempt_deadline)
         self._attempt_failed(call, error)
 
     def _attempt_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
@@ -243,7 +243,7 @@ class AsyncOperator:
 
     def _finish(self, call: Call, result: Any) -> None:
         if self._timeouts_of_calls is not None:
-            self._timeouts_of_calls.cancel(call)
+            self._timeouts_of_calls.cancel(call.deadline)
         self._queue.complete(call.handle, result)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
@@ -267,7 +267,7 @@ class AsyncOperator:
     def _timed_out(self, call: Call) -> None:
         self._timeouts += 1
         if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.cancel(call)
+            self._timeouts_of_attempts.cancel(call.attempt_deadline)
         if call.runner is not None:
             self._calls.revoke(call)
         elif call.pause is not None:

@@ -46,19 +46,21 @@ def test_keys_expire_in_the_order_in_which_they_were_armed(clock: Clock) -> None
     assert expired == ["a", "b"]
     clock.pass_to(115.0)
     assert expired == ["a", "b", "c"]
-    assert len(deadlines) == 0
+    assert deadlines.oldest() is None
 
 
 def test_a_cancelled_key_does_not_expire_and_leaves_nothing(clock: Clock) -> None:
     expired: list[str] = []
     deadlines = Deadlines[str](clock, 10.0, expired.append)
-    deadlines.arm("a")
+    handle = deadlines.arm("a")
     deadlines.arm("b")
-    deadlines.cancel("a")
-    deadlines.cancel("never armed")
-    assert len(deadlines) == 1
+    deadlines.cancel(handle)
+    deadlines.cancel(handle)
+    deadlines.cancel(-1)
+    assert deadlines.oldest() == ("b", 110.0)
     clock.pass_to(200.0)
     assert expired == ["b"]
+    assert deadlines.oldest() is None
 
 
 def test_one_timer_serves_all_keys(clock: Clock) -> None:
@@ -81,6 +83,53 @@ def test_an_expiry_may_arm_its_key_again(clock: Clock) -> None:
     for now in (110.0, 120.0, 130.0):
         clock.pass_to(now)
     assert expired == [110.0, 120.0, 130.0]
+
+
+def test_an_expiry_may_cancel_what_expires_with_it(clock: Clock) -> None:
+    expired: list[str] = []
+    handles: list[int] = []
+
+    def cancel_the_others(key: str) -> None:
+        expired.append(key)
+        for handle in handles:
+            deadlines.cancel(handle)
+
+    deadlines = Deadlines[str](clock, 10.0, cancel_the_others)
+    handles += [deadlines.arm(key) for key in "abc"]
+    clock.pass_to(200.0)
+    assert expired == ["a"]
+    handles.clear()
+    deadlines.arm("d")
+    clock.pass_to(300.0)
+    assert expired == ["a", "d"]
+
+
+def test_a_deadline_that_is_armed_by_an_expiry_and_due_at_once_waits_for_the_next_turn(clock: Clock) -> None:
+    turns = 0
+
+    def again(key: str) -> None:
+        nonlocal turns
+        turns += 1
+        clock.now += 20.0
+        deadlines.arm(key)
+
+    deadlines = Deadlines[str](clock, 10.0, again)
+    deadlines.arm("a")
+    clock.pass_to(110.0)
+    assert turns <= 2  # as many as `pass_to` gives the loop
+    deadlines.close()
+
+
+def test_the_time_of_the_loop_counts(clock: Clock) -> None:
+    usual = asyncio.SelectorEventLoop()
+    deadlines = Deadlines[str](usual, 10.0, print)
+    before = usual.time()
+    deadlines.arm("a")
+    after = usual.time()
+    oldest = deadlines.oldest()
+    assert oldest is not None and before + 10.0 <= oldest[1] <= after + 10.0
+    deadlines.close()
+    usual.close()
 
 
 def test_after_close_nothing_expires(clock: Clock) -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from importlib.util import find_spec
@@ -102,19 +103,107 @@ def test_the_wheel_runs_where_the_checkout_is_not(installed: Path, tmp_path: Pat
     assert lines == [str(installed / "pillarbox" / "__init__.py"), "[1, 2]"]
 
 
-def test_another_project_cimports_the_kernel(installed: Path, tmp_path: Path) -> None:
-    project = tmp_path / "relay"
-    shutil.copytree(ROOT / "tests" / "embedding", project, ignore=BUILT)
-    run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], project, installed)
-    script = (
-        "from pillarbox.kernel import Mail, TaskMailbox\n"
-        "from relay import relay\n"
-        "said = []\n"
-        "source, target = TaskMailbox(), TaskMailbox()\n"
-        "source.put_all([Mail(said.append, n, urgent=n == 2) for n in range(3)])\n"
-        "print(relay(source, target), len(source), len(target))\n"
-        "while (mail := target.try_take()) is not None:\n"
-        "    mail.run()\n"
-        "print(said)\n"
+def project(name: str, installed: Path, folder: Path) -> Path:
+    """A copy of another project, built against the installed wheel."""
+    copy = folder / name
+    shutil.copytree(ROOT / "tests" / "embedding" / name, copy, ignore=BUILT)
+    run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], copy, installed)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["relay", "native", "mixed"])
+def test_another_project_builds_on_the_kernel(name: str, installed: Path, tmp_path: Path) -> None:
+    copy = project(name, installed, tmp_path)
+    use = [sys.executable, "-W", "error", f"use_{name}.py"]
+    assert run(use, copy, installed).splitlines() == [f"{name}: done"]
+
+
+def test_cython_finds_the_whole_kernel_by_one_name(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "whole.pyx").write_text(
+        "cimport pillarbox.kernel\n"
+        "cimport pillarbox.kernel as kernel\n"
+        "cdef pillarbox.kernel.TaskMailbox mailbox = kernel.TaskMailbox()\n"
+        "mailbox.offer(kernel.Mail(print))\n"
+        "waiting = mailbox.core.waiting()\n"
     )
-    assert run([sys.executable, "-c", script], project, installed).splitlines() == ["(3, 1) 0 3", "[2, 0, 1]"]
+    run([sys.executable, "-m", "cython", "--cplus", "-3", "whole.pyx"], tmp_path, installed)
+    assert "whole.cpp" in {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def headers(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `get_include` names."""
+    script = "import pillarbox.kernel; print(pillarbox.kernel.get_include())"
+    found = Path(run([sys.executable, "-c", script], tmp_path_factory.mktemp("empty"), installed).strip())
+    assert found == installed / "pillarbox" / "kernel" / "include"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "MAJOR 1",
+            "MAJOR 9",
+            "version 9.0 .*.*has version 1.0 .*: build it with the pillarbox that it runs with",
+        ),
+        ("MINOR 0", "MINOR 7", "version 1.7 .* has version 1.0 "),
+        (
+            "} pillarbox_functions;",
+            "void (*more)(void);\n} pillarbox_functions;",
+            r"version 1.0 .*\(\d+ bytes\).* has version 1.0 \(\d+ bytes\)",
+        ),
+        (
+            "unsigned char queued;",
+            "unsigned char queued, more[16];",
+            "mails of 48 bytes, .* has mails of 32 bytes",
+        ),
+    ],
+    ids=["major", "minor", "size", "mail"],
+)
+def test_a_module_for_another_version_is_refused(
+    old: str, new: str, said: str, headers: Path, installed: Path, tmp_path: Path
+) -> None:
+    header = (headers / "pillarbox.h").read_text()
+    assert header.count(old) == 1
+    (tmp_path / "pillarbox.h").write_text(header.replace(old, new))
+    (tmp_path / "other.c").write_text(
+        "#include <Python.h>\n"
+        '#include "pillarbox.h"\n'
+        'static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "other"};\n'
+        "PyMODINIT_FUNC PyInit_other(void) {\n"
+        "    return pillarbox_import() < 0 ? NULL : PyModule_Create(&definition);\n"
+        "}\n"
+    )
+    build = "from setuptools import Extension, setup; setup(ext_modules=[Extension('other', ['other.c'])])"
+    run([sys.executable, "-c", build, "-q", "build_ext", "--inplace"], tmp_path, installed)
+    script = "try:\n    import other\nexcept ImportError as error:\n    print(error)"
+    assert re.search(said, run([sys.executable, "-c", script], tmp_path, installed))
+
+
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler on the path")
+@pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c", "c11"), ("c++", "c++17")])
+@pytest.mark.parametrize("before", ["", "#include <Python.h>\n"], ids=["without Python", "with Python"])
+def test_the_header_is_accepted_by_strict_compilers(
+    language: str, standard: str, before: str, headers: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_text(f"{before}#include <pillarbox.h>\nint main(void) {{ return PILLARBOX_OPEN; }}\n")
+    python = ["-isystem", sysconfig.get_paths()["include"]]
+    run(
+        [str(COMPILER), "-x", language, f"-std={standard}", *STRICT, f"-I{headers}", *python, str(source)],
+        tmp_path,
+    )
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler on the path")
+def test_every_header_is_whole_by_itself(headers: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in headers.glob("*.h"))
+    assert "pillarbox.h" in names
+    for name in names:
+        (tmp_path / "source.cpp").write_text(f"#include <{name}>\nint main() {{}}\n")
+        run([str(COMPILER), "-x", "c++", "-std=c++17", *STRICT, f"-I{headers}", "source.cpp"], tmp_path)

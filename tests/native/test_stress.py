@@ -3,7 +3,7 @@
 import pytest
 
 from pillarbox.kernel import BACKENDS
-from spec.native import REPORTED, compiled, has_thread_sanitizer, run
+from spec.native import EDGES, REPORTED, compiled, has_thread_sanitizer, run
 
 TSAN = "-fsanitize=thread"
 PROGRAMS = [
@@ -12,7 +12,6 @@ PROGRAMS = [
     ("handover_stress", ""),
     ("slab_places", ""),
 ]
-EDGES = ["push-fetch", "push-close", "release-claim", "free-free"]
 
 
 def needs(sanitizer: str) -> None:

@@ -1,0 +1,197 @@
+"""Deadlines: timers that are kept in order for a thread which looks itself whether they are due.
+
+They call nothing and wait for nothing. The timers are in `include/pillarbox_deadlines.h`, which knows no
+Python; here are the checks, the clock, and the references, which are released when nothing is half-done.
+
+One thread, the owner, uses them; others may look. For that the calls into the core are critical sections:
+nothing where there is a GIL, the object's own lock where there is none. No foreign code runs in them.
+"""
+
+from cython cimport critical_section
+from libc.math cimport INFINITY, isfinite
+
+from pillarbox.kernel.arguments cimport NO_BOUND, as_handle
+from pillarbox.kernel.confined cimport check_owner
+from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
+from pillarbox.kernel.monitor cimport steady_seconds
+from pillarbox.kernel.waiting cimport drop, keep, take_over
+
+
+cdef class Deadlines(Confined):
+    """Deadlines(clock=None)
+
+    1. A timer that was armed comes out once: by `cancel`, `expire` or `clear`.
+    2. `expire` gives the timers that are due, in the order of their deadlines; of those with the same
+       deadline the one that was armed first comes first.
+    3. Arming, cancelling and expiring cost a constant when all timers have one length, and at worst the
+       logarithm of the number of different lengths, however many timers wait.
+    4. Time does not go back. When the clock does, its latest reading stands until the clock has passed it.
+
+    `clock` gives the time in seconds, a finite float; `arm` and `expire` call it. None is the kernel's own
+    clock, which is monotonic. Its times mean nothing to another clock. TypeError if `clock` is not callable.
+
+    Confined to the owner, the thread that makes them (see `adopt`; allowed while no timer waits): arm,
+    cancel, expire, clear, and `sys.getsizeof`. Thread-safe: peek, next_deadline, len.
+
+    A list for each length and a heap over the lists: libevent has it for lengths that it is told are common
+    (`event_base_init_common_timeout`).
+    """
+
+    def __cinit__(self, clock=None):
+        if clock is not None and not callable(clock):
+            raise TypeError(f"clock must be None or callable, not {clock!r}")
+        self.clock = clock
+
+    def __dealloc__(self):
+        if is_foreign(self):
+            abandon(self.core)
+        self.core.let_go(drop)
+
+    def arm(self, seconds, payload):
+        """Arms a timer that is due in `seconds`, a finite number of at least 0; returns its handle, an int.
+        `payload` is any object. Confined.
+
+        Raises TypeError or ValueError for other `seconds`, MemoryError, and what the clock raises; then
+        nothing is armed.
+        """
+        cdef double length
+        cdef int64_t handle
+        cdef void* owned
+        check_owner(self)
+        length = as_length(seconds)
+        if not isfinite(self.time() + length):
+            raise ValueError(f"seconds must give a deadline that fits a float, not {seconds!r}")
+        owned = keep(payload)
+        try:
+            with critical_section(self):
+                handle = self.core.arm(length, owned)
+        except MemoryError:
+            drop(owned)
+            raise
+        return handle
+
+    def cancel(self, handle):
+        """Forgets a timer and its payload; returns True. Confined.
+
+        Returns False, without effect, if the handle is not that of a timer that waits: it has come out, or
+        there never was one. TypeError if it is no int.
+        """
+        cdef void* owned = NULL
+        cdef int64_t number
+        check_owner(self)
+        number = as_handle(handle)
+        with critical_section(self):
+            self.core.cancel(number, &owned)
+        if owned == NULL:
+            return False
+        drop(owned)
+        return True
+
+    def expire(self, limit=None):
+        """Takes out what is due now, at most `limit` timers (None: all): a list of payloads, in order.
+        Confined.
+
+        Raises ValueError if `limit` is negative, MemoryError, and what the clock raises; then nothing is
+        taken out.
+        """
+        cdef size_t most = NO_BOUND
+        check_owner(self)
+        if limit is not None:
+            if limit < 0:
+                raise ValueError(f"limit must be None or at least 0 timers, not {limit!r}")
+            most = min(limit, NO_BOUND)
+        return self.take_out(self.time(), most)
+
+    def clear(self):
+        """Takes every timer out, due or not: a list of payloads, in the order of their deadlines. Confined.
+        """
+        check_owner(self)
+        return self.take_out(INFINITY, NO_BOUND)
+
+    def next_deadline(self):
+        """When the first timer is due, in seconds on the clock; None if no timer waits.
+
+        Thread-safe; to a thread that is not the owner it may say what was true a moment ago.
+        """
+        cdef double due
+        check_process(self)
+        due = self.core.next_due()
+        return None if due == INFINITY else due
+
+    def peek(self):
+        """The timer that is due first, which stays armed: `(payload, deadline)`; None if no timer waits.
+        Thread-safe.
+        """
+        cdef void* payload = NULL
+        cdef double due = 0.0
+        first = None
+        check_process(self)
+        with critical_section(self):
+            if self.core.peek(&payload, &due):
+                first = <object>payload
+        return None if payload == NULL else (first, due)
+
+    def __len__(self):
+        """Timers that wait. Thread-safe."""
+        check_process(self)
+        return self.core.size()
+
+    def __sizeof__(self):
+        """Bytes of the timers and of what finds them, without their payloads. Confined."""
+        check_owner(self)
+        return object.__sizeof__(self) + self.core.bytes()
+
+    # ---- inside
+
+    cdef int visit_owned(self, visitor_t* visitor) noexcept:
+        return self.core.visit(visit_reference, visitor)
+
+    cdef void release_owned(self) noexcept:
+        self.core.let_go(drop)
+
+    cdef bint may_change_owner(self) except -1:
+        return self.core.size() == 0
+
+    cdef double time(self) except? -1.0:
+        """Reads the clock; returns the time, which does not go back."""
+        cdef double reading
+        if self.clock is None:
+            return self.core.tell(steady_seconds())
+        now = self.clock()
+        try:
+            reading = now
+        except TypeError:
+            raise TypeError(f"clock must return a number of seconds, not {now!r}") from None
+        except OverflowError:
+            raise ValueError("clock must return a number of seconds that fits a float") from None
+        if not isfinite(reading):
+            raise ValueError(f"clock must return a finite number of seconds, not {now!r}")
+        return self.core.tell(reading)
+
+    cdef list take_out(self, double until, size_t most):
+        cdef void* owned = NULL
+        cdef Py_ssize_t due = <Py_ssize_t>self.core.count_due(until, most)
+        cdef Py_ssize_t taken = 0
+        # First the list, for which there may be no memory; after it nothing can fail.
+        cdef list payloads = [None] * due
+        with critical_section(self):
+            while taken < due and self.core.pop(until, &owned):
+                payloads[taken] = take_over(owned)
+                taken += 1
+        # Making a list may collect garbage, and what is collected may have used these deadlines.
+        for _ in range(due - taken):
+            payloads.pop()
+        return payloads
+
+
+cdef double as_length(object seconds) except? -1.0:
+    cdef double length
+    try:
+        length = seconds
+    except TypeError:
+        raise TypeError(f"seconds must be a number, not {seconds!r}") from None
+    except OverflowError:
+        raise ValueError("seconds must be a finite number that fits a float") from None
+    if not isfinite(length) or length < 0.0:
+        raise ValueError(f"seconds must be a finite number of at least 0, not {seconds!r}")
+    return length
