@@ -36,38 +36,50 @@ def short_switches() -> Iterator[None]:
 
 
 def record(backend: str, seed: int = 1, operations: int = 300, pause: bool = True) -> list[Event]:
-    """The history of `operations` puts for each producer, fewer for those that quiesce comes before.
+    """The history of nine tenths of `operations` puts by each producer, then of more until quiesce has come.
 
+    Whatever the scheduler does, every producer is refused once at least, after quiesce has returned.
     seed: of every choice but the scheduler's. pause: let operations overlap, see `Recorder`.
     """
     chance = random.Random(seed)
 
     def let_others_run() -> None:
+        # Longer than nothing: without a GIL, or on a busy machine, nobody else would run.
         if chance.random() < 0.3:
-            time.sleep(0)
+            time.sleep(1e-6)
 
     box = Recorder(
         TaskMailbox(urgent_burst=BURST, backend=backend),
         MailboxModel,
         pause=let_others_run if pause else None,
     )
-    late = threading.Event()
-
-    def on_the_way(number: int) -> None:
-        if number == operations - operations // 10:
-            late.set()
+    together = threading.Barrier(PRODUCERS + 1)
+    late = threading.Barrier(PRODUCERS + 1)
+    quiesced = threading.Event()
 
     def quiesce() -> None:
         late.wait()
         box.quiesce()
+        quiesced.set()
 
     def producer(number: int) -> Callable[[], None]:
-        return lambda: produce(box, random.Random(seed * 10 + number), operations, on_the_way)
+        own = random.Random(seed * 10 + number)
+
+        def run() -> None:
+            together.wait()
+            produce(box, own, operations - operations // 10)
+            late.wait()
+            produce(box, own, operations // 10)
+            quiesced.wait()
+            produce(box, own, 1)
+
+        return run
 
     threads = [threading.Thread(target=producer(n), name=f"producer {n}") for n in range(PRODUCERS)]
     threads.append(threading.Thread(target=quiesce, name="quiescer"))
     for thread in threads:
         thread.start()
+    together.wait()
     consume(box, chance)
     for thread in threads:
         thread.join()
@@ -84,11 +96,10 @@ def some_mail(chance: random.Random) -> Mail:
     )
 
 
-def produce(box: Recorder, chance: random.Random, operations: int, on_the_way: Callable[[int], None]) -> None:
+def produce(box: Recorder, chance: random.Random, operations: int) -> None:
     """Put so many times, in all three ways, until the mailbox refuses."""
     try:
-        for number in range(operations):
-            on_the_way(number)
+        for _ in range(operations):
             way = chance.random()
             if way < 0.1:
                 box.put_all([some_mail(chance) for _ in range(chance.randrange(1, 4))])
