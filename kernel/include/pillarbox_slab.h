@@ -18,7 +18,7 @@ namespace pillarbox {
 
 // A mail that calls a function with an argument: to do the work, or only to let go of the argument.
 struct posted_t : mail_t {
-    void (*call)(void* arg, int run) = nullptr;
+    void (*call)(void* arg, bool run) = nullptr;
     void* arg = nullptr;
 };
 static_assert(sizeof(posted_t) <= 48, "what a waiting native mail costs");

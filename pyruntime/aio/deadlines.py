@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pillarbox import kernel
+from pillarbox.kernel import Deadlines as Timers
 
 K = TypeVar("K")
 
@@ -28,7 +28,7 @@ class Deadlines(Generic[K]):
         self._loop = loop
         self._expired = expired
         usual = sys.platform == "linux" and type(loop).time is asyncio.BaseEventLoop.time
-        self._timers = kernel.Deadlines(None if usual else loop.time)
+        self._timers = Timers(None if usual else loop.time)
         self._timer: asyncio.TimerHandle | None = None
         self.cancel = self._timers.cancel
 

@@ -1,0 +1,111 @@
+"""The table of functions behind `include/pillarbox.h`, and those among them that need Python.
+
+`table` is a capsule for `pillarbox_import()`. What the other functions do is `include/pillarbox_native.h`, in
+C++ without Python. Any thread, with the GIL or without, as the header says of each.
+"""
+
+from cpython.exc cimport PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_WriteUnraisable
+from cpython.pycapsule cimport PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+
+from pillarbox.kernel.confined cimport PyThread_get_thread_ident
+from pillarbox.kernel.holder cimport check_process, hide
+from pillarbox.kernel.mail cimport Mail, handed_out, let_go, mail_t
+from pillarbox.kernel.mailbox cimport TaskMailbox
+from pillarbox.kernel.mailbox_core cimport Core
+from pillarbox.kernel.waiting cimport call_back, drop
+
+
+cdef extern from "Python.h":
+    # Declared without an exception value: the caller looks at the null itself.
+    PyObject* PyObject_Call(PyObject* function, PyObject* arguments, PyObject* keywords)
+    void Py_DECREF_RAW "Py_DECREF"(PyObject* reference)
+
+
+cdef extern from "pillarbox_native.h" namespace "pillarbox::native" nogil:
+    cdef struct python_t:
+        void (*call_back)(void* callback)
+        void (*drop)(void* reference)
+        int (*run)(mail_t* mail)
+        void (*let_go)(mail_t* mail)
+
+    python_t python
+    pillarbox_mailbox* handle_of(Core* core) noexcept
+    void fill(pillarbox_functions& functions) noexcept
+
+
+cdef void call_back_with_gil(void* callback) noexcept with gil:
+    call_back(callback)
+
+
+cdef void drop_with_gil(void* reference) noexcept with gil:
+    drop(reference)
+
+
+cdef void let_go_with_gil(mail_t* node) noexcept with gil:
+    let_go(node)
+
+
+cdef int run_with_gil(mail_t* node) noexcept with gil:
+    cdef Mail mail = handed_out(node)
+    cdef PyObject* answer = PyObject_Call(<PyObject*>mail.fn, <PyObject*>mail.args, NULL)
+    cdef bint interrupted
+    if answer != NULL:
+        Py_DECREF_RAW(answer)
+        return 0
+    interrupted = PyErr_ExceptionMatches(KeyboardInterrupt)
+    PyErr_WriteUnraisable(mail)
+    # Native code cannot be ended by a Ctrl-C; the next Python code of the main thread can.
+    if interrupted:
+        PyErr_SetInterrupt()
+    return -1
+
+
+cdef TaskMailbox as_mailbox(PyObject* mailbox):
+    if not isinstance(<object>mailbox, TaskMailbox):
+        raise TypeError(f"mailbox must be a TaskMailbox, not {<object>mailbox!r}")
+    check_process(<TaskMailbox>mailbox)
+    # Native code takes references out without the GIL: mails, and the wake-up that a put finds.
+    hide(<TaskMailbox>mailbox)
+    return <TaskMailbox>mailbox
+
+
+cdef pillarbox_mailbox* of(PyObject* mailbox) except NULL with gil:
+    return handle_of(&as_mailbox(mailbox).core)
+
+
+cdef pillarbox_mailbox* begin_consuming(PyObject* mailbox, pillarbox_consumer* consumer) except NULL with gil:
+    cdef TaskMailbox consumed = as_mailbox(mailbox)
+    cdef unsigned long former = consumed.owner.load()
+    cdef unsigned long caller = PyThread_get_thread_ident()
+    cdef bint is_free
+    if former != caller:
+        # As adopt, but in any state: the mailbox may be quiesced before a native thread has come to this.
+        is_free = not consumed.core.any_fetched() and not consumed.core.inbox().parked()
+        if not is_free or not consumed.owner.compare_exchange_strong(former, caller):
+            consumed.wrong_thread()
+    Py_INCREF(consumed)
+    consumer.mailbox = mailbox
+    consumer.owner = former
+    return handle_of(&consumed.core)
+
+
+cdef void end_consuming(pillarbox_consumer* consumer) noexcept with gil:
+    consumed = <TaskMailbox>consumer.mailbox
+    consumer.mailbox = NULL
+    consumed.owner.store(consumer.owner)
+    Py_DECREF(consumed)
+
+
+cdef pillarbox_functions functions
+
+python.call_back = call_back_with_gil
+python.drop = drop_with_gil
+python.run = run_with_gil
+python.let_go = let_go_with_gil
+fill(functions)
+functions.of = of
+functions.begin_consuming = begin_consuming
+functions.end_consuming = end_consuming
+
+table = PyCapsule_New(&functions, "pillarbox.kernel.capi.table", NULL)

@@ -1,0 +1,21 @@
+"""The functions of `pillarbox.h` among native threads, also under the sanitizers."""
+
+import pytest
+
+from pillarbox.kernel import BACKENDS
+from spec.native import compiled, has_thread_sanitizer, run
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sanitizer", ["-O2", "-fsanitize=thread", "-fsanitize=address,undefined"])
+def test_native_mail_is_run_or_dropped_once_and_in_order(backend: str, sanitizer: str) -> None:
+    if sanitizer == "-fsanitize=thread" and not has_thread_sanitizer():
+        pytest.skip("ThreadSanitizer does not work here")
+    done = run(compiled("capi_stress", sanitizer), backend)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("defect", ["fetch_in_reverse", "put_all_in_reverse", "quiesce_drops_mail"])
+def test_native_threads_find_a_planted_defect(defect: str) -> None:
+    done = run(compiled("capi_stress", "-O2", f"-DPILLARBOX_DEFECT={defect}"), "lock-free")
+    assert done.returncode == 1 and done.stdout not in ("", "ok\n"), done.stdout + done.stderr
