@@ -21,7 +21,9 @@ struct posted_t : mail_t {
     void (*call)(void* arg, bool run) = nullptr;
     void* arg = nullptr;
 };
+#ifndef PILLARBOX_TRACE
 static_assert(sizeof(posted_t) <= 48, "what a waiting native mail costs");
+#endif
 
 class Slab {
 public:
