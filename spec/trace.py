@@ -110,9 +110,14 @@ def event(words: Sequence[str], mails: dict[int, TracedMail]) -> Event:
     return Event(thread, operation, arguments, outcome, int(start), int(end))
 
 
+def search(events: Sequence[Event], urgent_burst: int) -> Verdict:
+    """Searches an order of these events of a mailbox made with `urgent_burst`."""
+    return linearize(events, MailboxModel(urgent_burst=urgent_burst), guide=mailbox_guide(events))
+
+
 def check(events: Sequence[Event], urgent_burst: int) -> Verdicts:
-    """Searches an order of these events of a mailbox made with `urgent_burst`, and lets TLC check it."""
-    verdict = linearize(events, MailboxModel(urgent_burst=urgent_burst), guide=mailbox_guide(events))
+    """The same, and lets TLC check the order."""
+    verdict = search(events, urgent_burst)
     with tempfile.TemporaryDirectory(prefix="pillarbox-trace-") as scratch:
         folder = Path(scratch)
         for module in MODULES:

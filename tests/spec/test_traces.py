@@ -116,7 +116,10 @@ def test_a_corrupted_trace_is_rejected(corrupt: Callable[[list[Event]], list[Eve
 
 @pytest.mark.parametrize("defect", ["fetch_in_reverse", "close_forgets_batch", "batch_grows"])
 def test_the_trace_of_a_defective_kernel_is_rejected(defect: str) -> None:
-    verdicts = trace.check(native("lock-free", 100, seed=2, defect=defect), BURST)
+    # Which mail a defect meets is the scheduler's choice, so not every run shows it.
+    runs = (native("lock-free", 100, seed, defect) for seed in range(1, 100))
+    shown = next(events for events in runs if not trace.search(events, BURST).linearizable)
+    verdicts = trace.check(shown, BURST)
     assert verdicts.accepted is False
     assert verdicts.search.linearizable is False
 
