@@ -10,8 +10,8 @@ import asyncio
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from itertools import cycle, islice
+from collections.abc import Iterable, Iterator
+from itertools import cycle, islice, repeat
 
 import pytest
 
@@ -47,19 +47,24 @@ def nothing() -> None:
 # ---- armed and cancelled, the most usual life of a timer
 
 
-@pytest.mark.benchmark(group="a timer is armed and cancelled, all of one length")
-@each_number_of_others
-def test_deadlines_one_length(chunks: Chunks, waiting: int) -> None:
+def armed_and_cancelled(chunks: Chunks, some: list[float], others: Iterable[float]) -> None:
+    """Arms and cancels timers of these lengths, one after the other, while others wait."""
     deadlines = Deadlines()
-    for _ in range(waiting):
-        deadlines.arm(3600.0, None)
+    for seconds in others:
+        deadlines.arm(seconds, None)
 
     def run() -> None:
         arm, cancel = deadlines.arm, deadlines.cancel
-        for _ in range(MANY):
-            cancel(arm(3600.0, None))
+        for seconds in some:
+            cancel(arm(seconds, None))
 
-    chunks(run, MANY)
+    chunks(run, len(some))
+
+
+@pytest.mark.benchmark(group="a timer is armed and cancelled, all of one length")
+@each_number_of_others
+def test_deadlines_one_length(chunks: Chunks, waiting: int) -> None:
+    armed_and_cancelled(chunks, [3600.0] * MANY, repeat(3600.0, waiting))
 
 
 @pytest.mark.benchmark(group="a timer is armed and cancelled, all of one length")
@@ -97,31 +102,14 @@ def test_event_loop_one_length(chunks: Chunks, waiting: int) -> None:
 @pytest.mark.benchmark(group="a timer is armed and cancelled, a thousand lengths")
 @each_number_of_others
 def test_deadlines_thousand_lengths(chunks: Chunks, waiting: int) -> None:
-    deadlines, some = Deadlines(), lengths(MANY)
-    for seconds in islice(cycle(some), waiting):
-        deadlines.arm(seconds, None)
-
-    def run() -> None:
-        arm, cancel = deadlines.arm, deadlines.cancel
-        for seconds in some:
-            cancel(arm(seconds, None))
-
-    chunks(run, MANY)
+    some = lengths(MANY)
+    armed_and_cancelled(chunks, some, islice(cycle(some), waiting))
 
 
 @pytest.mark.benchmark(group="a timer is armed and cancelled, all of different lengths")
 @each_number_of_others
 def test_deadlines_different_lengths(chunks: Chunks, waiting: int) -> None:
-    deadlines, some = Deadlines(), lengths(MANY)
-    for seconds in lengths(waiting):
-        deadlines.arm(seconds, None)
-
-    def run() -> None:
-        arm, cancel = deadlines.arm, deadlines.cancel
-        for seconds in some:
-            cancel(arm(seconds, None))
-
-    chunks(run, MANY)
+    armed_and_cancelled(chunks, lengths(MANY), lengths(waiting))
 
 
 @pytest.mark.benchmark(group="a timer is armed and cancelled, all of different lengths")

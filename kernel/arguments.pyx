@@ -1,5 +1,5 @@
-"""What the kernel accepts as bounds, sizes and callbacks. TypeError and ValueError name the argument, its
-value and what is allowed. Any thread.
+"""What the kernel accepts as bounds, sizes, numbers and callbacks. TypeError and ValueError name the argument,
+its value and what is allowed. Any thread.
 """
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow
@@ -21,6 +21,18 @@ cdef size_t as_bytes(object nbytes) except? 0:
     if not 0 <= nbytes <= NO_BOUND:
         raise ValueError(f"nbytes must be at least 0, not {nbytes}")
     return nbytes
+
+
+cdef double as_double(str must, object number) except? -1.0:
+    """A number as a C double. `must` begins the message of TypeError and ValueError: what has to be what."""
+    cdef double value
+    try:
+        value = number
+    except TypeError:
+        raise TypeError(f"{must}, not {number!r}") from None
+    except OverflowError:
+        raise ValueError(f"{must} that fits a float") from None
+    return value
 
 
 cdef long long as_handle(object handle) except? -2:

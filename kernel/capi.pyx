@@ -4,7 +4,6 @@
 C++ without Python. Any thread, with the GIL or without, as the header says of each.
 """
 
-from cpython.exc cimport PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_WriteUnraisable
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
@@ -13,7 +12,7 @@ from pillarbox.kernel.holder cimport check_process, hide
 from pillarbox.kernel.mail cimport Mail, handed_out, let_go, mail_t
 from pillarbox.kernel.mailbox cimport TaskMailbox
 from pillarbox.kernel.mailbox_core cimport Core
-from pillarbox.kernel.waiting cimport call_back, drop
+from pillarbox.kernel.waiting cimport call_back, drop, report
 
 
 cdef extern from "Python.h":
@@ -49,15 +48,10 @@ cdef void let_go_with_gil(mail_t* node) noexcept with gil:
 cdef int run_with_gil(mail_t* node) noexcept with gil:
     cdef Mail mail = handed_out(node)
     cdef PyObject* answer = PyObject_Call(<PyObject*>mail.fn, <PyObject*>mail.args, NULL)
-    cdef bint interrupted
     if answer != NULL:
         Py_DECREF_RAW(answer)
         return 0
-    interrupted = PyErr_ExceptionMatches(KeyboardInterrupt)
-    PyErr_WriteUnraisable(mail)
-    # Native code cannot be ended by a Ctrl-C; the next Python code of the main thread can.
-    if interrupted:
-        PyErr_SetInterrupt()
+    report(mail)
     return -1
 
 
@@ -78,11 +72,9 @@ cdef pillarbox_mailbox* begin_consuming(PyObject* mailbox, pillarbox_consumer* c
     cdef TaskMailbox consumed = as_mailbox(mailbox)
     cdef unsigned long former = consumed.owner.load()
     cdef unsigned long caller = PyThread_get_thread_ident()
-    cdef bint is_free
     if former != caller:
         # As adopt, but in any state: the mailbox may be quiesced before a native thread has come to this.
-        is_free = not consumed.core.any_fetched() and not consumed.core.inbox().parked()
-        if not is_free or not consumed.owner.compare_exchange_strong(former, caller):
+        if not consumed.has_nothing_private() or not consumed.owner.compare_exchange_strong(former, caller):
             consumed.wrong_thread()
     Py_INCREF(consumed)
     consumer.mailbox = mailbox

@@ -10,7 +10,7 @@ nothing where there is a GIL, the object's own lock where there is none. No fore
 from cython cimport critical_section
 from libc.math cimport INFINITY, isfinite
 
-from pillarbox.kernel.arguments cimport NO_BOUND, as_handle
+from pillarbox.kernel.arguments cimport NO_BOUND, as_double, as_handle
 from pillarbox.kernel.confined cimport check_owner
 from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
 from pillarbox.kernel.monitor cimport steady_seconds
@@ -158,12 +158,7 @@ cdef class Deadlines(Confined):
         if self.clock is None:
             return self.core.tell(steady_seconds())
         now = self.clock()
-        try:
-            reading = now
-        except TypeError:
-            raise TypeError(f"clock must return a number of seconds, not {now!r}") from None
-        except OverflowError:
-            raise ValueError("clock must return a number of seconds that fits a float") from None
+        reading = as_double("clock must return a number of seconds", now)
         if not isfinite(reading):
             raise ValueError(f"clock must return a finite number of seconds, not {now!r}")
         return self.core.tell(reading)
@@ -185,13 +180,7 @@ cdef class Deadlines(Confined):
 
 
 cdef double as_length(object seconds) except? -1.0:
-    cdef double length
-    try:
-        length = seconds
-    except TypeError:
-        raise TypeError(f"seconds must be a number, not {seconds!r}") from None
-    except OverflowError:
-        raise ValueError("seconds must be a finite number that fits a float") from None
+    cdef double length = as_double("seconds must be a number", seconds)
     if not isfinite(length) or length < 0.0:
         raise ValueError(f"seconds must be a finite number of at least 0, not {seconds!r}")
     return length

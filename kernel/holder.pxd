@@ -1,8 +1,8 @@
 # Layout of Holder, the base of what holds references in C++, and the check that its methods begin with.
 #
 # The rule for whoever uses a core directly. References may come in without the GIL at any time. They may go
-# out without the GIL, a wake-up that a put finds armed too, only between `hide` and `show`: the collector
-# looks twice, and would miss one that is on its way, and take its object for garbage.
+# out without the GIL, a wake-up that a put finds armed too, only after `hide`: the collector looks twice, and
+# would miss one that is on its way, and take its object for garbage.
 
 from cpython.ref cimport PyObject
 from libcpp.atomic cimport atomic
@@ -58,14 +58,7 @@ cdef inline int check_process(Holder self) except -1:
 
 
 cdef inline void hide(Holder self) noexcept:
-    """From now on the collector takes all that the object holds for used. Any thread that has the GIL, or is
-    attached where there is none: no collection looks at objects meanwhile.
+    """From now on, for good, the collector takes all that the object holds for used. Any thread that has the
+    GIL, or is attached where there is none: no collection looks at objects meanwhile.
     """
-    self.hidden.fetch_add(1)
-
-
-cdef inline void show(Holder self) noexcept:
-    """Ends what one `hide` began. As `hide`, and nothing that was taken out without the GIL may still be on
-    its way.
-    """
-    self.hidden.fetch_sub(1)
+    self.hidden.store(1)

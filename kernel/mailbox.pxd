@@ -12,4 +12,5 @@ cdef class TaskMailbox(Confined):
     cdef bint offer(self, Mail mail) except -1
     cdef state_t put_nodes(self, mail_t* first, mail_t* last, size_t count) noexcept nogil
     cdef int check_not_closed(self) except -1
+    cdef bint has_nothing_private(self) noexcept
     cdef Mail take_one(self, int priority, unsigned char skip)

@@ -338,12 +338,11 @@ cdef class TaskMailbox(Confined):
             let_go(node)
 
     cdef bint may_change_owner(self) except -1:
+        return self.core.inbox().state() == OPEN and self.has_nothing_private()
+
+    cdef bint has_nothing_private(self) noexcept:
         # Arrivals are shared, so they may wait for the next owner; what was fetched is the present owner's.
-        return (
-            self.core.inbox().state() == OPEN
-            and not self.core.any_fetched()
-            and not self.core.inbox().parked()
-        )
+        return not self.core.any_fetched() and not self.core.inbox().parked()
 
     cdef int check_not_closed(self) except -1:
         if self.core.inbox().state() == CLOSED:

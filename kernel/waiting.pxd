@@ -10,6 +10,7 @@ cdef extern from *:
 cdef double deadline_after(object timeout) except? -1.0
 cdef double next_slice(double deadline) noexcept nogil
 cdef void call_back(void* callback) noexcept
+cdef void report(object where) noexcept
 cdef void* keep(object reference) noexcept
 cdef void drop(void* reference) noexcept
 cdef object take_over(void* reference)

@@ -8,6 +8,7 @@ from cpython.exc cimport PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_Write
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.math cimport INFINITY, isnan
 
+from pillarbox.kernel.arguments cimport as_double
 from pillarbox.kernel.monitor cimport steady_seconds
 
 
@@ -22,12 +23,7 @@ cdef double deadline_after(object timeout) except? -1.0:
     cdef double seconds
     if timeout is None:
         return INFINITY
-    try:
-        seconds = timeout
-    except TypeError:
-        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
-    except OverflowError:
-        raise ValueError("timeout must be None or a number of seconds that fits a float") from None
+    seconds = as_double("timeout must be None or a number of seconds", timeout)
     if isnan(seconds) or seconds < 0.0:
         raise ValueError(f"timeout must be None or at least 0 seconds, not {timeout!r}")
     return steady_seconds() + seconds
@@ -46,16 +42,20 @@ cdef void call_back(void* callback) noexcept:
     What it raises goes to `sys.unraisablehook`: the put that woke somebody has been done and must not raise.
     """
     cdef PyObject* answer = PyObject_CallNoArgs(<PyObject*>callback)
-    cdef bint interrupted
     if answer == NULL:
-        interrupted = PyErr_ExceptionMatches(KeyboardInterrupt)
-        PyErr_WriteUnraisable(<object>callback)
-        # A Ctrl-C that came in the middle of the callback is not the callback's.
-        if interrupted:
-            PyErr_SetInterrupt()
+        report(<object>callback)
     else:
         Py_DECREF_RAW(answer)
     Py_DECREF_RAW(<PyObject*>callback)
+
+
+cdef void report(object where) noexcept:
+    """Gives the error that is set, which nobody is there to handle, to `sys.unraisablehook`."""
+    cdef bint interrupted = PyErr_ExceptionMatches(KeyboardInterrupt)
+    PyErr_WriteUnraisable(where)
+    # A Ctrl-C that came just then is not meant for what was called: the main thread gets it.
+    if interrupted:
+        PyErr_SetInterrupt()
 
 
 cdef void* keep(object reference) noexcept:

@@ -1,14 +1,14 @@
-"""The C++ programs of `tests/native`: compiled once for each set of flags, and run.
+"""C++ programs on the kernel's headers: compiled once for each set of flags, and run.
 
-They use the kernel's headers without an interpreter, so no lock of Python's orders their threads. Any process
-may call; programs are kept in `build/native` under a name that says what they were made of.
+They use the headers without an interpreter, so no lock of Python's orders their threads. Any process may
+call; programs are kept below `build` under a name that says what they were made of.
 """
 
 import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,22 +26,30 @@ EDGES = ("push-fetch", "push-close", "release-claim", "free-free")
 
 
 def compiled(name: str, *flags: str) -> Path:
-    """The program of `tests/native/NAME.cpp`. RuntimeError with the compiler's words if it cannot be made."""
+    """The program of `tests/native/NAME.cpp`. RuntimeError as `compiled_in`."""
+    return compiled_in(PROGRAMS, SOURCES / f"{name}.cpp", ["-O1", *flags])
+
+
+def compiled_in(folder: Path, source: Path, flags: Sequence[str]) -> Path:
+    """The program of a source file and the headers beside it, kept in `folder`.
+
+    RuntimeError with the compiler's words if it cannot be made.
+    """
     if COMPILER is None:
         raise RuntimeError("no C++ compiler (c++, g++ or clang++) on the PATH")
-    command = [COMPILER, "-std=c++17", "-O1", "-g", "-pthread", *WARNINGS, *flags]
+    command = [COMPILER, "-std=c++17", "-g", "-pthread", *WARNINGS, *flags]
     digest = hashlib.sha256(repr(command).encode())
-    for path in sorted([SOURCES / f"{name}.cpp", *SOURCES.glob("*.h"), *INCLUDE.glob("*.h")]):
+    for path in sorted([source, *source.parent.glob("*.h"), *INCLUDE.glob("*.h")]):
         digest.update(path.read_bytes())
-    program = PROGRAMS / f"{name}-{digest.hexdigest()[:16]}"
+    program = folder / f"{source.stem}-{digest.hexdigest()[:16]}"
     if program.exists():
         return program
-    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     fresh = program.with_suffix(f".{os.getpid()}")
-    command += [f"-I{INCLUDE}", f"-I{SOURCES}", str(SOURCES / f"{name}.cpp"), "-o", str(fresh)]
+    command += [f"-I{INCLUDE}", f"-I{source.parent}", str(source), "-o", str(fresh)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"{name}.cpp {' '.join(flags)} does not compile:\n{done.stderr}")
+        raise RuntimeError(f"{source.name} {' '.join(flags)} does not compile:\n{done.stderr}")
     fresh.replace(program)
     return program
 

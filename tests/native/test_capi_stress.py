@@ -3,14 +3,14 @@
 import pytest
 
 from pillarbox.kernel import BACKENDS
-from spec.native import compiled, has_thread_sanitizer, run
+from spec.native import compiled, run
+from tests.native.sanitizers import ASAN, TSAN, needs
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("sanitizer", ["-O2", "-fsanitize=thread", "-fsanitize=address,undefined"])
+@pytest.mark.parametrize("sanitizer", ["-O2", TSAN, ASAN])
 def test_native_mail_is_run_or_dropped_once_and_in_order(backend: str, sanitizer: str) -> None:
-    if sanitizer == "-fsanitize=thread" and not has_thread_sanitizer():
-        pytest.skip("ThreadSanitizer does not work here")
+    needs(sanitizer)
     done = run(compiled("capi_stress", sanitizer), backend)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 

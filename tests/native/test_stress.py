@@ -3,9 +3,9 @@
 import pytest
 
 from pillarbox.kernel import BACKENDS
-from spec.native import EDGES, REPORTED, compiled, has_thread_sanitizer, run
+from spec.native import EDGES, REPORTED, compiled, run
+from tests.native.sanitizers import ASAN, TSAN, needs
 
-TSAN = "-fsanitize=thread"
 PROGRAMS = [
     *(("inbox_stress", backend) for backend in BACKENDS),
     ("queue_stress", ""),
@@ -14,13 +14,8 @@ PROGRAMS = [
 ]
 
 
-def needs(sanitizer: str) -> None:
-    if sanitizer == TSAN and not has_thread_sanitizer():
-        pytest.skip("ThreadSanitizer does not work here")
-
-
 @pytest.mark.parametrize(("program", "kind"), PROGRAMS)
-@pytest.mark.parametrize("sanitizer", ["-O2", "-DPILLARBOX_NO_FUTEX", TSAN, "-fsanitize=address,undefined"])
+@pytest.mark.parametrize("sanitizer", ["-O2", "-DPILLARBOX_NO_FUTEX", TSAN, ASAN])
 def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitizer: str) -> None:
     needs(sanitizer)
     done = run(compiled(program, sanitizer), *kind.split())
