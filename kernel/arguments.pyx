@@ -1,5 +1,5 @@
-"""What the kernel accepts as bounds, sizes, numbers and callbacks. TypeError and ValueError name the argument,
-its value and what is allowed. Any thread.
+"""What the kernel accepts as bounds, sizes, numbers and callbacks. TypeError and ValueError name the
+argument, its value and what is allowed. Any thread.
 """
 
 from cpython.long cimport PyLong_AsLongLongAndOverflow

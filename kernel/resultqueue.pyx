@@ -1,8 +1,8 @@
 """Result queues: entries go in when their calls begin, and come out with their results, bounded in number.
 
 One thread, the owner, puts and emits; any thread completes. What a queue does is in
-`include/pillarbox_queue.h`, which knows no Python; here are the checks, the errors and the references,
-which are made and released outside of the queue's lock.
+`include/pillarbox_queue.h`, which knows no Python and has no lock; here are the checks, the errors and the
+references, which are made before the queue gets them and released when it has given them back.
 """
 
 from cpython.ref cimport PyObject
@@ -25,7 +25,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    # Entries that emit_many moves out under one locking.
+    # Entries that emit_many moves out at a time.
     CHUNK = 64
 
 MAX_CAPACITY = GREATEST_CAPACITY

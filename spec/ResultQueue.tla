@@ -229,8 +229,12 @@ Emit ==
     /\ UNCHANGED <<next, door, rest, calls, mail, committed, pending, saved, taken, crashes, phase,
                    kept>>
 
+\* Emission may overlook a completion whose thread has not told the task yet, or whose mail waits: the task
+\* comes back for it.
+ComesBack(i) == mail \/ \E c \in At("set") : c.pos = queue[i].pos /\ c.slot = queue[i].slot
+
 EmitDone ==
-    /\ Emitting /\ hand = <<>> /\ Ready(queue) = {}
+    /\ Emitting /\ hand = <<>> /\ \A i \in Ready(queue) : ComesBack(i)
     /\ task' = IF Mutant = "mail_cleared_late" THEN "clearing" ELSE "idle"
     /\ UNCHANGED <<next, door, queue, rest, calls, mail, hand, output, committed, pending, saved,
                    taken, crashes, phase, kept>>

@@ -111,7 +111,7 @@ def programs(kind: str) -> list[tuple[str, str]]:
             ("handover_stress", ""),
             ("slab_places", ""),
         ],
-        "orders": [("inbox_orders", edge) for edge in native.EDGES],
+        "orders": list(native.EDGES),
         "schedules": [("mailbox_schedules", ""), ("queue_schedules", ""), ("handover_schedules", "")],
     }[kind]
 

@@ -21,8 +21,12 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror")
 REPORTED = 66
 SANITIZED = {"TSAN_OPTIONS": f"halt_on_error=1:exitcode={REPORTED}"}
 SECONDS = 150.0
-# What `inbox_orders` has two threads do, without another edge between them than the one that is tried.
-EDGES = ("push-fetch", "push-close", "release-claim", "free-free")
+# Programs in which two threads pass something on, without another edge than the one that is named and tried.
+EDGES = (
+    *(("inbox_orders", edge) for edge in ("push-fetch", "push-close", "release-claim", "free-free")),
+    ("queue_orders", "put-complete"),
+    *(("queue_orders", f"complete-{edge}") for edge in ("emit", "collect", "snapshot", "close")),
+)
 
 
 def compiled(name: str, *flags: str) -> Path:

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <thread>
 
 #include "pillarbox_defects.h"
 
@@ -20,6 +21,9 @@ namespace pillarbox {
 #ifndef PILLARBOX_SCHED
 template <class T>
 using Atomic = std::atomic<T>;
+
+// Waits for a step of another thread that is in the middle of a few instructions.
+inline void pause() noexcept { std::this_thread::yield(); }
 #endif
 
 using Counter = std::atomic<std::size_t>;

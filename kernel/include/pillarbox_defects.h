@@ -74,6 +74,15 @@
     X(restore_shuffles)         /* restored entries are admitted in the wrong order */ \
     X(restored_called_again)    /* a restored entry that has its result is given out to be called */ \
     X(put_overtakes_restored)   /* new input goes in before what is still to be restored */ \
+    X(clear_without_waiting)    /* a clear frees slots whose completions have won and still push them */ \
+    X(taken_in_two_steps)       /* a clear or a close looks at an entry first and takes it then */ \
+    X(weak_put)                 /* memory order: a put does not publish its slot */ \
+    X(weak_complete)            /* memory order: a completion neither sees its slot nor publishes the result */ \
+    X(weak_finish)              /* memory order: the push of a finished slot publishes nothing */ \
+    X(weak_collect)             /* memory order: the owner does not see what was pushed */ \
+    X(weak_emit)                /* memory order: an ordered emission does not see the result */ \
+    X(weak_snapshot)            /* memory order: a snapshot does not see the result */ \
+    X(weak_take)                /* memory order: a clear or a close does not see the result */ \
     /* the hand-over */ \
     X(handover_put_without_wake) /* a put does not wake the sleeping consumer */ \
     X(put_forgets_armed)        /* a put does not call the consumer's armed wake-up */ \

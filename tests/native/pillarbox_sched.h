@@ -72,6 +72,7 @@ public:
     }
 
     int running() const { return running_; }
+    int points() const { return points_; }
 
     // A scenario may stall the thread that is about to wake somebody: called, in that thread, before each wake-up.
     std::function<void()> before_wake;
@@ -148,6 +149,12 @@ inline void about_to_wake() {
 inline void block(const std::function<bool()>& can_go_on) { Scheduler::the().block(can_go_on); }
 
 }  // namespace sched
+
+// Until another thread has made a step.
+inline void pause() {
+    const int now = sched::Scheduler::the().points();
+    sched::block([now] { return sched::Scheduler::the().points() != now; });
+}
 
 // As std::atomic, with a point before each operation. The memory orders are ignored.
 template <class T>

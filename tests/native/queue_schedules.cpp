@@ -148,6 +148,85 @@ struct ClosedMeanwhile : QueueScenario {
     }
 };
 
+// Answers come while the owner clears, and uses the slots again: what has won is given back, and the new
+// entries are those that come out.
+struct ClearedMeanwhile : QueueScenario {
+    explicit ClearedMeanwhile(bool ordered) : QueueScenario(2, ordered) { put(0), put(1); }
+    bool won[2] = {};
+    bool owner_won[2] = {};
+    std::vector<entry_t> cleared;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { won[0] = complete(handles[0], 0); }, [this] { won[1] = complete(handles[1], 1); },
+                [this] {
+                    queue.clear(cleared);
+                    put(2), put(3);
+                    pair_t pairs[2];
+                    const int early = queue.emit(pairs, 2);
+                    sched::block([this] { return completions == 2; });
+                    expect(early + queue.emit(pairs, 2) == 0, "something came out that nobody has completed");
+                    owner_won[0] = complete(handles[3], 3);
+                    owner_won[1] = complete(handles[2], 2);
+                    emit(2);
+                }};
+    }
+    std::string verdict() override {
+        if (cleared.size() != 2) return "clear did not give back what was there";
+        for (std::size_t place = 0; place < 2; ++place) {
+            const bool has = cleared[place].state == EntryState::FINISHED;
+            if (has != won[place]) return "a result belongs to both sides, or to neither";
+            if (has && cleared[place].result != &results[place]) return "a result is that of another entry";
+            if (!owner_won[place]) return "a completion of a new entry lost";
+        }
+        for (const pair_t& pair : emitted) {
+            if (number(pair) < 2) return "something was emitted that was cleared";
+            if (pair.result != &results[number(pair)]) return "a result is that of another entry";
+        }
+        const queue_counts_t counts = queue.counts();
+        return counts.size == 0 && counts.running == 0 ? "" : "what has left is still counted";
+    }
+};
+
+struct ClearedInOrder : ClearedMeanwhile {
+    ClearedInOrder() : ClearedMeanwhile(true) {}
+};
+
+struct ClearedUnordered : ClearedMeanwhile {
+    ClearedUnordered() : ClearedMeanwhile(false) {}
+};
+
+// What has finished comes out in the order in which completions have returned, and a snapshot has every
+// result whose completion had returned before it.
+struct AsTheyFinish : QueueScenario {
+    AsTheyFinish() : QueueScenario(ENTRIES, false) { put(0), put(1), put(2); }
+    int returned = 0;
+    bool torn = false;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] {
+                    complete(handles[2], 2), returned = 1;
+                    complete(handles[0], 0), returned = 2;
+                },
+                [this] { complete(handles[1], 1); },
+                [this] {
+                    const int before = returned;
+                    std::vector<entry_t> copied;
+                    queue.snapshot(copied);
+                    torn = copied.size() != 3 || (before > 0 && copied[2].result != &results[2]) ||
+                           (before > 1 && copied[0].result != &results[0]);
+                    for (const entry_t& entry : copied) {
+                        torn = torn || (entry.state == EntryState::FINISHED) != (entry.result != nullptr);
+                    }
+                    emit(3);
+                }};
+    }
+    std::string verdict() override {
+        if (torn) return "a snapshot does not have a result that had been given";
+        int places[3] = {};
+        int place = 0;
+        for (const pair_t& pair : emitted) places[number(pair)] = place++;
+        return places[2] < places[0] ? "" : "what finished first came out later";
+    }
+};
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -156,5 +235,8 @@ int main(int count, char** words) {
                                   {"in-order", sched::make<InOrder>},
                                   {"around-a-watermark", sched::make<AroundAWatermark>},
                                   {"renewed-meanwhile", sched::make<RenewedMeanwhile>},
-                                  {"closed-meanwhile", sched::make<ClosedMeanwhile>}});
+                                  {"closed-meanwhile", sched::make<ClosedMeanwhile>},
+                                  {"cleared-in-order", sched::make<ClearedInOrder>},
+                                  {"cleared-unordered", sched::make<ClearedUnordered>},
+                                  {"as-they-finish", sched::make<AsTheyFinish>}});
 }

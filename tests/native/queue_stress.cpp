@@ -39,8 +39,9 @@ void require(bool holds, const char* what) {
     if (!holds) fail(what);
 }
 
-void* payload(std::intptr_t number) { return reinterpret_cast<void*>(number); }
-std::intptr_t number_of(void* payload) { return reinterpret_cast<std::intptr_t>(payload); }
+// An even address, as the queue wants it.
+void* payload(std::intptr_t number) { return reinterpret_cast<void*>(2 * number); }
+std::intptr_t number_of(void* payload) { return reinterpret_cast<std::intptr_t>(payload) / 2; }
 
 // The element of a watermark; its result is the number of elements before it.
 char mark;

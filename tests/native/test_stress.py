@@ -22,28 +22,38 @@ def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitiz
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("edge", EDGES)
-def test_one_edge_between_two_threads_is_enough_to_pass_a_mail_on(edge: str) -> None:
+@pytest.mark.parametrize(("program", "edge"), EDGES)
+def test_one_edge_between_two_threads_is_enough_to_pass_something_on(program: str, edge: str) -> None:
     needs(TSAN)
-    done = run(compiled("inbox_orders", TSAN), edge)
+    done = run(compiled(program, TSAN), edge)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("defect", "edge"),
+    ("program", "defect", "edge"),
     [
-        ("weak_push", "push-fetch"),
-        ("weak_push", "push-close"),
-        ("weak_fetch", "push-fetch"),
-        ("weak_close", "push-close"),
-        ("weak_claim", "release-claim"),
-        ("weak_release", "release-claim"),
-        ("weak_free", "free-free"),
+        ("inbox_orders", "weak_push", "push-fetch"),
+        ("inbox_orders", "weak_push", "push-close"),
+        ("inbox_orders", "weak_fetch", "push-fetch"),
+        ("inbox_orders", "weak_close", "push-close"),
+        ("inbox_orders", "weak_claim", "release-claim"),
+        ("inbox_orders", "weak_release", "release-claim"),
+        ("inbox_orders", "weak_free", "free-free"),
+        ("queue_orders", "weak_put", "put-complete"),
+        ("queue_orders", "weak_complete", "put-complete"),
+        ("queue_orders", "weak_complete", "complete-emit"),
+        ("queue_orders", "weak_emit", "complete-emit"),
+        ("queue_orders", "weak_finish", "complete-collect"),
+        ("queue_orders", "weak_collect", "complete-collect"),
+        ("queue_orders", "weak_snapshot", "complete-snapshot"),
+        ("queue_orders", "weak_take", "complete-close"),
     ],
 )
-def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(defect: str, edge: str) -> None:
+def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(
+    program: str, defect: str, edge: str
+) -> None:
     needs(TSAN)
-    done = run(compiled("inbox_orders", TSAN, f"-DPILLARBOX_DEFECT={defect}"), edge)
+    done = run(compiled(program, TSAN, f"-DPILLARBOX_DEFECT={defect}"), edge)
     assert done.returncode == REPORTED, done.stdout + done.stderr
     assert "data race" in done.stderr
 

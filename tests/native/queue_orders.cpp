@@ -1,0 +1,82 @@
+// The memory orders of the result queue, one edge a run: `queue_orders EDGE`.
+//
+// One thread writes something and passes it on through the queue, the other waits, without another edge
+// between the two, until it is there, and touches it. So ThreadSanitizer sees a race in every run in which the
+// order that should make the edge is too weak, and none otherwise: nothing here is left to chance.
+#include "pillarbox_queue.h"
+
+#include <atomic>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+
+using namespace pillarbox;
+
+template <class Give, class Get>
+int pass(Give give, Get get) {
+    std::thread giver(give), getter(get);
+    giver.join();
+    getter.join();
+    std::puts("ok");
+    return 0;
+}
+
+int main(int count, char** words) {
+    const std::string_view edge = count == 2 ? words[1] : "";
+    ResultQueue ordered(1, true), unordered(1, false);
+    int element = 0, result = 0;
+    // Says that the completion has returned, and orders nothing.
+    std::atomic<bool> completed{false};
+    const auto complete = [&](ResultQueue& queue, long long handle) {
+        result = 1;
+        queue.complete(handle, &result);
+        completed.store(true, std::memory_order_relaxed);
+    };
+    const auto emit = [&](ResultQueue& queue) {
+        pair_t pair;
+        while (queue.emit(&pair, 1) == 0) std::this_thread::yield();
+        *static_cast<int*>(pair.result) = 2;
+    };
+    // The first handle of a queue is known beforehand.
+    const long long first = handle_of(1, 0);
+    long long handle = 0;
+    if (edge == "put-complete") {
+        return pass([&] { unordered.put(&element, &handle); },
+                    [&] {
+                        while (!unordered.complete(first, &result)) std::this_thread::yield();
+                    });
+    }
+    if (edge == "complete-emit") {
+        ordered.put(&element, &handle);
+        return pass([&] { complete(ordered, first); }, [&] { emit(ordered); });
+    }
+    if (edge == "complete-collect") {
+        unordered.put(&element, &handle);
+        return pass([&] { complete(unordered, first); }, [&] { emit(unordered); });
+    }
+    if (edge == "complete-snapshot") {
+        ordered.put(&element, &handle);
+        return pass([&] { complete(ordered, first); },
+                    [&] {
+                        std::vector<entry_t> copied;
+                        while (copied.empty() || copied[0].state != EntryState::FINISHED) {
+                            copied.clear();
+                            ordered.snapshot(copied);
+                        }
+                        *static_cast<int*>(copied[0].result) = 2;
+                    });
+    }
+    if (edge == "complete-close") {
+        ordered.put(&element, &handle);
+        return pass([&] { complete(ordered, first); },
+                    [&] {
+                        while (!completed.load(std::memory_order_relaxed)) std::this_thread::yield();
+                        std::vector<entry_t> left;
+                        ordered.close(left);
+                        *static_cast<int*>(left[0].result) = 2;
+                    });
+    }
+    std::puts("queue_orders put-complete | complete-emit | complete-collect | complete-snapshot |"
+              " complete-close");
+    return 2;
+}
