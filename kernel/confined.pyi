@@ -1,6 +1,8 @@
+import threading
+
 from .holder import Holder
 
 class Confined(Holder):
-    def adopt(self) -> None: ...
+    def adopt(self, *, ended: threading.Thread | None = None) -> None: ...
 
 def described_thread(ident: int) -> str: ...

@@ -25,20 +25,37 @@ cdef class Confined(Holder):
     cdef bint may_change_owner(self) except -1:
         return False
 
-    def adopt(self):
+    def adopt(self, *, ended=None):
         """Makes the calling thread the owner. Returns nothing; without effect if it is the owner already.
 
         Any thread. Allowed while nothing in the object is private to the present owner: the class says when
         that is. Otherwise, or when two threads adopt at once and this one lost, WrongThreadError. The former
         owner must not be using the object at the same time; its next confined call raises WrongThreadError.
+
+        `ended` is the owner's `threading.Thread` when that has ended: then whatever it has left, in whatever
+        state, is the caller's. ValueError if this thread is not the owner, or has not ended.
         """
         check_process(self)
         cdef unsigned long former = self.owner.load()
         cdef unsigned long caller = PyThread_get_thread_ident()
+        if ended is not None:
+            check_ended(ended, former)
         if former == caller:
             return
-        if not self.may_change_owner() or not self.owner.compare_exchange_strong(former, caller):
+        if ended is None and not self.may_change_owner():
             self.wrong_thread()
+        if not self.owner.compare_exchange_strong(former, caller):
+            self.wrong_thread()
+
+
+cdef int check_ended(object thread, unsigned long owner) except -1:
+    if not isinstance(thread, threading.Thread):
+        raise TypeError(f"ended must be None or a threading.Thread, not {thread!r}")
+    if thread.ident is None or <unsigned long>thread.ident != owner:
+        raise ValueError(f"ended must be the owner, {described_thread(owner)}, not {thread!r}")
+    if thread.is_alive():
+        raise ValueError(f"ended must be a thread that has ended, not {thread!r}")
+    return 0
 
 
 def described_thread(ident):

@@ -18,7 +18,7 @@ cdef extern from "pillarbox_mail.h" namespace "pillarbox" nogil:
         int priority
         unsigned char flags
         cbool claim() noexcept
-        cbool claim_locked() noexcept
+        cbool claim_alone() noexcept
         void release() noexcept
 
     cdef cppclass MailList:
@@ -46,7 +46,7 @@ cdef extern from *:
     #ifdef Py_GIL_DISABLED
         return mail.claim();
     #else
-        return mail.claim_locked();
+        return mail.claim_alone();
     #endif
     }
     """

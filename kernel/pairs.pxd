@@ -1,4 +1,4 @@
-# What a queue moves out under its lock, and makes a tuple of when it has left the lock.
+# What a queue moves out of itself, and makes a tuple of afterwards.
 
 from cpython.ref cimport PyObject
 

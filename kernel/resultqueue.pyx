@@ -1,7 +1,7 @@
 """Result queues: entries go in when their calls begin, and come out with their results, bounded in number.
 
 One thread, the owner, puts and emits; any thread completes. What a queue does is in
-`include/pillarbox_queue.h`, which knows no Python and has no lock; here are the checks, the errors and the
+`include/pillarbox_queue.h`, which knows no Python; here are the checks, the errors and the
 references, which are made before the queue gets them and released when it has given them back.
 """
 
@@ -173,8 +173,9 @@ cdef class ResultQueue(Confined):
         cdef vector[entry_t] entries
         cdef size_t index
         check_owner(self)
-        # Before anything is copied: an iterator may run any code, and use this queue.
+        # Before anything is copied: an iterator may run any code, use this queue, let others adopt it.
         waiting = list(door)
+        check_owner(self)
         self.core.snapshot(entries)
         # The owner is here, so nothing leaves the queue until there is a reference to all of it.
         for index in range(entries.size()):
@@ -216,6 +217,8 @@ cdef class ResultQueue(Confined):
         cdef QueueAnswer answer
         check_owner(self)
         checked = [checked_entry(index, entry) for index, entry in enumerate(entries)]
+        # An iterator may let another thread adopt the queue.
+        check_owner(self)
         restored.reserve(len(checked))
         for element, finished, result in checked:
             restored.push_back(owned_entry(element, finished, result))

@@ -107,7 +107,10 @@ def programs(kind: str) -> list[tuple[str, str]]:
         "stress": [
             ("inbox_stress", "lock-free"),
             ("inbox_stress", "mutex"),
+            ("mailbox_storm", "lock-free 4"),
+            ("mailbox_storm", "mutex 4"),
             ("queue_stress", ""),
+            ("queue_sweep", ""),
             ("handover_stress", ""),
             ("slab_places", ""),
         ],

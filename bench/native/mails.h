@@ -38,7 +38,7 @@ inline std::unique_ptr<Mail[]> make_mails(std::size_t count, int priority, long 
 template <class Box>
 void put(Box& mailbox, Mail& mail) noexcept {
     void* armed = nullptr;
-    mail.claim();
+    mail.claim_alone();
     mail.next = nullptr;  // it has stood in a list before
     mailbox.put(&mail, &mail, 1, &armed);
 }

@@ -105,8 +105,8 @@ typedef struct pillarbox_functions {
      * of the mail that was fetched and not taken; it may go on when it knows of that, as by a join. */
     void (*end_consuming)(pillarbox_consumer *consumer);
 
-    /* any. Puts a mail: PILLARBOX_OPEN, or why not; then the mail stays the caller's. Takes the GIL if a
-     * Python consumer has armed a wake-up, to call it. */
+    /* any, but not two threads with one mail at the same time. Puts a mail: PILLARBOX_OPEN, or why not; then the
+     * mail stays the caller's. Takes the GIL if a Python consumer has armed a wake-up, to call it. */
     int (*put)(pillarbox_mailbox *mailbox, pillarbox_mail *mail);
 
     /* any. As put, of `count` mails: all, adjacent and in order, or none. */

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <thread>
 
@@ -22,8 +23,15 @@ namespace pillarbox {
 template <class T>
 using Atomic = std::atomic<T>;
 
-// Waits for a step of another thread that is in the middle of a few instructions.
-inline void pause() noexcept { std::this_thread::yield(); }
+// Waits for another thread that is in the middle of a few instructions, for the `turn`-th time, from 0 on. A
+// thread of lower priority that was stopped there goes on only while this one sleeps.
+inline void pause(int turn) noexcept {
+    if (turn < 100) {
+        std::this_thread::yield();
+    } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+}
 #endif
 
 using Counter = std::atomic<std::size_t>;

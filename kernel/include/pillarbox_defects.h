@@ -22,6 +22,8 @@
     X(woken_too_early)          /* who wakes the consumer says so before it is done: it may stall there */ \
     X(late_signal)              /* the consumer reads the signal after it has parked */ \
     X(fetch_drops_state)        /* fetching takes the state out together with the chain */ \
+    X(counts_torn)              /* who reads counts does not see that their owner is at work on them */ \
+    X(beyond_stays)             /* what did not fit into the word's count is counted again when it is fetched */ \
     X(fetch_in_reverse)         /* the chain is not turned round: newest first */ \
     X(fetch_disarms)            /* fetching forgets the armed wake-up */ \
     X(quiesce_without_wake)     /* quiesce does not wake the consumer */ \
@@ -75,6 +77,8 @@
     X(restored_called_again)    /* a restored entry that has its result is given out to be called */ \
     X(put_overtakes_restored)   /* new input goes in before what is still to be restored */ \
     X(clear_without_waiting)    /* a clear frees slots whose completions have won and still push them */ \
+    X(running_beyond_size)      /* what has left before its completion was counted still runs by the counts */ \
+    X(finished_in_reverse)      /* what finished last is emitted first */ \
     X(taken_in_two_steps)       /* a clear or a close looks at an entry first and takes it then */ \
     X(weak_put)                 /* memory order: a put does not publish its slot */ \
     X(weak_complete)            /* memory order: a completion neither sees its slot nor publishes the result */ \

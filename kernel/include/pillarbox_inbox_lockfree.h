@@ -1,10 +1,15 @@
-// The shared side of a mailbox without a lock: one word says the state, the newest mail, and who waits.
+// The shared side of a mailbox without a lock: one word says the state, the newest mail, how many there are, and
+// who waits.
 //
 // A put links its mail to the newest one and swings the word with one compare-and-swap, which fails if anything
 // has changed, the state too: a put races with quiesce and close in that place only. The consumer takes the
 // whole chain with one exchange that leaves the state where it is, and turns it round. This is Treiber's stack
 // ("Systems Programming: Coping with Parallelism", 1986) used by one taker who takes everything, so the same
 // address may come back (the ABA problem) without harm: a link always points to what was the newest.
+//
+// Counting. The word has room for a count of the mails that have arrived, so a put costs no atomic operation more.
+// What is beyond it is counted beside the word, before the put, by a put that finds no room. Who fetches moves both
+// into a count of its own, under a version, so any thread reads how many were accepted (`spec/ArrivedCount.tla`).
 //
 // Methods marked "any" may be called by any thread, the others by the consumer only. None needs the GIL, none
 // runs foreign code, and none releases a mail or a callback.
@@ -19,8 +24,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
+#include "pillarbox_counts.h"
 #include "pillarbox_mail.h"
 #include "pillarbox_monitor.h"
 #include "pillarbox_state.h"
@@ -33,22 +41,28 @@ public:
     // state that decided; if it is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the
     // armed wake-up, which the caller now owns and must call, or null.
     // spec: MailboxImpl!Load, MailboxImpl!Link, MailboxImpl!Push
+    // spec: ArrivedCount!Load, ArrivedCount!Charge, ArrivedCount!Swing, ArrivedCount!Refused
     state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
         // Relaxed: the compare-and-swap decides, and a refusal needs nothing but the state.
         word_t seen = head_.load(std::memory_order_relaxed);
         if (state_of(seen) != OPEN) return refuse(seen, count);
         if (count == 0) return OPEN;
         if (first != last && !PILLARBOX_PLANTED(put_all_in_reverse)) turn_round(first, last);
-        // Counted before it can be taken, so that the difference to what is gone is never negative.
-        accepted_.fetch_add(count, std::memory_order_relaxed);
+        check_address(last);
         if (PILLARBOX_PLANTED(wake_before_push) && (seen & PARKED)) signal_.wake();
+        std::size_t beyond = 0;  // of these mails, what is counted beside the word
+        word_t next = 0;
         do {
             if (state_of(seen) != OPEN && !PILLARBOX_PLANTED(check_then_push)) {
-                accepted_.fetch_sub(count, std::memory_order_relaxed);
+                if (beyond != 0) count_beyond(beyond, 0);
                 return refuse(seen, count);
             }
+            const std::size_t room = MOST_COUNTED - count_of(seen);
+            if (count > room || beyond != 0) beyond = count_beyond(beyond, count > room ? count - room : 0);
             first->next = mail_of(seen);
-        } while (!swing(seen, word_of(last) | (seen & (STATE | PARKED)) | PILLARBOX_SEEDED(armed_stays, 0, seen & ARMED)));
+            const word_t kept = STATE | PARKED | COUNT | PILLARBOX_SEEDED(armed_stays, 0, ARMED);
+            next = word_of(last) | ((seen & kept) + ((count - beyond) << COUNT_SHIFT));
+        } while (!swing(seen, next));
         if (PILLARBOX_PLANTED(wake_only_when_empty) && mail_of(seen) != nullptr) return OPEN;
         if (PILLARBOX_PLANTED(push_without_wake) || PILLARBOX_PLANTED(wake_before_push)) seen &= ~PARKED;
         notify(seen, armed);
@@ -71,8 +85,8 @@ public:
     // which the caller now owns and drops.
     // spec: MailboxImpl!Close, MailboxImpl!DropCallback
     void close(MailList& to, void** armed) noexcept {
-        // Acquire: as in fetch. A push that has failed has published nothing, so nothing has to be released.
-        append(mail_of(head_.exchange(STATE_CLOSED, PILLARBOX_ORDER(weak_close, acquire))), to);
+        constexpr auto order = PILLARBOX_ORDER(weak_close, acq_rel);
+        take_chain([this] { return head_.exchange(STATE_CLOSED, order); }, to);
         *armed = armed_.exchange(nullptr, std::memory_order_acquire);
     }
 
@@ -84,11 +98,10 @@ public:
         word_t seen = head_.load(std::memory_order_relaxed);
         if (mail_of(seen) != nullptr || (seen & PARKED)) {
             // An exchange with "empty" would reopen a mailbox that another thread has just quiesced.
-            // Acquire pairs with the release of every push in the chain: each continues the releases before it.
-            constexpr auto order = PILLARBOX_ORDER(weak_fetch, acquire);
-            const word_t kept = PILLARBOX_SEEDED(fetch_disarms, STATE | ARMED, STATE);
-            seen = head_.fetch_and(PILLARBOX_SEEDED(fetch_drops_state, kept, 0), order);
-            append(mail_of(seen), to);
+            constexpr auto order = PILLARBOX_ORDER(weak_fetch, acq_rel);
+            const word_t flags = PILLARBOX_SEEDED(fetch_disarms, STATE | ARMED, STATE);
+            const word_t kept = PILLARBOX_SEEDED(fetch_drops_state, flags, 0);
+            seen = take_chain([this, kept] { return head_.fetch_and(kept, order); }, to);
         }
         return state_of(seen);
     }
@@ -131,9 +144,17 @@ public:
     // any.
     state_t state() const noexcept { return state_of(head_.load(std::memory_order_acquire)); }
 
-    // any; counters, exact as of some moment during the call. A put that is being refused may be counted
-    // as accepted for a moment.
-    std::size_t accepted() const noexcept { return accepted_.load(std::memory_order_relaxed); }
+    // any; counters, exact as of some moment during the call. A put that finds more than MOST_COUNTED mails may be
+    // counted as accepted before it is.
+    // spec: ArrivedCount!ReadVersion, ArrivedCount!Read
+    std::size_t accepted() const noexcept {
+        std::size_t arrived = 0;
+        const auto counts = counts_.read([&] {
+            arrived = count_of(head_.load(std::memory_order_acquire));
+            arrived += beyond_.load(std::memory_order_acquire);
+        });
+        return arrived + static_cast<std::size_t>(counts.of[FETCHED]);
+    }
     std::size_t rejected() const noexcept { return rejected_.load(std::memory_order_relaxed); }
 
     // Whether anything waits to be fetched.
@@ -155,7 +176,8 @@ public:
     bool parked() const noexcept { return (head_.load(std::memory_order_relaxed) & PARKED) != 0; }
 
 private:
-    // The word: a pointer to the newest mail that was not fetched, or null, and below it
+    // The word: a pointer to the newest mail that was not fetched, or null. Above it how many there are, up to
+    // MOST_COUNTED, and below it
     using word_t = std::uintptr_t;
     static constexpr word_t STATE_QUIESCED = 1;  // the state; neither bit is OPEN
     static constexpr word_t STATE_CLOSED = 2;
@@ -165,9 +187,15 @@ private:
     static constexpr word_t TAGS = STATE | PARKED | ARMED;
     static_assert(alignof(mail_t) > TAGS, "the tags need the low bits of a mail's address");
     static_assert(sizeof(void*) >= 8, "allocators of 32-bit machines align to eight bytes only");
+    // Addresses of programs have 47 or 48 bits, unless a program asks the system for others.
+    static constexpr int COUNT_SHIFT = 48;
+    static constexpr word_t COUNT = ~word_t{0} << COUNT_SHIFT;
+    static constexpr std::size_t MOST_COUNTED = COUNT >> COUNT_SHIFT;
+    enum { FETCHED, COUNTS };
 
-    static mail_t* mail_of(word_t word) noexcept { return reinterpret_cast<mail_t*>(word & ~TAGS); }
+    static mail_t* mail_of(word_t word) noexcept { return reinterpret_cast<mail_t*>(word & ~(TAGS | COUNT)); }
     static word_t word_of(mail_t* mail) noexcept { return reinterpret_cast<word_t>(mail); }
+    static std::size_t count_of(word_t word) noexcept { return word >> COUNT_SHIFT; }
     static state_t state_of(word_t word) noexcept { return static_cast<state_t>(word & STATE); }
 
     // OPEN, no mail, and the consumer, which asks, not parked; armed or not.
@@ -202,6 +230,42 @@ private:
         woken_.store(parking, std::memory_order_relaxed);
     }
 
+    // Better than a mailbox that loses mail.
+    static void check_address(mail_t* mail) noexcept {
+        if ((word_of(mail) & COUNT) == 0) return;
+        std::fprintf(stderr, "pillarbox: a mail at %p: addresses of more than 48 bits are not supported\n",
+                     static_cast<void*>(mail));
+        std::abort();
+    }
+
+    // Makes what a put has counted beside the word `now`. Relaxed is enough: the push that follows releases it.
+    std::size_t count_beyond(std::size_t before, std::size_t now) noexcept {
+        beyond_.fetch_add(now - before, std::memory_order_relaxed);
+        return now;
+    }
+
+    // `take()` gives the word whose chain is the consumer's from then on. Acquire pairs with the release of every push
+    // in the chain: each continues the releases before it. Release: who reads the counts and sees the word that is
+    // left also sees that they are being changed.
+    // spec: ArrivedCount!BeginFetch, ArrivedCount!Fetch, ArrivedCount!CountFetched, ArrivedCount!EndFetch
+    // spec: ArrivedCount!BeginMove, ArrivedCount!Move, ArrivedCount!CountMoved, ArrivedCount!EndMove
+    template <class Take>
+    word_t take_chain(Take take, MailList& to) noexcept {
+        word_t seen = 0;
+        counts_.change([&] {
+            seen = take();
+            counts_.raise(FETCHED, static_cast<long long>(count_of(seen)));
+        });
+        const std::size_t beyond = append(mail_of(seen), to) - count_of(seen);
+        if (beyond != 0) {
+            counts_.change([&] {
+                if (!PILLARBOX_PLANTED(beyond_stays)) beyond_.fetch_sub(beyond, std::memory_order_release);
+                counts_.raise(FETCHED, static_cast<long long>(beyond));
+            });
+        }
+        return seen;
+    }
+
     state_t refuse(word_t seen, std::size_t count) noexcept {
         rejected_.fetch_add(count, std::memory_order_relaxed);
         return state_of(seen);
@@ -218,9 +282,9 @@ private:
         }
     }
 
-    // Appends a chain that begins with the newest mail, oldest first.
-    static void append(mail_t* newest, MailList& to) noexcept {
-        if (newest == nullptr) return;
+    // Appends a chain that begins with the newest mail, oldest first. How many mails.
+    static std::size_t append(mail_t* newest, MailList& to) noexcept {
+        if (newest == nullptr) return 0;
         std::size_t count = 0;
         mail_t* oldest = nullptr;
         for (mail_t* mail = newest; mail != nullptr; ++count) {
@@ -234,6 +298,7 @@ private:
             std::swap(oldest, newest);
         }
         to.append_chain(oldest, newest, count);
+        return count;
     }
 
     Atomic<word_t> head_{0};
@@ -241,7 +306,8 @@ private:
     Atomic<Signal::value_t> parked_at_{0};  // the count of the signal when the consumer parked last
     Atomic<Signal::value_t> woken_{0};      // that of a parking that was ended by a wake-up
     Atomic<void*> armed_{nullptr};
-    Counter accepted_{0};
+    OwnedCounts<COUNTS> counts_;
+    Counter beyond_{0};
     Counter rejected_{0};
 };
 

@@ -45,11 +45,11 @@ struct alignas(16) mail_t {
         return PILLARBOX_PLANTED(claim_twice) || !queued.exchange(true, order);
     }
 
-    // As claim, where one lock orders all claims of this mail: an atomic exchange would only cost time. Acquire: as
-    // in claim, for a mail may be released without that lock.
-    bool claim_locked() noexcept {
+    // As claim, where nobody else claims this mail at the same time, because one lock orders all claims or the mail
+    // is the caller's: an atomic exchange would only cost time. Acquire: as in claim, for any thread may release.
+    bool claim_alone() noexcept {
         if (queued.load(std::memory_order_acquire) && !PILLARBOX_PLANTED(claim_twice)) return false;
-        // Relaxed: whoever sees it holds the lock, or waits for the push that publishes the mail.
+        // Relaxed: whoever sees it is the next to claim, or has the mail from the push that publishes it.
         queued.store(true, std::memory_order_relaxed);
         return true;
     }

@@ -71,7 +71,7 @@ inline state_t put_chain(Core* core, mail_t* first, mail_t* last, std::size_t co
 inline int put(pillarbox_mailbox* mailbox, pillarbox_mail* mail) noexcept {
     mail_t* const node = node_of(mail);
     if (!is_valid(*node)) return PILLARBOX_INVALID;
-    if (!node->claim()) return PILLARBOX_WAITS;
+    if (!node->claim_alone()) return PILLARBOX_WAITS;
     node->next = nullptr;
     const state_t state = put_chain(core_of(mailbox), node, node, 1);
     if (state != OPEN) node->release();
@@ -86,7 +86,7 @@ inline int put_all(pillarbox_mailbox* mailbox, pillarbox_mail* const* mails, std
     std::size_t claimed = 0;
     for (; claimed < count; ++claimed) {
         mail_t* const node = node_of(mails[claimed]);
-        if (!node->claim()) {
+        if (!node->claim_alone()) {
             answer = PILLARBOX_WAITS;
             break;
         }

@@ -1,5 +1,5 @@
-// The result queue without Python and without a lock: entries wait in slots for their results, and leave in
-// the order asked for.
+// The result queue without Python: entries wait in slots for their results, and leave in the order asked for.
+// Putting, completing and emitting take no lock.
 //
 // Methods marked "any" may be called by any thread, the others only by one, the owner. None needs the GIL,
 // none runs foreign code, and none releases a payload: an element or a result is a pointer that the queue
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "pillarbox_atomic.h"
+#include "pillarbox_counts.h"
 #include "pillarbox_defects.h"
 #include "pillarbox_entry.h"
 #include "pillarbox_monitor.h"
-#include "pillarbox_queue_counts.h"
 #include "pillarbox_queue_slots.h"
 
 namespace pillarbox {
@@ -44,7 +44,7 @@ public:
         const QueueAnswer answer = admissible();
         if (answer == QueueAnswer::DONE) {
             // Before its completion can be counted.
-            counts_.add(QueueCounts::ADMITTED, 1);
+            counts_.add(ADMITTED, 1);
             *handle = slots_.run(slots_.admit(element, EntryState::RUNNING));
         }
         return answer;
@@ -55,7 +55,7 @@ public:
     QueueAnswer put_watermark(void* element, void* result) noexcept {
         const QueueAnswer answer = admissible();
         if (answer == QueueAnswer::DONE) {
-            counts_.add(QueueCounts::WATERMARKS, 1);
+            counts_.add(WATERMARKS, 1);
             slots_.has_result(slots_.admit(element, EntryState::WATERMARK), result);
         }
         return answer;
@@ -66,7 +66,7 @@ public:
     // spec: ResultQueue!Renew
     bool renew(long long* handle) noexcept {
         const bool renewed = slots_.renew(handle);
-        if (renewed) counts_.add(QueueCounts::RENEWED, 1);
+        if (renewed) counts_.add(RENEWED, 1);
         return renewed;
     }
 
@@ -93,8 +93,9 @@ public:
     // spec: ResultQueue!Emit
     int emit(pair_t* out, int most) noexcept {
         slots_.collect();
-        const int count = slots_.emit(out, most);
-        if (count != 0) counts_.add(QueueCounts::EMITTED, count);
+        int ran = 0;
+        const int count = slots_.emit(out, most, &ran);
+        if (count != 0) counts_.add(EMITTED, count, ENDED, ran);
         return count;
     }
 
@@ -111,8 +112,8 @@ public:
     }
 
     // As `snapshot`, but moves: the caller owns the payloads then. Every completion has either won, and its
-    // result is here, or loses. Waits for those that have won and are about to say so: for a few instructions
-    // of theirs. Throws bad_alloc, and has changed nothing.
+    // result is here, or loses. An unordered queue waits for those that have won and are about to say so: for a
+    // few instructions of theirs. Throws bad_alloc, and has changed nothing.
     // spec: ResultQueueGraph!Clear, ResultQueueImpl!Clear
     void clear(std::vector<entry_t>& out) { take_all(out, false); }
 
@@ -124,12 +125,14 @@ public:
     // answer is not 0, which it returns. `each` must not use the queue.
     int visit(int (*each)(void* payload, void* context), void* context) noexcept {
         std::lock_guard<Lock> held(restoring_lock_);
-        return walk([=](void* payload) { return each(payload, context); });
+        // An entry is counted before it is admitted, so a queue that has none by its counts need not be searched.
+        const bool empty = size(counts_.read([] {})) == 0;
+        return walk([=](void* payload) { return each(payload, context); }, empty ? 0 : slots_.capacity());
     }
 
     // Calls `release` for every payload that the queue still owns. The last use of the queue.
     void let_go(void (*release)(void*)) noexcept {
-        walk([=](void* payload) { return release(payload), 0; });
+        walk([=](void* payload) { return release(payload), 0; }, slots_.held() == 0 ? 0 : slots_.capacity());
     }
 
     // ---- restoring
@@ -144,7 +147,7 @@ public:
         std::lock_guard<Lock> held(restoring_lock_);
         restoring_.swap(entries);
         PILLARBOX_SEEDED(restore_shuffles, std::reverse(restoring_.begin(), restoring_.end()), void());
-        counts_.add(QueueCounts::TO_RESTORE, static_cast<long long>(restoring_.size()));
+        counts_.add(TO_RESTORE, static_cast<long long>(restoring_.size()));
         return QueueAnswer::DONE;
     }
 
@@ -162,15 +165,15 @@ public:
             *element = entry.element;
             *handle = 0;
             if (entry.state == EntryState::RUNNING) {
-                counts_.add(QueueCounts::RESTORED, 1, QueueCounts::ADMITTED, 1);
+                counts_.add(RESTORED, 1, ADMITTED, 1);
                 *handle = slots_.run(index);
                 return true;
             }
             slots_.has_result(index, entry.result);
             if (entry.state == EntryState::WATERMARK) {
-                counts_.add(QueueCounts::RESTORED, 1, QueueCounts::WATERMARKS, 1);
+                counts_.add(RESTORED, 1, WATERMARKS, 1);
             } else {
-                counts_.add(QueueCounts::RESTORED, 1, QueueCounts::ADMITTED, 1, QueueCounts::NOT_RUN, 1);
+                counts_.add(RESTORED, 1, ADMITTED, 1, NOT_RUN, 1);
                 if (PILLARBOX_SEEDED(restored_called_again, false, true)) return true;
             }
         }
@@ -181,30 +184,55 @@ public:
 
     int capacity() const noexcept { return slots_.capacity(); }
 
-    // All of one moment.
+    // All of one moment, at which a completion that has not returned may be missing.
     queue_counts_t counts() const noexcept {
-        using Count = QueueCounts;
-        QueueSlots::completions_t completions = 0;
+        FinishedStack::completions_t completions = 0;
         std::size_t late = 0;
-        const Count::values_t values = counts_.read([&] {
-            completions = slots_.completions();
-            late = late_.load(std::memory_order_relaxed);
+        const Counts::values_t values = counts_.read([&] {
+            do {
+                completions = slots_.completed().completions();
+                late = late_.load(std::memory_order_acquire);
+            } while (slots_.completed().completions() != completions);
         });
-        const long long begun = values.of[Count::ADMITTED] - values.of[Count::NOT_RUN];
-        const int running = QueueSlots::running(begun, completions);
-        return {values.size(),
+        const long long begun = values.of[ADMITTED] - values.of[NOT_RUN];
+        // What has left an ordered queue may have a completion that is still to be counted.
+        const long long not_ended = begun - values.of[ENDED];
+        const long long not_counted = FinishedStack::running(begun, completions);
+        const auto running = static_cast<int>(
+            PILLARBOX_SEEDED(running_beyond_size, std::min(not_counted, not_ended), not_counted));
+        return {size(values),
                 running,
-                values.restoring(),
-                values.of[Count::ADMITTED],
-                values.of[Count::WATERMARKS],
+                static_cast<std::size_t>(values.of[TO_RESTORE] - values.of[RESTORED] - values.of[DROPPED]),
+                values.of[ADMITTED],
+                values.of[WATERMARKS],
                 begun - running,
-                values.of[Count::EMITTED],
-                values.of[Count::RENEWED],
-                values.of[Count::RESTORED],
+                values.of[EMITTED],
+                values.of[RENEWED],
+                values.of[RESTORED],
                 static_cast<long long>(late)};
     }
 
 private:
+    // What only grows. A count that can fall is the difference of two of these.
+    enum Count {
+        ADMITTED,  // elements, restored ones included
+        WATERMARKS,
+        EMITTED,
+        TAKEN,    // by clear and close, out of slots
+        ENDED,    // elements that were run, finished, and have left; unordered, those that were taken
+        RENEWED,
+        NOT_RUN,  // elements that were restored with their results, or were taken without one
+        TO_RESTORE,
+        RESTORED,  // admitted
+        DROPPED,   // taken by clear and close before they were admitted
+        COUNTS
+    };
+    using Counts = OwnedCounts<COUNTS>;
+
+    static int size(const Counts::values_t& values) noexcept {
+        return static_cast<int>(values.of[ADMITTED] + values.of[WATERMARKS] - values.of[EMITTED] - values.of[TAKEN]);
+    }
+
     QueueAnswer admissible() const noexcept {
         if (closed_) return QueueAnswer::CLOSED;
         const bool restoring = PILLARBOX_SEEDED(put_overtakes_restored, !restoring_.empty(), false);
@@ -215,13 +243,14 @@ private:
     void take_all(std::vector<entry_t>& out, bool close) {
         make_room(out);
         const int count = slots_.held();
-        const int unfinished = slots_.take_all(out);
+        const QueueSlots::taken_t taken = slots_.take_all(out);
         copy_restoring(out);
+        const auto dropped = static_cast<long long>(restoring_.size());
         std::lock_guard<Lock> held(restoring_lock_);
-        counts_.add(QueueCounts::TAKEN, count, QueueCounts::NOT_RUN, unfinished, QueueCounts::DROPPED,
-                    static_cast<long long>(restoring_.size()));
         restoring_.clear();
         closed_ = closed_ || close;
+        // Last: who reads that nothing is left may be the next owner.
+        counts_.add(TAKEN, count, NOT_RUN, taken.unfinished, ENDED, taken.ended, DROPPED, dropped);
     }
 
     // Before anything is copied or taken, which does not allocate.
@@ -233,14 +262,15 @@ private:
         out.insert(out.end(), restoring_.rbegin(), restoring_.rend());
     }
 
-    // Calls `each` with every payload, until an answer is not 0, which it returns.
+    // Calls `each` with every payload in the first `slots` slots, and of what is to be restored, until an answer is
+    // not 0, which it returns.
     template <class Each>
-    int walk(Each each) const noexcept {
+    int walk(Each each, int slots) const noexcept {
         const auto both = [&](void* element, bool finished, void* result) -> int {
             const int answer = each(element);
             return answer != 0 || !finished ? answer : each(result);
         };
-        int answer = slots_.walk(both);
+        int answer = slots_.walk(both, slots);
         for (std::size_t index = 0; index < restoring_.size() && answer == 0; ++index) {
             const entry_t& entry = restoring_[index];
             answer = both(entry.element, entry.state != EntryState::RUNNING, entry.result);
@@ -252,7 +282,7 @@ private:
     bool closed_ = true;
     std::vector<entry_t> restoring_;  // the last one first, so that the next one is at the end
     Lock restoring_lock_;             // between the owner, when it changes them, and `visit`
-    QueueCounts counts_;
+    Counts counts_;
     Counter late_{0};
 };
 

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "pillarbox_atomic.h"
 #include "pillarbox_defects.h"
 #include "pillarbox_entry.h"
+#include "pillarbox_finished.h"
 
 namespace pillarbox {
 
@@ -69,7 +71,11 @@ public:
         slots_[index].word.store(settled(result), std::memory_order_release);
         const bool waits = PILLARBOX_SEEDED(watermark_not_finished, false,
                                             slots_[index].state == EntryState::WATERMARK);
-        if (!ordered_ && !waits) finished(index);
+        if (ordered_) {
+            slots_[index].settle();
+        } else if (!waits) {
+            finished(index);
+        }
     }
 
     // As ResultQueue's.
@@ -101,7 +107,7 @@ public:
             if (slot->word.compare_exchange_strong(expected, settled(result),
                                                    PILLARBOX_ORDER(weak_complete, acq_rel),
                                                    std::memory_order_relaxed)) {
-                ordered_ ? count() : push(slot_of(handle));
+                finish(slot_of(handle));
                 return true;
             }
         }
@@ -113,10 +119,10 @@ public:
     // Lists what was pushed, in the order in which it was.
     // spec: ResultQueueImpl!Collect
     void collect() noexcept {
-        // Relaxed is enough: what is there is acquired when it is taken.
-        if (ordered_ || top_of(finished_.load(std::memory_order_relaxed)) == NONE) return;
+        if (ordered_ || finished_.empty()) return;
         int oldest = NONE;
-        for (int index = take_stack(); index != NONE;) {
+        if (PILLARBOX_PLANTED(finished_in_reverse)) oldest = finished_.take();
+        for (int index = finished_.take(); index != NONE;) {
             const int below = slots_[index].next;
             slots_[index].next = oldest;
             oldest = index;
@@ -131,14 +137,16 @@ public:
     // Whether `emit` would give something.
     bool any_ready() const noexcept { return ready() != NONE; }
 
-    // Moves what may leave, at most `most` pairs, to `out`. How many.
+    // Moves what may leave, at most `most` pairs, to `out`. How many. `*ran` becomes how many of them were run and
+    // are perhaps not counted as completed yet: none of an unordered queue.
     // spec: ResultQueueImpl!Emit
-    int emit(pair_t* out, int most) noexcept {
+    int emit(pair_t* out, int most, int* ran) noexcept {
         int count = 0;
         while (count < most) {
             const int index = ready();
             if (index == NONE) break;
             const slot_t& slot = slots_[index];
+            *ran += slot.state == EntryState::RUNNING;
             // Relaxed is enough: `ready` has acquired it.
             out[count++] = {slot.element, payload(slot.word.load(std::memory_order_relaxed))};
             leave(index);
@@ -158,32 +166,36 @@ public:
         sort(out);
     }
 
-    // As `copy_all`, but moves; returns how many were not finished. Every completion has either won, and its
-    // result is here, or loses. Waits for those that have won and are about to push.
+    struct taken_t {
+        int unfinished;
+        int ended;  // were run and have finished, perhaps without being counted or collected yet
+    };
+
+    // As `copy_all`, but moves. Every completion has either won, and its result is here, or loses. An unordered
+    // queue waits for those that have won and are about to push.
     // spec: ResultQueueImpl!TakeOne, ResultQueueImpl!Taken
-    int take_all(std::vector<entry_t>& out) noexcept {
-        int unfinished = 0;
-        int due = 0;  // pushes
+    taken_t take_all(std::vector<entry_t>& out) noexcept {
+        taken_t taken{0, 0};
         for (int index = 0; index < capacity_; ++index) {
             slot_t& slot = slots_[index];
             if (slot.state == EntryState::FREE) continue;
             const word_t word = take(slot);
-            unfinished += is_running(word);
-            due += !ordered_ && !is_running(word) && slot.state == EntryState::RUNNING;
+            taken.unfinished += is_running(word);
+            taken.ended += !is_running(word) && slot.state == EntryState::RUNNING;
             copy(index, word, out);
         }
-        PILLARBOX_SEEDED(clear_without_waiting, await_pushes(due), void());
+        if (!ordered_) PILLARBOX_SEEDED(clear_without_waiting, await_pushes(taken.ended), void());
         if (capacity_ != 0) free_all();
         sort(out);
-        return unfinished;
+        return taken;
     }
 
-    // any, as long as nothing is taken out. Calls `each` with the element of every entry, whether it is
-    // finished, and its result, until an answer is not 0, which it returns.
+    // any, as long as nothing is taken out. Calls `each` with the element of every entry in the first `slots` slots,
+    // whether it is finished, and its result, until an answer is not 0, which it returns.
     template <class Each>
-    int walk(Each each) const noexcept {
+    int walk(Each each, int slots) const noexcept {
         int answer = 0;
-        for (int index = 0; index < capacity_ && answer == 0; ++index) {
+        for (int index = 0; index < slots && answer == 0; ++index) {
             // Acquire: the element of an entry that comes in meanwhile.
             const word_t word = slots_[index].word.load(std::memory_order_acquire);
             if (word != FREE) answer = each(slots_[index].element, !is_running(word), payload(word));
@@ -191,28 +203,15 @@ public:
         return answer;
     }
 
-    // ---- any: counting
-
-    using completions_t = std::uint64_t;
-    // Of all time, as far as the word has room. Acquire: who sees one counted sees its entry counted.
-    completions_t completions() const noexcept {
-        return finished_.load(std::memory_order_acquire) >> TOP_BITS;
-    }
-
-    // How many run of all that have begun: the word has room for far more than can run at once.
-    static int running(long long begun, completions_t completions) noexcept {
-        return static_cast<int>((static_cast<word_t>(begun) - completions) & (~word_t{0} >> TOP_BITS));
-    }
+    // any: how many completions there were.
+    const FinishedStack& completed() const noexcept { return finished_; }
 
 private:
     using word_t = std::uint64_t;
 
-    static constexpr int NONE = -1;
+    static constexpr int NONE = FinishedStack::NONE;
     // Of a slot without an entry: as if the attempt 0 ran, which there never is.
     static constexpr word_t FREE = 1;
-    // The lower bits of `finished_`: 0, or 1 + the slot that was finished last.
-    static constexpr int TOP_BITS = SLOT_BITS + 1;
-    static constexpr word_t TOP = (word_t{1} << TOP_BITS) - 1;
     static constexpr long long MAX_ATTEMPTS = (1LL << (63 - SLOT_BITS)) - 1;  // then again from 1 on
 
     struct slot_t {
@@ -221,8 +220,14 @@ private:
         long long admission = 0;
         int next = NONE;  // in the list of free slots, the stack of finished ones, or the list of a segment
         int segment = 0;
-        // FINISHED: it is in the list of its segment. What is RUNNING may be finished too: see the word.
+        // FINISHED: it was admitted with its result, or is in the list of its segment. What is RUNNING may be
+        // finished too: see the word.
         EntryState state = EntryState::FREE;
+
+        // Its owner knows that it has its result.
+        void settle() noexcept {
+            if (state == EntryState::RUNNING) state = EntryState::FINISHED;
+        }
     };
 
     struct segment_t {
@@ -234,11 +239,14 @@ private:
 
     static constexpr word_t runs(long long handle) noexcept { return static_cast<word_t>(handle) << 1 | 1; }
     static constexpr bool is_running(word_t word) noexcept { return (word & 1) != 0; }
-    static word_t settled(void* payload) noexcept { return reinterpret_cast<std::uintptr_t>(payload); }
+    static word_t settled(void* payload) noexcept {
+        const word_t word = reinterpret_cast<std::uintptr_t>(payload);
+        assert(!is_running(word) && "a result is an even address");
+        return word;
+    }
     static void* payload(word_t word) noexcept {
         return reinterpret_cast<void*>(static_cast<std::uintptr_t>(word));
     }
-    static constexpr int top_of(word_t finished) noexcept { return static_cast<int>(finished & TOP) - 1; }
 
     // The slot that the handle names, or null if it can be that of no attempt.
     slot_t* named(long long handle) const noexcept {
@@ -259,21 +267,9 @@ private:
         return true;
     }
 
-    // Of an ordered queue, whose owner looks at the head itself. Release: see `completions`.
-    void count() noexcept { finished_.fetch_add(TOP + 1, std::memory_order_release); }
-
-    // Who has won has the slot for itself until it is pushed.
-    // spec: ResultQueueImpl!ReadTop, ResultQueueImpl!Link, ResultQueueImpl!Push
-    void push(int index) noexcept {
-        // Relaxed is enough: it is only compared, and linked to.
-        word_t seen = finished_.load(std::memory_order_relaxed);
-        word_t next = 0;
-        do {
-            slots_[index].next = top_of(seen);
-            next = ((seen & ~TOP) + TOP + 1) | static_cast<word_t>(index + 1);
-            // Release: who takes the stack sees the link and the result. Pushes upon this one pass that on.
-        } while (!finished_.compare_exchange_weak(seen, next, PILLARBOX_ORDER(weak_finish, release),
-                                                  std::memory_order_relaxed));
+    // Who has won has the slot for itself until it is pushed. The owner of an ordered queue looks at the head itself.
+    void finish(int index) noexcept {
+        ordered_ ? finished_.count() : finished_.push(index, &slots_[index].next);
     }
 
     // ---- owner
@@ -299,14 +295,9 @@ private:
         segment.last = index;
     }
 
-    // Empties the stack, and returns what was its top; the number of completions stays.
-    int take_stack() noexcept {
-        return top_of(finished_.fetch_and(~TOP, PILLARBOX_ORDER(weak_collect, acquire)));
-    }
-
     void finished(int index) noexcept {
         slot_t& slot = slots_[index];
-        if (slot.state == EntryState::RUNNING) slot.state = EntryState::FINISHED;
+        slot.settle();
         append(segments_[slot.segment], index);
     }
 
@@ -362,10 +353,10 @@ private:
     // Whose completion has won may have its slot still to push, and nobody else may have it before.
     // spec: ResultQueueImpl!AwaitPush
     void await_pushes(int due) noexcept {
-        while (due != 0) {
+        for (int turn = 0; due != 0; ++turn) {
             const int before = due;
-            for (int index = take_stack(); index != NONE; index = slots_[index].next) --due;
-            if (due == before) pause();
+            for (int index = finished_.take(); index != NONE; index = slots_[index].next) --due;
+            if (due == before) pause(turn);
         }
     }
 
@@ -385,7 +376,7 @@ private:
     std::unique_ptr<slot_t[]> slots_;
     int capacity_ = 0;
     bool ordered_ = true;
-    Atomic<word_t> finished_{0};  // completions of all time in the upper bits, below them TOP
+    FinishedStack finished_;
 
     int free_ = NONE;
     int held_ = 0;

@@ -305,6 +305,60 @@ def test_a_mailbox_that_is_in_use_or_ending_is_not_adopted(
     assert mailbox.is_mailbox_thread
 
 
+@pytest.mark.parametrize("state", [OPEN, QUIESCED])
+def test_what_a_thread_that_has_ended_left_in_its_mailbox_is_for_who_adopts_it(state: MailboxState) -> None:
+    left = [Mail(nothing), Mail(nothing), Mail(nothing)]
+    boxes: list[TaskMailbox] = []
+
+    def leave() -> None:
+        boxes.append(TaskMailbox())
+        boxes[0].put_all(left)
+        boxes[0].create_batch()
+        if state is QUIESCED:
+            boxes[0].quiesce()
+
+    owner = threading.Thread(target=leave)
+    owner.start()
+    owner.join()
+    with pytest.raises(WrongThreadError):
+        boxes[0].adopt()
+    boxes[0].adopt(ended=owner)
+    assert [boxes[0].try_take_from_batch() for _ in range(4)] == [*left, None]
+    assert boxes[0].state is state
+
+
+def test_only_the_owner_that_has_ended_is_accepted_as_such(elsewhere: Callable[..., Any]) -> None:
+    mailbox = TaskMailbox()
+    with pytest.raises(ValueError, match="has ended"):
+        elsewhere(lambda: mailbox.adopt(ended=threading.main_thread()))
+    with pytest.raises(ValueError, match="must be the owner"):
+        elsewhere(lambda: mailbox.adopt(ended=threading.Thread()))
+    with pytest.raises(TypeError, match="ended"):
+        mailbox.adopt(ended=threading.get_ident())  # type: ignore[arg-type]
+    assert mailbox.is_mailbox_thread
+
+
+# ---- counts
+
+
+def test_mails_are_counted_also_beyond_what_the_word_of_the_inbox_counts() -> None:
+    mailbox, many = TaskMailbox(), 65_535
+    some = [Mail(nothing) for _ in range(many + 10)]
+    mailbox.put_all(some[: many - 1])
+    for number, mail in enumerate(some[many - 1 :], many):
+        mailbox.put(mail)
+        assert len(mailbox) == number
+    assert mailbox.statistics()[1:4] == (0, many + 10, many + 10)
+    assert mailbox.try_take() is some[0]
+    assert len(mailbox) == many + 9
+    mailbox.put_all(Mail(nothing) for _ in range(2 * many))
+    assert len(mailbox) == 3 * many + 9
+    mailbox.quiesce()
+    assert not mailbox.try_put(Mail(nothing))
+    assert len(mailbox.drain()) == 3 * many + 9
+    assert (len(mailbox), mailbox.statistics().put) == (0, 3 * many + 10)
+
+
 # ---- arguments
 
 

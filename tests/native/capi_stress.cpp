@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -104,17 +105,19 @@ int accepted_is_let_go_of(int round) {
     return 0;
 }
 
-// Two threads want to put the same mails; who has claimed one writes into it, and the consumer reads that.
+// Two threads put the same mails, one thread a mail at a time: one that waits is refused, and stays as it is.
 int a_mail_waits_once() {
     constexpr int MAILS = 3, PUTS = 2000;
     pillarbox_mailbox* const mailbox = api.create(backend, 64);
     std::unique_ptr<item_t[]> items(new item_t[MAILS]);
     for (int i = 0; i < MAILS; ++i) pillarbox_mail_init(&items[i].mail, mail_arrived, 0, 0);
+    std::mutex locks[MAILS];
     std::atomic<int> accepted{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < 2; ++i) {
         threads.emplace_back([&] {
             for (int put = 0; put < PUTS; ++put) {
+                const std::lock_guard<std::mutex> held(locks[put % MAILS]);
                 accepted += api.put(mailbox, &items[put % MAILS].mail) == PILLARBOX_OPEN;
             }
         });

@@ -151,7 +151,7 @@ inline void block(const std::function<bool()>& can_go_on) { Scheduler::the().blo
 }  // namespace sched
 
 // Until another thread has made a step.
-inline void pause() {
+inline void pause(int) {
     const int now = sched::Scheduler::the().points();
     sched::block([now] { return sched::Scheduler::the().points() != now; });
 }

@@ -227,6 +227,42 @@ struct AsTheyFinish : QueueScenario {
     }
 };
 
+// At every moment no more runs than there is, and what has left has finished, whoever has not returned yet.
+struct CountedMeanwhile : QueueScenario {
+    explicit CountedMeanwhile(bool ordered) : QueueScenario(2, ordered) { put(0), put(1); }
+    std::string wrong;
+    void look() {
+        const queue_counts_t now = queue.counts();
+        if (now.running > now.size) wrong = "more runs than there is";
+        if (now.completed < now.emitted) wrong = "something has left that has not finished";
+    }
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { complete(handles[0], 0); }, [this] { complete(handles[1], 1); },
+                [this] {
+                    pair_t pair;
+                    queue.emit(&pair, 1), look();
+                    put_if_room();
+                    look();
+                    std::vector<entry_t> left;
+                    queue.clear(left), look();
+                    if (queue.counts().running != 0) wrong = "what was cleared runs";
+                }};
+    }
+    void put_if_room() {
+        const QueueAnswer answer = queue.put(&elements[2], &handles[2]);
+        expect(answer == QueueAnswer::DONE || answer == QueueAnswer::FULL, "a put was refused without a reason");
+    }
+    std::string verdict() override { return wrong; }
+};
+
+struct CountedInOrder : CountedMeanwhile {
+    CountedInOrder() : CountedMeanwhile(true) {}
+};
+
+struct CountedUnordered : CountedMeanwhile {
+    CountedUnordered() : CountedMeanwhile(false) {}
+};
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -238,5 +274,7 @@ int main(int count, char** words) {
                                   {"closed-meanwhile", sched::make<ClosedMeanwhile>},
                                   {"cleared-in-order", sched::make<ClearedInOrder>},
                                   {"cleared-unordered", sched::make<ClearedUnordered>},
-                                  {"as-they-finish", sched::make<AsTheyFinish>}});
+                                  {"as-they-finish", sched::make<AsTheyFinish>},
+                                  {"counted-in-order", sched::make<CountedInOrder>},
+                                  {"counted-unordered", sched::make<CountedUnordered>}});
 }

@@ -49,6 +49,8 @@ def test_every_schedule_with_two_preemptions_keeps_the_promises(program: str) ->
         ("queue_schedules", "around-a-watermark", "passes_watermark", "passed each other"),
         ("queue_schedules", "cleared-unordered", "clear_without_waiting", "nobody has completed"),
         ("queue_schedules", "cleared-in-order", "taken_in_two_steps", "both sides"),
+        ("queue_schedules", "as-they-finish", "finished_in_reverse", "came out later"),
+        ("queue_schedules", "counted-in-order", "running_beyond_size", "what was cleared runs"),
         ("handover_schedules", "woken-up", "wake_up_forgotten", "a wake-up was lost"),
         ("handover_schedules", "closed-meanwhile", "close_without_wake", "a wake-up was lost"),
         ("handover_schedules", "failed", "failure_overtakes", "before the items"),

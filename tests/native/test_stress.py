@@ -8,7 +8,9 @@ from tests.native.sanitizers import ASAN, TSAN, needs
 
 PROGRAMS = [
     *(("inbox_stress", backend) for backend in BACKENDS),
+    *(("mailbox_storm", f"{backend} {producers}") for backend in BACKENDS for producers in (1, 2, 4, 8, 64)),
     ("queue_stress", ""),
+    ("queue_sweep", ""),
     ("handover_stress", ""),
     ("slab_places", ""),
 ]
