@@ -3,7 +3,7 @@
 from pillarbox.kernel.deadlines cimport Deadlines
 from pillarbox.kernel.handover cimport Handover
 from pillarbox.kernel.mail cimport (
-    DEFERRABLE, GREATEST_PRIORITY, LEAST_PRIORITY, PYTHON, URGENT, Mail, MailList, mail_t
+    DEFERRABLE, GREATEST_PRIORITY, LEAST_PRIORITY, PYTHON, URGENT, Mail, MailList, chain_t, mail_t
 )
 from pillarbox.kernel.mailbox cimport TaskMailbox
 from pillarbox.kernel.mailbox_core cimport CLOSED, OPEN, QUIESCED, state_t

@@ -21,10 +21,12 @@ cdef extern from "pillarbox_mail.h" namespace "pillarbox" nogil:
         cbool claim_alone() noexcept
         void release() noexcept
 
+    cdef cppclass chain_t:
+        void add(mail_t* mail) noexcept
+
     cdef cppclass MailList:
         size_t count() noexcept
         void append(mail_t* mail) noexcept
-        void append_all(MailList& other) noexcept
         mail_t* pop_first() noexcept
 
 

@@ -1,7 +1,7 @@
 # Layout of TaskMailbox: the core, which any thread may use without the GIL, as its header says.
 
 from pillarbox.kernel.confined cimport Confined
-from pillarbox.kernel.mail cimport Mail, MailList, mail_t
+from pillarbox.kernel.mail cimport Mail, MailList, chain_t, mail_t
 from pillarbox.kernel.mailbox_core cimport Core, state_t
 
 
@@ -10,7 +10,7 @@ cdef class TaskMailbox(Confined):
     cdef Core core
 
     cdef bint offer(self, Mail mail) except -1
-    cdef state_t put_nodes(self, mail_t* first, mail_t* last, size_t count) noexcept nogil
+    cdef state_t put_nodes(self, const chain_t& mails) noexcept nogil
     cdef int check_not_closed(self) except -1
     cdef bint has_nothing_private(self) noexcept
     cdef Mail take_one(self, int priority, unsigned char skip)

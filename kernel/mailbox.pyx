@@ -92,8 +92,7 @@ cdef class TaskMailbox(Confined):
         """
         cdef tuple whole = tuple(mails)
         cdef Mail mail
-        cdef mail_t* first = NULL
-        cdef mail_t* last = NULL
+        cdef chain_t chain
         cdef Py_ssize_t claimed = 0
         for item in whole:
             if not isinstance(item, Mail):
@@ -105,15 +104,10 @@ cdef class TaskMailbox(Confined):
                 unclaim(whole, claimed)
                 raise ValueError(f"{mail!r} waits in a mailbox already or is named twice")
             claimed += 1
-            mail.node.next = NULL
-            if first == NULL:
-                first = &mail.node
-            else:
-                last.next = &mail.node
-            last = &mail.node
+            chain.add(&mail.node)
         for item in whole:
             Py_INCREF(item)
-        if self.put_nodes(first, last, <size_t>claimed) == OPEN:
+        if self.put_nodes(chain) == OPEN:
             return
         unclaim(whole, claimed)
         for item in whole:
@@ -156,8 +150,9 @@ cdef class TaskMailbox(Confined):
     def __len__(self):
         """Mails that wait, those of the batch included. Thread-safe. 0 when CLOSED.
 
-        Exact for the mailbox thread, but for puts that others are in the middle of. Another thread gets at
-        least what waits all through the call.
+        Exact at some moment during the call for the mailbox thread; when more than 65,535 mails have arrived,
+        but for puts that others are in the middle of. Another thread gets at least what waits all through the
+        call.
         """
         check_process(self)
         if self.core.inbox().state() == CLOSED:
@@ -352,13 +347,13 @@ cdef class TaskMailbox(Confined):
     cdef bint offer(self, Mail mail) except -1:
         return offered(self, mail)
 
-    cdef state_t put_nodes(self, mail_t* first, mail_t* last, size_t count) noexcept nogil:
+    cdef state_t put_nodes(self, const chain_t& mails) noexcept nogil:
         """Puts claimed nodes of Mail objects, with a reference to each, and calls the armed wake-up.
 
         Any thread, with or without the GIL. Returns the state that decided; unless it is OPEN, claims and
         references stay the caller's.
         """
-        return put_chain(self, first, last, count)
+        return put_chain(self, mails)
 
     cdef Mail take_one(self, int priority, unsigned char skip):
         return taken(self, priority, skip)
@@ -366,9 +361,9 @@ cdef class TaskMailbox(Confined):
 
 # Functions, for a method of a class that may have subclasses is called through a pointer.
 
-cdef inline state_t put_chain(TaskMailbox self, mail_t* first, mail_t* last, size_t count) noexcept nogil:
+cdef inline state_t put_chain(TaskMailbox self, const chain_t& mails) noexcept nogil:
     cdef void* armed = NULL
-    cdef state_t state = self.core.put(first, last, count, &armed)
+    cdef state_t state = self.core.put(mails, &armed)
     if armed != NULL:
         with gil:
             call_back(armed)
@@ -376,12 +371,13 @@ cdef inline state_t put_chain(TaskMailbox self, mail_t* first, mail_t* last, siz
 
 
 cdef inline bint offered(TaskMailbox self, Mail mail) except -1:
+    cdef chain_t chain
     check_process(self)
     if not claim_by_python(mail.node):
         raise ValueError(f"{mail!r} waits in a mailbox already")
     Py_INCREF(mail)
-    mail.node.next = NULL
-    if put_chain(self, &mail.node, &mail.node, 1) == OPEN:
+    chain.add(&mail.node)
+    if put_chain(self, chain) == OPEN:
         return True
     mail.node.release()
     Py_DECREF(mail)

@@ -2,7 +2,7 @@
 
 from libcpp cimport bool as cbool
 
-from pillarbox.kernel.mail cimport MailList, mail_t
+from pillarbox.kernel.mail cimport MailList, chain_t, mail_t
 
 ctypedef int (*each_t)(void* owned, void* context) noexcept
 
@@ -28,7 +28,7 @@ cdef extern from "pillarbox_mailbox.h" namespace "pillarbox" nogil:
     cdef cppclass Core "pillarbox::Mailbox<pillarbox::Inbox>":
         void set_urgent_burst(size_t mails) noexcept
         Inbox& inbox() noexcept
-        state_t put(mail_t* first, mail_t* last, size_t count, void** armed) noexcept
+        state_t put(const chain_t& mails, void** armed) noexcept
         void quiesce(void** armed) noexcept
         mail_t* take(int priority, unsigned char skip, state_t* seen) noexcept
         mail_t* take_from_batch() noexcept

@@ -39,8 +39,9 @@ template <class Box>
 void put(Box& mailbox, Mail& mail) noexcept {
     void* armed = nullptr;
     mail.claim_alone();
-    mail.next = nullptr;  // it has stood in a list before
-    mailbox.put(&mail, &mail, 1, &armed);
+    pillarbox::chain_t chain;
+    chain.add(&mail);
+    mailbox.put(chain, &armed);
 }
 
 // Runs a mail that was taken; who put it may put it again from then on.

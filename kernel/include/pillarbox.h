@@ -158,8 +158,8 @@ typedef struct pillarbox_functions {
     /* any. PILLARBOX_OPEN, PILLARBOX_QUIESCED or PILLARBOX_CLOSED. */
     int (*state)(pillarbox_mailbox *mailbox);
 
-    /* any. Mails that wait, those of the batch included; 0 when CLOSED. Exact for the thread that consumes,
-     * but for puts that others are in the middle of. */
+    /* any. Mails that wait, those of the batch included; 0 when CLOSED. Exact at some moment during the call, but
+     * for puts in progress when more than 65,535 have arrived. */
     size_t (*waiting)(pillarbox_mailbox *mailbox);
 } pillarbox_functions;
 

@@ -13,14 +13,14 @@ public:
     void use_mutex(bool mutex) noexcept { with_mutex_ = mutex; }
     bool uses_mutex() const noexcept { return with_mutex_; }
 
-    state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
-        return with_mutex_ ? mutex_.push(first, last, count, armed) : free_.push(first, last, count, armed);
+    state_t push(const chain_t& mails, void** armed) noexcept {
+        return with_mutex_ ? mutex_.push(mails, armed) : free_.push(mails, armed);
     }
     void quiesce(void** armed) noexcept { with_mutex_ ? mutex_.quiesce(armed) : free_.quiesce(armed); }
-    void close(MailList& to, void** armed) noexcept {
+    void close(chain_t& to, void** armed) noexcept {
         with_mutex_ ? mutex_.close(to, armed) : free_.close(to, armed);
     }
-    state_t fetch(MailList& to) noexcept { return with_mutex_ ? mutex_.fetch(to) : free_.fetch(to); }
+    state_t fetch(chain_t& to) noexcept { return with_mutex_ ? mutex_.fetch(to) : free_.fetch(to); }
     void park(double seconds) { with_mutex_ ? mutex_.park(seconds) : free_.park(seconds); }
     bool arm(void* callback, void** spare) noexcept {
         return with_mutex_ ? mutex_.arm(callback, spare) : free_.arm(callback, spare);

@@ -37,18 +37,18 @@ namespace pillarbox {
 
 class LockFreeInbox {
 public:
-    // any. Puts a chain of mails, adjacent and in order, the last one's link null, if the state is OPEN. Returns the
-    // state that decided; if it is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the
-    // armed wake-up, which the caller now owns and must call, or null.
+    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that decided; if it
+    // is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the armed wake-up, which the caller
+    // now owns and must call, or null.
     // spec: MailboxImpl!Load, MailboxImpl!Link, MailboxImpl!Push
     // spec: ArrivedCount!Load, ArrivedCount!Charge, ArrivedCount!Swing, ArrivedCount!Refused
-    state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
+    state_t push(const chain_t& mails, void** armed) noexcept {
+        const std::size_t count = mails.count;
         // Relaxed: the compare-and-swap decides, and a refusal needs nothing but the state.
         word_t seen = head_.load(std::memory_order_relaxed);
         if (state_of(seen) != OPEN) return refuse(seen, count);
         if (count == 0) return OPEN;
-        if (first != last && !PILLARBOX_PLANTED(put_all_in_reverse)) turn_round(first, last);
-        check_address(last);
+        check_address(mails.newest);
         if (PILLARBOX_PLANTED(wake_before_push) && (seen & PARKED)) signal_.wake();
         std::size_t beyond = 0;  // of these mails, what is counted beside the word
         word_t next = 0;
@@ -59,9 +59,9 @@ public:
             }
             const std::size_t room = MOST_COUNTED - count_of(seen);
             if (count > room || beyond != 0) beyond = count_beyond(beyond, count > room ? count - room : 0);
-            first->next = mail_of(seen);
+            mails.oldest->next = mail_of(seen);
             const word_t kept = STATE | PARKED | COUNT | PILLARBOX_SEEDED(armed_stays, 0, ARMED);
-            next = word_of(last) | ((seen & kept) + ((count - beyond) << COUNT_SHIFT));
+            next = word_of(mails.newest) | ((seen & kept) + ((count - beyond) << COUNT_SHIFT));
         } while (!swing(seen, next));
         if (PILLARBOX_PLANTED(wake_only_when_empty) && mail_of(seen) != nullptr) return OPEN;
         if (PILLARBOX_PLANTED(push_without_wake) || PILLARBOX_PLANTED(wake_before_push)) seen &= ~PARKED;
@@ -81,20 +81,19 @@ public:
         notify(seen, armed);
     }
 
-    // Becomes CLOSED; what has arrived goes behind the mails in `to`. `*armed` becomes the armed wake-up,
+    // Becomes CLOSED; `to` becomes the chain of what has arrived. `*armed` becomes the armed wake-up,
     // which the caller now owns and drops.
     // spec: MailboxImpl!Close, MailboxImpl!DropCallback
-    void close(MailList& to, void** armed) noexcept {
+    void close(chain_t& to, void** armed) noexcept {
         constexpr auto order = PILLARBOX_ORDER(weak_close, acq_rel);
         take_chain([this] { return head_.exchange(STATE_CLOSED, order); }, to);
         *armed = armed_.exchange(nullptr, std::memory_order_acquire);
     }
 
-    // Moves every mail that has arrived behind those in `to`. Returns the state of the moment at which
-    // nothing more had arrived: after QUIESCED nothing more can come. Ends being parked; an armed wake-up
-    // stays armed.
+    // `to` becomes the chain of what has arrived. Returns the state of the moment at which nothing more had
+    // arrived: after QUIESCED nothing more can come. Ends being parked; an armed wake-up stays armed.
     // spec: MailboxImpl!Fetch
-    state_t fetch(MailList& to) noexcept {
+    state_t fetch(chain_t& to) noexcept {
         word_t seen = head_.load(std::memory_order_relaxed);
         if (mail_of(seen) != nullptr || (seen & PARKED)) {
             // An exchange with "empty" would reopen a mailbox that another thread has just quiesced.
@@ -250,14 +249,18 @@ private:
     // spec: ArrivedCount!BeginFetch, ArrivedCount!Fetch, ArrivedCount!CountFetched, ArrivedCount!EndFetch
     // spec: ArrivedCount!BeginMove, ArrivedCount!Move, ArrivedCount!CountMoved, ArrivedCount!EndMove
     template <class Take>
-    word_t take_chain(Take take, MailList& to) noexcept {
+    word_t take_chain(Take take, chain_t& to) noexcept {
         word_t seen = 0;
         counts_.change([&] {
             seen = take();
             counts_.raise(FETCHED, static_cast<long long>(count_of(seen)));
         });
-        const std::size_t beyond = append(mail_of(seen), to) - count_of(seen);
-        if (beyond != 0) {
+        to.newest = mail_of(seen);
+        to.count = count_of(seen);
+        if (PILLARBOX_PLANTED(fetch_in_reverse)) turn_round(to);
+        if (to.count == MOST_COUNTED) {
+            to.count = length(to.newest);
+            const std::size_t beyond = to.count - MOST_COUNTED;
             counts_.change([&] {
                 if (!PILLARBOX_PLANTED(beyond_stays)) beyond_.fetch_sub(beyond, std::memory_order_release);
                 counts_.raise(FETCHED, static_cast<long long>(beyond));
@@ -271,34 +274,16 @@ private:
         return state_of(seen);
     }
 
-    // Links a chain the other way: `last` becomes the one from which all others are reached.
-    static void turn_round(mail_t* first, mail_t* last) noexcept {
-        mail_t* before = nullptr;
-        for (mail_t* mail = first; before != last;) {
-            mail_t* const after = mail->next;
-            mail->next = before;
-            before = mail;
-            mail = after;
-        }
+    static std::size_t length(const mail_t* newest) noexcept {
+        std::size_t count = 0;
+        for (const mail_t* mail = newest; mail != nullptr; mail = mail->next) ++count;
+        return count;
     }
 
-    // Appends a chain that begins with the newest mail, oldest first. How many mails.
-    static std::size_t append(mail_t* newest, MailList& to) noexcept {
-        if (newest == nullptr) return 0;
-        std::size_t count = 0;
-        mail_t* oldest = nullptr;
-        for (mail_t* mail = newest; mail != nullptr; ++count) {
-            mail_t* const older = mail->next;
-            mail->next = oldest;
-            oldest = mail;
-            mail = older;
-        }
-        if (PILLARBOX_PLANTED(fetch_in_reverse)) {
-            turn_round(oldest, newest);
-            std::swap(oldest, newest);
-        }
-        to.append_chain(oldest, newest, count);
-        return count;
+    // Only of a defect.
+    static void turn_round(chain_t& chain) noexcept {
+        mail_t* mail = std::exchange(chain.newest, nullptr);
+        while (mail != nullptr) mail = std::exchange(mail->next, std::exchange(chain.newest, mail));
     }
 
     Atomic<word_t> head_{0};

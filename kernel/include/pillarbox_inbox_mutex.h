@@ -20,18 +20,21 @@ namespace pillarbox {
 
 class MutexInbox {
 public:
-    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that
-    // decided. `*armed` becomes the armed wake-up, which the caller now owns and must call, or null.
+    // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that decided; if
+    // it is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the armed wake-up, which the
+    // caller now owns and must call, or null.
     // spec: Mailbox!Put, Mailbox!PutAll, Mailbox!PutRefused
-    state_t push(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
+    state_t push(const chain_t& mails, void** armed) noexcept {
         bool wake = false;
         if (!PILLARBOX_PLANTED(mutex_push_unlocked)) lock_.lock();
         const state_t state = state_.load(std::memory_order_relaxed);
         if (state != OPEN && !PILLARBOX_PLANTED(mutex_push_when_quiesced)) {
-            bump(rejected_, count);
-        } else if (count != 0) {
-            arrived_.append_chain(first, last, count);
-            bump(accepted_, count);
+            bump(rejected_, mails.count);
+        } else if (mails.count != 0) {
+            mails.oldest->next = newest_;
+            newest_ = mails.newest;
+            bump(arrived_, mails.count);
+            bump(accepted_, mails.count);
             wake = consumer_.any();
             *armed = armed_;
             if (!PILLARBOX_PLANTED(mutex_armed_stays)) armed_ = nullptr;
@@ -55,26 +58,26 @@ public:
         if (was_open && !PILLARBOX_PLANTED(mutex_quiesce_without_wake)) consumer_.wake();
     }
 
-    // Becomes CLOSED; what has arrived goes behind the mails in `to`. `*armed` becomes the armed wake-up,
+    // Becomes CLOSED; `to` becomes the chain of what has arrived. `*armed` becomes the armed wake-up,
     // which the caller now owns and drops.
     // spec: Mailbox!Close
-    void close(MailList& to, void** armed) noexcept {
+    void close(chain_t& to, void** armed) noexcept {
         lock_.lock();
         state_.store(CLOSED, std::memory_order_release);
-        to.append_all(arrived_);
+        take_chain(to);
         *armed = armed_;
         armed_ = nullptr;
         lock_.unlock();
     }
 
-    // Moves every mail that has arrived behind those in `to`; a mail whose put has returned is among them.
+    // `to` becomes the chain of what has arrived; a mail whose put has returned is in it.
     // Returns a state that held when nothing more had arrived: after QUIESCED nothing more can come.
     // The look without the lock may miss a put that is under way, never one that has returned before.
-    state_t fetch(MailList& to) noexcept {
+    state_t fetch(chain_t& to) noexcept {
         const state_t before = state();
-        if (arrived_.count() == 0) return before;
+        if (!any_arrived()) return before;
         lock_.lock();
-        to.append_all(arrived_);
+        take_chain(to);
         const state_t state = state_.load(std::memory_order_relaxed);
         lock_.unlock();
         return state;
@@ -83,7 +86,7 @@ public:
     // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
     void park(double seconds) {
         lock_.lock();
-        const bool idle = arrived_.count() == 0 && state_.load(std::memory_order_relaxed) == OPEN;
+        const bool idle = !any_arrived() && state_.load(std::memory_order_relaxed) == OPEN;
         if (idle || PILLARBOX_PLANTED(mutex_park_without_look)) consumer_.sleep(lock_, seconds);
         lock_.unlock();
     }
@@ -93,7 +96,7 @@ public:
     // spec: Mailbox!Arm, Mailbox!ArmRefused
     bool arm(void* callback, void** spare) noexcept {
         lock_.lock();
-        const bool idle = arrived_.count() == 0 && state_.load(std::memory_order_relaxed) == OPEN;
+        const bool idle = !any_arrived() && state_.load(std::memory_order_relaxed) == OPEN;
         *spare = nullptr;
         if (idle) {
             *spare = armed_;
@@ -112,14 +115,14 @@ public:
     std::size_t rejected() const noexcept { return rejected_.load(std::memory_order_relaxed); }
 
     // Whether anything waits to be fetched.
-    bool any_arrived() const noexcept { return arrived_.count() != 0; }
+    bool any_arrived() const noexcept { return arrived_.load(std::memory_order_relaxed) != 0; }
 
     // For the collection of garbage, while nobody fetches. Calls `look(mail)` for every mail that has arrived, under
     // the lock.
     template <class Look>
     void visit(Look look) {
         lock_.lock();
-        for (mail_t* mail = arrived_.first(); mail != nullptr; mail = mail->next) look(mail);
+        for (mail_t* mail = newest_; mail != nullptr; mail = mail->next) look(mail);
         lock_.unlock();
     }
 
@@ -140,9 +143,18 @@ public:
     }
 
 private:
+    // Under the lock.
+    void take_chain(chain_t& to) noexcept {
+        to.newest = newest_;
+        to.count = arrived_.load(std::memory_order_relaxed);
+        newest_ = nullptr;
+        arrived_.store(0, std::memory_order_relaxed);
+    }
+
     Lock lock_;
     Sleepers consumer_;
-    MailList arrived_;
+    mail_t* newest_ = nullptr;  // of the chain of what has arrived
+    Counter arrived_{0};        // how many; also looked at without the lock
     void* armed_ = nullptr;
     Atomic<state_t> state_{OPEN};
     Counter accepted_{0};

@@ -21,18 +21,23 @@ class Lanes {
 public:
     std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
 
-    // The number of the mail that was added last.
-    number_t numbered() const noexcept { return numbered_; }
-
-    // Adds a mail behind all others.
+    // Adds a mail, which has its number, behind all that were settled, and before those that were added since.
+    // `settle` must follow, before anything else. So a chain is sorted from its newest mail on, in one walk.
     // spec: LanesBySequence!Sort
-    void add(mail_t* mail) noexcept {
-        mail->number = ++numbered_;
-        mail->next = nullptr;
+    void add_before(mail_t* mail) noexcept {
         lane_t& lane = lane_for(*mail);
-        (lane.first == nullptr ? lane.first : lane.last->next) = mail;
-        lane.last = mail;
-        set_count(count() + 1);
+        mail->next = lane.coming;
+        if (lane.coming == nullptr) lane.last_coming = mail;
+        lane.coming = mail;
+        ++coming_;
+    }
+
+    void settle() noexcept {
+        if (coming_ == 0) return;
+        set_count(count() + coming_);
+        coming_ = 0;
+        for (lane_t* lane = own_; lane != own_ + used_; ++lane) lane->settle();
+        shared_.settle();
     }
 
     // The oldest mail numbered up to `end`, of at least this priority, that has none of the flags in `skip`,
@@ -76,8 +81,17 @@ private:
     struct lane_t {
         mail_t* first = nullptr;
         mail_t* last = nullptr;
+        mail_t* coming = nullptr;  // not settled yet
+        mail_t* last_coming = nullptr;
         int priority = 0;
         unsigned char flags = 0;
+
+        void settle() noexcept {
+            if (coming == nullptr) return;
+            (first == nullptr ? first : last->next) = coming;
+            last = last_coming;
+            coming = nullptr;
+        }
     };
 
     lane_t& lane_for(const mail_t& mail) noexcept {
@@ -87,7 +101,7 @@ private:
         }
         if (used_ == OWN_LANES) return shared_;
         lane_t& lane = own_[used_++];
-        lane = {nullptr, nullptr, mail.priority, flags};
+        lane = {nullptr, nullptr, nullptr, nullptr, mail.priority, flags};
         return lane;
     }
 
@@ -102,7 +116,7 @@ private:
     void set_count(std::size_t count) noexcept { count_.store(count, std::memory_order_relaxed); }
 
     int used_ = 0;
-    number_t numbered_ = 0;
+    std::size_t coming_ = 0;  // added and not settled
     Counter count_{0};
     lane_t shared_;
     lane_t own_[OWN_LANES];

@@ -1,7 +1,7 @@
-// One mail as C++ sees it, and a first-in first-out list of mails.
+// One mail as C++ sees it, a chain of mails on their way, and a first-in first-out list of mails.
 //
-// A mail is a node that its owner embeds; a list only links nodes and owns nothing. A list belongs to
-// one thread, or is guarded by the lock of whoever holds it; only its count may be read by others.
+// A mail is a node that its owner embeds; chains and lists only link nodes and own nothing, and belong to one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -58,20 +58,36 @@ struct alignas(16) mail_t {
     void release() noexcept { queued.store(false, PILLARBOX_ORDER(weak_release, release)); }
 };
 
+// Mails on their way, linked from the newest to the oldest, as an inbox holds them. Owns nothing.
+struct chain_t {
+    mail_t* newest = nullptr;
+    mail_t* oldest = nullptr;  // not known of what was fetched
+    std::size_t count = 0;
+
+    // Adds one that is newer than all.
+    void add(mail_t* mail) noexcept {
+        ++count;
+        if (PILLARBOX_PLANTED(put_all_in_reverse) && newest != nullptr) {
+            mail->next = nullptr;
+            oldest->next = mail;
+            oldest = mail;
+            return;
+        }
+        mail->next = newest;
+        newest = mail;
+        if (oldest == nullptr) oldest = mail;
+    }
+};
+
 class MailList {
 public:
-    std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+    std::size_t count() const noexcept { return count_; }
 
     void append(mail_t* mail) noexcept {
         mail->next = nullptr;
-        append_chain(mail, mail, 1);
-    }
-
-    // Takes over every mail of `other`, behind the own ones.
-    void append_all(MailList& other) noexcept {
-        if (other.first_ == nullptr) return;
-        append_chain(other.first_, other.last_, other.count());
-        other.forget();
+        (last_ == nullptr ? first_ : last_->next) = mail;
+        last_ = mail;
+        ++count_;
     }
 
     // The oldest mail, unlinked; or null.
@@ -80,33 +96,17 @@ public:
         if (mail == nullptr) return nullptr;
         first_ = mail->next;
         if (first_ == nullptr) last_ = nullptr;
-        set_count(count() - 1);
+        --count_;
         return mail;
-    }
-
-    void append_chain(mail_t* first, mail_t* last, std::size_t count) noexcept {
-        (last_ == nullptr ? first_ : last_->next) = first;
-        last_ = last;
-        set_count(this->count() + count);
-    }
-
-    // Lets go of every mail; they are somebody else's from here on.
-    void forget() noexcept {
-        first_ = last_ = nullptr;
-        set_count(0);
     }
 
     // For a walk over the mails, oldest first, by who holds the list.
     mail_t* first() const noexcept { return first_; }
 
 private:
-    // Only the thread that holds the list writes the count, so a plain store is enough; other threads
-    // read it for statistics, where the order against other fields does not matter.
-    void set_count(std::size_t count) noexcept { count_.store(count, std::memory_order_relaxed); }
-
     mail_t* first_ = nullptr;
     mail_t* last_ = nullptr;
-    Counter count_{0};
+    std::size_t count_ = 0;
 };
 
 }  // namespace pillarbox

@@ -20,12 +20,12 @@ public:
     void set_urgent_burst(std::size_t mails) noexcept { urgent_burst_ = mails; }
     Inbox& inbox() noexcept { return inbox_; }
 
-    // any. Puts a chain of mails, adjacent and in order, all or none. Returns the state that decided: they are in
+    // any. Puts a chain of claimed mails, adjacent and in order, all or none. Returns the state that decided: they are in
     // if it is OPEN. `*armed` becomes a wake-up that the caller now owns and must call, or null.
     // spec: Mailbox!Put, Mailbox!PutAll, Mailbox!PutRefused
-    state_t put(mail_t* first, mail_t* last, std::size_t count, void** armed) noexcept {
-        Trace trace(this, "put", first, count);
-        return trace.state(inbox_.push(first, last, count, armed));
+    state_t put(const chain_t& mails, void** armed) noexcept {
+        Trace trace(this, "put", mails);
+        return trace.state(inbox_.push(mails, armed));
     }
 
     // any. OPEN becomes QUIESCED; other states stay. `*armed` as in put.
@@ -40,12 +40,12 @@ public:
     // spec: Mailbox!Take, Mailbox!TakeNothing, Mailbox!TakeEnded
     mail_t* take(int priority, unsigned char skip, state_t* seen) noexcept {
         Trace trace(this, "take", priority, skip);
-        MailList arrived;
+        chain_t arrived;
         *seen = inbox_.fetch(arrived);
         // One that finds nothing before it does not have to go through the lanes.
-        const bool direct = arrived.count() == 1 && !any_fetched() && accepts(*arrived.first(), priority, skip);
+        const bool direct = arrived.count == 1 && !any_fetched() && accepts(*arrived.newest, priority, skip);
         if (!direct) sort(arrived);
-        mail_t* const mail = taken(direct ? counted(arrived.first()) : next(priority, skip, LAST_NUMBER));
+        mail_t* const mail = taken(direct ? counted(arrived.newest) : next(priority, skip, LAST_NUMBER));
         if (PILLARBOX_PLANTED(ended_by_a_later_look)) *seen = inbox_.state();
         if (PILLARBOX_PLANTED(ended_take_waits)) *seen = OPEN;
         return trace.mail(mail, *seen);
@@ -65,7 +65,7 @@ public:
 
     // Sorts in what has arrived; no mail is taken. Returns a state that held when nothing more had arrived.
     state_t fetch() noexcept {
-        MailList arrived;
+        chain_t arrived;
         const state_t seen = inbox_.fetch(arrived);
         sort(arrived);
         return seen;
@@ -77,7 +77,7 @@ public:
     bool create_batch() noexcept {
         Trace trace(this, "create_batch");
         fetch();
-        bound_ = ordinary_.numbered() - PILLARBOX_SEEDED(batch_stops_short, 0, 1);
+        bound_ = numbered_ - PILLARBOX_SEEDED(batch_stops_short, 0, 1);
         set_in_batch(ordinary_.count());
         return trace.flag(in_batch() != 0 || urgent_.count() != 0);
     }
@@ -97,7 +97,7 @@ public:
     // spec: Mailbox!Close
     void close(MailList& to, void** armed) noexcept {
         Trace trace(this, "close");
-        MailList arrived;
+        chain_t arrived;
         inbox_.close(arrived, armed);
         if (!PILLARBOX_PLANTED(close_forgets_arrived)) sort(arrived);
         while (PILLARBOX_PLANTED(close_forgets_batch) && ordinary_.pop(MIN_PRIORITY, 0, bound_)) continue;
@@ -146,14 +146,18 @@ public:
     }
 
 private:
-    void sort(MailList& arrived) noexcept {
-        for (mail_t* mail = arrived.first(); mail != nullptr;) {
-            mail_t* const newer = mail->next;
+    // Numbers the mails in the order of their coming, and gives each to its lane.
+    void sort(const chain_t& arrived) noexcept {
+        number_t number = numbered_ += arrived.count;
+        for (mail_t* mail = arrived.newest; mail != nullptr;) {
+            mail_t* const older = mail->next;
+            mail->number = number--;
             const bool urgent = (mail->flags & URGENT) && !PILLARBOX_PLANTED(urgent_not_first);
-            (urgent ? urgent_ : ordinary_).add(mail);
-            mail = newer;
+            (urgent ? urgent_ : ordinary_).add_before(mail);
+            mail = older;
         }
-        arrived.forget();
+        urgent_.settle();
+        ordinary_.settle();
     }
 
     // Unlinks the mail that a take of this kind gets, or null. Looks only at what was fetched, and of what is not
@@ -198,6 +202,7 @@ private:
     // Private to the mailbox thread; others read the counts only.
     Lanes urgent_;
     Lanes ordinary_;
+    number_t numbered_ = 0;
     number_t bound_ = 0;  // what has a number up to this is of the batch
     std::size_t urgent_burst_ = 64;
     std::size_t in_a_row_ = 0;

@@ -61,9 +61,9 @@ inline bool is_valid(const mail_t& node) noexcept {
 }
 
 // Puts claimed nodes and calls the wake-up that was found.
-inline state_t put_chain(Core* core, mail_t* first, mail_t* last, std::size_t count) noexcept {
+inline state_t put_chain(Core* core, const chain_t& mails) noexcept {
     void* armed = nullptr;
-    const state_t state = core->put(first, last, count, &armed);
+    const state_t state = core->put(mails, &armed);
     if (armed != nullptr) python.call_back(armed);
     return state;
 }
@@ -72,8 +72,9 @@ inline int put(pillarbox_mailbox* mailbox, pillarbox_mail* mail) noexcept {
     mail_t* const node = node_of(mail);
     if (!is_valid(*node)) return PILLARBOX_INVALID;
     if (!node->claim_alone()) return PILLARBOX_WAITS;
-    node->next = nullptr;
-    const state_t state = put_chain(core_of(mailbox), node, node, 1);
+    chain_t chain;
+    chain.add(node);
+    const state_t state = put_chain(core_of(mailbox), chain);
     if (state != OPEN) node->release();
     return state;
 }
@@ -84,20 +85,16 @@ inline int put_all(pillarbox_mailbox* mailbox, pillarbox_mail* const* mails, std
         if (!is_valid(*node_of(mails[i]))) return PILLARBOX_INVALID;
     }
     std::size_t claimed = 0;
+    chain_t chain;
     for (; claimed < count; ++claimed) {
         mail_t* const node = node_of(mails[claimed]);
         if (!node->claim_alone()) {
             answer = PILLARBOX_WAITS;
             break;
         }
-        node->next = nullptr;
-        if (claimed != 0) node_of(mails[claimed - 1])->next = node;
+        chain.add(node);
     }
-    if (answer == PILLARBOX_OPEN) {
-        mail_t* const first = count == 0 ? nullptr : node_of(mails[0]);
-        mail_t* const last = count == 0 ? nullptr : node_of(mails[count - 1]);
-        answer = put_chain(core_of(mailbox), first, last, count);
-    }
+    if (answer == PILLARBOX_OPEN) answer = put_chain(core_of(mailbox), chain);
     while (answer != PILLARBOX_OPEN && claimed != 0) node_of(mails[--claimed])->release();
     return answer;
 }

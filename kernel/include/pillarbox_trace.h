@@ -82,12 +82,14 @@ class Trace {
 public:
     Trace(const void* mailbox, const char* operation) : mailbox_(mailbox), operation_(operation), begin_(next()) {}
 
-    Trace(const void* mailbox, const char* operation, mail_t* first, std::size_t count)
+    Trace(const void* mailbox, const char* operation, const chain_t& mails)
         : mailbox_(mailbox), operation_(operation) {
-        for (mail_t* mail = first; count != 0; mail = mail->next, --count) {
+        // The last link of a chain means nothing yet.
+        mail_t* mail = mails.newest;
+        for (std::size_t left = mails.count; left != 0; mail = mail->next, --left) {
             mail->trace_id = TraceLogs::all().mail();
-            words_ += ' ' + std::to_string(mail->trace_id) + '/' + std::to_string(mail->priority) + '/' +
-                      std::to_string(mail->flags & (URGENT | DEFERRABLE));
+            words_ = ' ' + std::to_string(mail->trace_id) + '/' + std::to_string(mail->priority) + '/' +
+                     std::to_string(mail->flags & (URGENT | DEFERRABLE)) + words_;
         }
         begin_ = next();
     }

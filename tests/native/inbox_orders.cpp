@@ -30,20 +30,22 @@ int main(int count, char** words) {
     void* none = nullptr;
     const auto push = [&] {
         mail.object = &mail;
-        inbox.push(&mail, &mail, 1, &none);
+        chain_t chain;
+        chain.add(&mail);
+        inbox.push(chain, &none);
     };
-    const auto read = [](MailList& fetched) { fetched.pop_first()->object = nullptr; };
+    const auto read = [](const chain_t& fetched) { fetched.newest->object = nullptr; };
     if (edge == "push-fetch") {
         return pass(push, [&] {
-            MailList fetched;
-            while (fetched.count() == 0) inbox.fetch(fetched);
+            chain_t fetched;
+            while (fetched.count == 0) inbox.fetch(fetched);
             read(fetched);
         });
     }
     if (edge == "push-close") {
         return pass(push, [&] {
             while (!inbox.any_arrived()) std::this_thread::yield();
-            MailList fetched;
+            chain_t fetched;
             void* armed = nullptr;
             inbox.close(fetched, &armed);
             read(fetched);

@@ -28,6 +28,31 @@ int fail(const char* what) {
     return 1;
 }
 
+template <class Inbox>
+state_t push(Inbox& inbox, mail_t* mail, void** armed) {
+    chain_t chain;
+    chain.add(mail);
+    return inbox.push(chain, armed);
+}
+
+// The mails of a chain, the oldest first.
+MailList oldest_first(const chain_t& chain) {
+    std::vector<mail_t*> mails;
+    for (mail_t* mail = chain.newest; mail != nullptr; mail = mail->next) mails.push_back(mail);
+    if (mails.size() != chain.count) std::_Exit(fail("a chain does not have as many mails as it says"));
+    MailList list;
+    for (std::size_t left = mails.size(); left != 0; --left) list.append(mails[left - 1]);
+    return list;
+}
+
+template <class Inbox>
+state_t fetch(Inbox& inbox, MailList& to) {
+    chain_t chain;
+    const state_t state = inbox.fetch(chain);
+    to = oldest_first(chain);
+    return state;
+}
+
 // Parks where somebody is sure to end it soon.
 template <class Inbox>
 void park(Inbox& inbox) {
@@ -49,7 +74,7 @@ int accepted_is_fetched(int round) {
                 void* armed = nullptr;
                 mail->claim();
                 mail->object = mail;
-                if (inbox.push(mail, mail, 1, &armed) == OPEN) {
+                if (push(inbox, mail, &armed) == OPEN) {
                     ++accepted;
                 } else {
                     mail->release();
@@ -72,8 +97,10 @@ int accepted_is_fetched(int round) {
     while (true) {
         const bool closes = round % 4 == 3 && taken > round;
         void* dropped = nullptr;
-        if (closes) inbox.close(fetched, &dropped);
-        const state_t state = closes ? CLOSED : inbox.fetch(fetched);
+        chain_t closed;
+        if (closes) inbox.close(closed, &dropped);
+        const state_t state = closes ? CLOSED : fetch(inbox, fetched);
+        if (closes) fetched = oldest_first(closed);
         while (mail_t* mail = fetched.pop_first()) {
             const int position = static_cast<int>(mail - mails.get());
             in_order = in_order && last[position / EACH] < position;
@@ -90,7 +117,7 @@ int accepted_is_fetched(int round) {
         }
     }
     for (std::thread& thread : threads) thread.join();
-    inbox.fetch(fetched);
+    fetch(inbox, fetched);
     if (fetched.count() != 0) return fail("a mail came after the state that the consumer saw");
     if (taken != accepted) return fail("accepted and fetched mails differ in number");
     if (!in_order) return fail("a producer's mails came out of order");
@@ -109,16 +136,16 @@ void nobody_sleeps_on() {
             mail_t* mail = nullptr;
             // Looks a varying number of times before it parks, so that the answer often comes just then.
             for (int looks = round % 128; mail == nullptr; --looks) {
-                inboxes[me].fetch(fetched);
+                fetch(inboxes[me], fetched);
                 mail = fetched.pop_first();
                 if (mail == nullptr && looks <= 0) park(inboxes[me]);
             }
             void* armed = nullptr;
-            inboxes[1 - me].push(mail, mail, 1, &armed);
+            push(inboxes[1 - me], mail, &armed);
         }
     };
     void* armed = nullptr;
-    inboxes[0].push(&ball, &ball, 1, &armed);
+    push(inboxes[0], &ball, &armed);
     std::thread other(play, 1);
     play(0);
     other.join();
@@ -142,7 +169,7 @@ int claimed_once() {
                 mail->next = nullptr;
                 mail->object = mail;
                 ++put;
-                inbox.push(mail, mail, 1, &armed);
+                push(inbox, mail, &armed);
             }
             void* armed = nullptr;
             inbox.quiesce(&armed);
@@ -151,7 +178,7 @@ int claimed_once() {
     MailList fetched;
     int taken = 0;
     for (state_t state = OPEN; state == OPEN;) {
-        state = inbox.fetch(fetched);
+        state = fetch(inbox, fetched);
         while (mail_t* mail = fetched.pop_first()) {
             if (mail->object != mail) std::_Exit(fail("a mail came out in the middle of its put"));
             mail->object = nullptr;

@@ -49,13 +49,13 @@ struct MailboxScenario : sched::Scenario {
 
     state_t put(int first, int last) {
         const bool late = quiesce_returned;
+        chain_t chain;
         for (int number = first; number <= last; ++number) {
             expect(mails[number].claim(), "a mail that waits nowhere cannot be claimed");
-            mails[number].next = number < last ? &mails[number + 1] : nullptr;
+            chain.add(&mails[number]);
         }
         void* armed = nullptr;
-        const state_t state =
-            mailbox.put(&mails[first], &mails[last], static_cast<std::size_t>(last - first + 1), &armed);
+        const state_t state = mailbox.put(chain, &armed);
         call(armed);
         expect(!(late && state == OPEN), "a put that began after quiesce had returned was accepted");
         for (int number = first; number <= last; ++number) accepted[number] = state == OPEN;
@@ -234,7 +234,9 @@ struct PutAgain : MailboxScenario<Inbox> {
                     if (!mail->claim()) continue;
                     mail->next = nullptr;
                     void* armed = nullptr;
-                    this->turns[me] += this->mailbox.put(mail, mail, 1, &armed) == OPEN;
+                    chain_t chain;
+                    chain.add(mail);
+                    this->turns[me] += this->mailbox.put(chain, &armed) == OPEN;
                 }
             };
         };

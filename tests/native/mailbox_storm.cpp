@@ -79,6 +79,7 @@ private:
         for (int number = 0; number < each_;) {
             const int most = std::min(LONGEST_CHAIN, each_ - number);
             const int size = 1 + static_cast<int>(random() % static_cast<unsigned>(most));
+            chain_t chain;
             for (int i = 0; i < size; ++i) {
                 Item& item = items_[first + number + i];
                 item.producer = producer;
@@ -86,14 +87,11 @@ private:
                 item.priority = static_cast<int>(random() % 3);
                 item.flags = random() % 2 == 0 ? URGENT : 0;
                 require(item.claim_alone(), "a fresh mail waits already");
-                item.next = nullptr;
-                if (i > 0) items_[first + number + i - 1].next = &item;
+                chain.add(&item);
             }
             begun_.fetch_add(static_cast<std::size_t>(size));
             void* armed = nullptr;
-            const state_t state = mailbox_.put(&items_[first + number], &items_[first + number + size - 1],
-                                               static_cast<std::size_t>(size), &armed);
-            if (state != OPEN) break;
+            if (mailbox_.put(chain, &armed) != OPEN) break;
             accepted_.fetch_add(size);
             number += size;
         }

@@ -32,16 +32,16 @@ void produce(Mailbox<Inbox>& mailbox, std::vector<mail_t>& mails, int operations
         void* armed = nullptr;
         if (quiesces && operation == operations - operations / 20) mailbox.quiesce(&armed);
         const std::size_t count = numbers() % 8 == 0 ? 3 : 1;
-        mail_t* const first = &mails[used];
+        chain_t chain;
         for (std::size_t number = 0; number < count; ++number) {
             mail_t& mail = mails[used + number];
             mail.claim();
             mail.priority = static_cast<int>(numbers() % 2);
             mail.flags = static_cast<unsigned char>((numbers() % 6 == 0 ? URGENT : 0) | (numbers() % 5 == 0 ? DEFERRABLE : 0));
-            mail.next = number + 1 < count ? &mails[used + number + 1] : nullptr;
+            chain.add(&mail);
         }
         used += count;
-        mailbox.put(first, &mails[used - 1], count, &armed);
+        mailbox.put(chain, &armed);
         while (mailbox.waiting() > BACKLOG) std::this_thread::yield();
     }
 }
