@@ -1,5 +1,5 @@
-"""A mailbox in a storm: many producers, urgent mail, mails that raise, finalizers that put, signals, and consumers
-that die.
+"""A mailbox in a storm: many producers, urgent mail, mails that raise, finalizers that put, signals, and
+consumers that die.
 """
 
 import contextlib
