@@ -4,7 +4,7 @@
 # compile, a module needs the folder `pillarbox.kernel.get_include()`, and neither C++ nor the other layouts.
 
 from cpython.object cimport PyObject
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
 
 
@@ -20,6 +20,7 @@ cdef extern from "pillarbox.h" nogil:
     const int PILLARBOX_WAITS
     const int PILLARBOX_NO_MEMORY
     const int PILLARBOX_INVALID
+    const int PILLARBOX_MAX_CAPACITY
 
     ctypedef struct pillarbox_mail:
         pillarbox_mail* next
@@ -35,6 +36,13 @@ cdef extern from "pillarbox.h" nogil:
     ctypedef struct pillarbox_consumer:
         PyObject* mailbox
         unsigned long owner
+
+    ctypedef struct pillarbox_queue:
+        pass
+
+    ctypedef struct pillarbox_pair:
+        void* element
+        void* result
 
     ctypedef struct pillarbox_functions:
         int version_major
@@ -65,6 +73,16 @@ cdef extern from "pillarbox.h" nogil:
         pillarbox_mail* (*close)(pillarbox_mailbox* mailbox) noexcept nogil
         int (*state)(pillarbox_mailbox* mailbox) noexcept nogil
         size_t (*waiting)(pillarbox_mailbox* mailbox) noexcept nogil
+        pillarbox_queue* (*create_queue)(int capacity, cbool ordered) noexcept nogil
+        void (*destroy_queue)(
+            pillarbox_queue* queue, void (*release)(void* payload) noexcept nogil
+        ) noexcept nogil
+        pillarbox_queue* (*queue_of)(PyObject* queue) except NULL
+        cbool (*put_entry)(pillarbox_queue* queue, void* element, int64_t* handle) noexcept nogil
+        cbool (*put_watermark)(pillarbox_queue* queue, void* element, void* result) noexcept nogil
+        cbool (*renew)(pillarbox_queue* queue, int64_t* handle) noexcept nogil
+        cbool (*complete)(pillarbox_queue* queue, int64_t handle, void* result) noexcept nogil
+        int (*emit)(pillarbox_queue* queue, pillarbox_pair* out, int most) noexcept nogil
 
     const pillarbox_functions* pillarbox_api
     void pillarbox_mail_init(

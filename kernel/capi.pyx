@@ -1,7 +1,8 @@
 """The table of functions behind `include/pillarbox.h`, and those among them that need Python.
 
-`table` is a capsule for `pillarbox_import()`. What the other functions do is `include/pillarbox_native.h`, in
-C++ without Python. Any thread, with the GIL or without, as the header says of each.
+`table` is a capsule for `pillarbox_import()`. What the other functions do is `include/pillarbox_native.h` and
+`include/pillarbox_native_queue.h`, in C++ without Python. Any thread, with the GIL or without, as the header
+says of each.
 """
 
 from cpython.pycapsule cimport PyCapsule_New
@@ -12,6 +13,7 @@ from pillarbox.kernel.holder cimport check_process, hide
 from pillarbox.kernel.mail cimport Mail, handed_out, let_go, mail_t
 from pillarbox.kernel.mailbox cimport TaskMailbox
 from pillarbox.kernel.mailbox_core cimport Core
+from pillarbox.kernel.resultqueue cimport QueueCore, ResultQueue
 from pillarbox.kernel.waiting cimport call_back, drop, report
 
 
@@ -31,6 +33,10 @@ cdef extern from "pillarbox_native.h" namespace "pillarbox::native" nogil:
     python_t python
     pillarbox_mailbox* handle_of(Core* core) noexcept
     void fill(pillarbox_functions& functions) noexcept
+
+cdef extern from "pillarbox_native_queue.h" namespace "pillarbox::native" nogil:
+    pillarbox_queue* queue_handle_of "pillarbox::native::handle_of"(QueueCore* queue) noexcept
+    void fill_queues(pillarbox_functions& functions) noexcept
 
 
 cdef void call_back_with_gil(void* callback) noexcept with gil:
@@ -89,6 +95,14 @@ cdef void end_consuming(pillarbox_consumer* consumer) noexcept with gil:
     Py_DECREF(consumed)
 
 
+cdef pillarbox_queue* queue_of(PyObject* queue) except NULL with gil:
+    if not isinstance(<object>queue, ResultQueue):
+        raise TypeError(f"queue must be an OrderedQueue or UnorderedQueue, not {<object>queue!r}")
+    check_process(<ResultQueue>queue)
+    # What native code gives it are references that come in, which the collector may overlook for a moment.
+    return queue_handle_of(&(<ResultQueue>queue).core)
+
+
 cdef pillarbox_functions functions
 
 python.call_back = call_back_with_gil
@@ -96,8 +110,10 @@ python.drop = drop_with_gil
 python.run = run_with_gil
 python.let_go = let_go_with_gil
 fill(functions)
+fill_queues(functions)
 functions.of = of
 functions.begin_consuming = begin_consuming
 functions.end_consuming = end_consuming
+functions.queue_of = queue_of
 
 table = PyCapsule_New(&functions, "pillarbox.kernel.capi.table", NULL)

@@ -1,5 +1,6 @@
 /*
- * Mailboxes for native code: threads that put and take mail without the GIL, in C99 and in C++17.
+ * Mailboxes and result queues for native code: threads that put and take mail, and that complete calls, without the
+ * GIL, in C99 and in C++17.
  *
  * All is reached through one table of functions, so a module links with nothing: `pillarbox_import()` finds
  * the table, once, with the GIL held; then `pillarbox_api->put(mailbox, &mail)`. Both are there if Python.h
@@ -77,6 +78,19 @@ typedef struct pillarbox_consumer {
     struct _object *mailbox;
     unsigned long owner; /* the thread that was the mailbox thread before */
 } pillarbox_consumer;
+
+/* A result queue: entries go in when their calls begin, and come out with their results, bounded in number, in the
+ * order of the puts or as they finish. One thread, the owner, puts and emits; any thread completes. Elements
+ * and results are pointers that the queue owns from the call that takes them in to the call that hands them out. A
+ * result is an even address; null is one, too. */
+typedef struct pillarbox_queue pillarbox_queue;
+
+enum { PILLARBOX_MAX_CAPACITY = 16777216 };
+
+typedef struct pillarbox_pair {
+    void *element;
+    void *result;
+} pillarbox_pair;
 
 typedef struct pillarbox_functions {
     int version_major;
@@ -161,6 +175,40 @@ typedef struct pillarbox_functions {
     /* any. Mails that wait, those of the batch included; 0 when CLOSED. Exact at some moment during the call, but
      * for puts in progress when more than 65,535 have arrived. */
     size_t (*waiting)(pillarbox_mailbox *mailbox);
+
+    /* any. A queue that only native code knows, of at most `capacity` entries, watermarks included, 1 to
+     * PILLARBOX_MAX_CAPACITY; `ordered`: emitted in the order of the puts, otherwise as they finish. The caller is
+     * its owner. Null: no memory, or a bad argument. */
+    pillarbox_queue *(*create_queue)(int capacity, bool ordered);
+
+    /* Frees a queue from `create_queue`, after `release(payload)`, if that is not null, for each element and each
+     * result that it still has. No other thread may use it any more. */
+    void (*destroy_queue)(pillarbox_queue *queue, void (*release)(void *payload));
+
+    /* any, with the GIL. The queue in a pillarbox.kernel.OrderedQueue or UnorderedQueue, for `complete` and nothing
+     * else; valid while the caller keeps the Python object alive. Null with TypeError, or with ForkedError. */
+    pillarbox_queue *(*queue_of)(struct _object *queue);
+
+    /* Owner. Admits an element; `*handle` names its first attempt. False: the queue is full, and the element stays
+     * the caller's. */
+    bool (*put_entry)(pillarbox_queue *queue, void *element, int64_t *handle);
+
+    /* Owner. Admits a watermark, which is emitted as this pair, and which no entry passes, in either direction. False as
+     * put_entry. */
+    bool (*put_watermark)(pillarbox_queue *queue, void *element, void *result);
+
+    /* Owner. Begins a new attempt of the running entry whose present attempt `*handle` names; `*handle` becomes
+     * that of the new one. False, without effect, if it names none. */
+    bool (*renew)(pillarbox_queue *queue, int64_t *handle);
+
+    /* any. Gives a running entry its result if the handle names its present attempt. False: it is too late, and the
+     * result stays the caller's. The result for a queue of Python's is a reference (PyObject *) which becomes the
+     * queue's. Nobody is woken: tell the owner by a mail. */
+    bool (*complete)(pillarbox_queue *queue, int64_t handle, void *result);
+
+    /* Owner. Moves what may leave, at most `most` pairs, to `out`. How many. May be unaware of a completion that
+     * has not returned yet. */
+    int (*emit)(pillarbox_queue *queue, pillarbox_pair *out, int most);
 } pillarbox_functions;
 
 /* Makes a mail, before its first put; any thread. A mail that was taken and released is not made again. */

@@ -41,7 +41,7 @@ public:
     void raise() noexcept {}
     template <class... More>
     void raise(int name, long long by, More... more) noexcept {
-        std::atomic<long long>& value = values_[name];
+        Atomic<long long>& value = values_[name];
         value.store(value.load(std::memory_order_relaxed) + by, std::memory_order_release);
         raise(more...);
     }
@@ -57,16 +57,16 @@ public:
                 values.of[name] = values_[name].load(std::memory_order_acquire);
             }
             // Relaxed is enough: who has acquired a count sees the odd version that it was stored under.
-            const bool same = before % 2 == 0 && version_.load(std::memory_order_relaxed) == before;
-            if (same || PILLARBOX_PLANTED(counts_torn)) return values;
-            if (before % 2 != 0) pause(turn);
+            const std::uint64_t after = version_.load(std::memory_order_relaxed);
+            if ((before % 2 == 0 && after == before) || PILLARBOX_PLANTED(counts_torn)) return values;
+            if (after % 2 != 0) pause(turn);
         }
     }
 
 private:
-    // Not `Atomic`: whether a reader comes between two of these makes no difference to who uses the counts.
+    // Not `Atomic`: no thread goes on between it and the count that is read or written next, or after that.
     std::atomic<std::uint64_t> version_{0};
-    std::atomic<long long> values_[NAMES] = {};
+    Atomic<long long> values_[NAMES] = {};
 };
 
 }  // namespace pillarbox

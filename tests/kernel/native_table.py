@@ -13,6 +13,7 @@ from ctypes import (
     c_bool,
     c_double,
     c_int,
+    c_int64,
     c_size_t,
     c_ulong,
     c_void_p,
@@ -26,6 +27,7 @@ OPEN, QUIESCED, CLOSED, WAITS, INVALID = 0, 1, 2, 3, -2
 
 MAIL_FN = CFUNCTYPE(None, c_void_p, c_bool)
 POST_FN = CFUNCTYPE(None, c_void_p, c_bool)
+RELEASE_FN = CFUNCTYPE(None, c_void_p)
 
 
 class NativeMail(Structure):
@@ -45,6 +47,12 @@ class Consumer(Structure):
     """Who consumes a TaskMailbox."""
 
     _fields_ = (("mailbox", c_void_p), ("owner", c_ulong))
+
+
+class Pair(Structure):
+    """What a queue emits."""
+
+    _fields_ = (("element", c_void_p), ("result", c_void_p))
 
 
 class Functions(Structure):
@@ -74,6 +82,14 @@ class Functions(Structure):
         ("close", CFUNCTYPE(c_void_p, c_void_p)),
         ("state", CFUNCTYPE(c_int, c_void_p)),
         ("waiting", CFUNCTYPE(c_size_t, c_void_p)),
+        ("create_queue", CFUNCTYPE(c_void_p, c_int, c_bool)),
+        ("destroy_queue", CFUNCTYPE(None, c_void_p, RELEASE_FN)),
+        ("queue_of", PYFUNCTYPE(c_void_p, ctypes.py_object)),
+        ("put_entry", CFUNCTYPE(c_bool, c_void_p, c_void_p, POINTER(c_int64))),
+        ("put_watermark", CFUNCTYPE(c_bool, c_void_p, c_void_p, c_void_p)),
+        ("renew", CFUNCTYPE(c_bool, c_void_p, POINTER(c_int64))),
+        ("complete", CFUNCTYPE(c_bool, c_void_p, c_int64, c_void_p)),
+        ("emit", CFUNCTYPE(c_int, c_void_p, POINTER(Pair), c_int)),
     )
 
 

@@ -222,6 +222,33 @@ struct Stalled : MailboxScenario<Inbox> {
     }
 };
 
+// Whoever reads the counts reads what has returned, and no more than what has begun.
+template <class Inbox>
+struct Counted : MailboxScenario<Inbox> {
+    std::size_t begun = 0, returned = 0;
+    std::string wrong;
+
+    void put(int first, int last) {
+        const auto count = static_cast<std::size_t>(last - first + 1);
+        begun += count;
+        MailboxScenario<Inbox>::put(first, last);
+        returned += count;
+    }
+
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { put(0, 0), put(1, 2); }, [this] { this->take(3); },
+                [this] {
+                    for (int look = 0; look < 2; ++look) {
+                        const std::size_t least = returned;
+                        const std::size_t accepted = this->mailbox.inbox().accepted();
+                        if (accepted < least) wrong = "a put that had returned is not counted";
+                        if (accepted > begun) wrong = "more is counted than was put";
+                    }
+                }};
+    }
+    std::string verdict() override { return wrong; }
+};
+
 // A mail that was taken is put again, by another thread.
 template <class Inbox>
 struct PutAgain : MailboxScenario<Inbox> {
@@ -272,6 +299,7 @@ void add(std::map<std::string, sched::Make>& scenarios, const std::string& kind)
     scenarios[kind + "/armed"] = sched::make<Armed<Inbox>>;
     scenarios[kind + "/armed-and-parked"] = sched::make<ArmedAndParked<Inbox>>;
     scenarios[kind + "/stalled-producer"] = sched::make<Stalled<Inbox>>;
+    scenarios[kind + "/counted"] = sched::make<Counted<Inbox>>;
     scenarios[kind + "/put-again"] = sched::make<PutAgain<Inbox>>;
 }
 

@@ -4,6 +4,7 @@
 #include <pillarbox.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -78,12 +79,57 @@ PyObject* consume(PyObject*, PyObject* object) {
     return begun ? PyLong_FromLong(taken) : PyErr_Format(PyExc_RuntimeError, "the mailbox is not to be had");
 }
 
+// complete(queue, handles, results): gives each entry its result, in native threads that do not hold the GIL; how many
+// have won.
+PyObject* complete(PyObject*, PyObject* args) {
+    PyObject *object, *handles, *results;
+    if (!PyArg_ParseTuple(args, "OO!O!", &object, &PyTuple_Type, &handles, &PyTuple_Type, &results)) return nullptr;
+    pillarbox_queue* const queue = pillarbox_api->queue_of(object);
+    if (queue == nullptr) return nullptr;
+    struct Call {
+        int64_t handle;
+        PyObject* result;
+        bool won;
+    };
+    std::vector<Call> calls;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(handles); ++i) {
+        const int64_t handle = PyLong_AsLongLong(PyTuple_GET_ITEM(handles, i));
+        PyObject* const result = PyTuple_GetItem(results, i);
+        if (PyErr_Occurred() != nullptr || result == nullptr) return nullptr;
+        calls.push_back({handle, result, false});
+    }
+    // Twice: of two threads that complete an entry one wins. Each gives a reference of its own.
+    std::vector<Call> again = calls;
+    for (const Call& call : calls) {
+        Py_INCREF(call.result);
+        Py_INCREF(call.result);
+    }
+    const auto complete_all = [queue](std::vector<Call>& some) {
+        for (Call& call : some) call.won = pillarbox_api->complete(queue, call.handle, call.result);
+    };
+    {
+        Unlocked unlocked;
+        std::thread one(complete_all, std::ref(calls)), other(complete_all, std::ref(again));
+        one.join();
+        other.join();
+    }
+    long won = 0;
+    for (const std::vector<Call>& some : {calls, again}) {
+        for (const Call& call : some) {
+            won += call.won;
+            if (!call.won) Py_DECREF(call.result);
+        }
+    }
+    return PyLong_FromLong(won);
+}
+
 // counts(): how many of the native mails have run, and how many were dropped.
 PyObject* counts(PyObject*, PyObject*) { return Py_BuildValue("ll", ran.load(), dropped.load()); }
 
 PyMethodDef methods[] = {
     {"produce", produce, METH_VARARGS, "produce(mailbox, threads, each) -> how many mails were accepted"},
     {"consume", consume, METH_O, "consume(mailbox) -> how many mails were run until it was quiesced"},
+    {"complete", complete, METH_VARARGS, "complete(queue, handles, results) -> how many completions have won"},
     {"counts", counts, METH_NOARGS, "counts() -> how many native mails have run, and were dropped"},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import mixed
 
 from pillarbox import MailboxClosedError
-from pillarbox.kernel import BACKENDS, Mail, TaskMailbox
+from pillarbox.kernel import BACKENDS, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 
 NATIVE_THREADS, PYTHON_THREADS, EACH = 3, 2, 20_000
 
@@ -127,6 +127,22 @@ def dropped_without_close(backend: str) -> None:
     assert producers.native_counts() == (0, NATIVE_THREADS * EACH)
 
 
+def completed_natively(queue_type: type[OrderedQueue | UnorderedQueue]) -> None:
+    """Entries of Python, completed by native threads: each once, with its own result."""
+    queue = queue_type(1000)
+    for _ in range(20):
+        handles = tuple(queue.put(number) for number in range(1000))
+        results = tuple(f"result {number}" for number in range(1000))
+        assert mixed.complete(queue, handles, results) == 1000
+        emitted = dict(queue.emit_many())
+        assert emitted == dict(enumerate(results))
+    handles = tuple(queue.put(number) for number in range(10))
+    assert queue.close() == list(range(10))
+    assert mixed.complete(queue, handles, tuple(map(str, handles))) == 0
+
+
+for queue_type in (OrderedQueue, UnorderedQueue):
+    completed_natively(queue_type)
 for backend in BACKENDS:
     consumed_by(by_batches, backend)
     consumed_by(by_takes, backend)
