@@ -1,8 +1,8 @@
 """Plots of what `bench.kernel_rows` and `bench.flink` have measured: `python -m bench.kernel_plots`.
 
 Reads their JSON files, and writes `kernel.svg`: how many times as fast as its peer each row is, with the
-target. And `growth.svg`: what an operation costs while others wait. Any process may call; matplotlib without a
-display.
+target. And `growth.svg`: what an operation costs while others wait. Any process may call; matplotlib without
+a display.
 """
 
 from __future__ import annotations

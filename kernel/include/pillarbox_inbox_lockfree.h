@@ -3,7 +3,7 @@
 //
 // A put links its mail to the newest one and swings the word with one compare-and-swap, which fails if anything
 // has changed, the state too: a put races with quiesce and close in that place only. The consumer takes the
-// whole chain with one exchange that leaves the state where it is, and turns it round. This is Treiber's stack
+// whole chain, newest first, with one exchange that leaves the state where it is. This is Treiber's stack
 // ("Systems Programming: Coping with Parallelism", 1986) used by one taker who takes everything, so the same
 // address may come back (the ABA problem) without harm: a link always points to what was the newest.
 //
