@@ -102,3 +102,32 @@ def test_mail_after_the_loop_was_closed_harms_nobody() -> None:
     thread.start()
     thread.join()
     assert len(processor.mailbox) == 1
+
+
+def test_a_guest_that_was_suspended_goes_on_with_another_driver() -> None:
+    async def main() -> int:
+        processor = MailboxProcessor(lambda controller: None)
+        for _ in range(3):
+            processor.suspend()
+            await run(processor)
+            assert not processor.is_running
+        processor.executor().execute(processor.all_actions_completed)
+        await run(processor)
+        return processor.statistics().mails
+
+    assert asyncio.run(main()) == 4
+
+
+def test_a_guest_that_was_stopped_takes_no_more_steps() -> None:
+    async def main() -> None:
+        processor = MailboxProcessor(lambda controller: None)
+        ends: list[BaseException | None] = []
+        driver = GuestDriver(processor, asyncio.get_running_loop(), ends.append)
+        driver.start()
+        driver.stop()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert processor.statistics().default_actions == 0
+        assert ends == []
+
+    asyncio.run(main())
