@@ -9,27 +9,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.testing.axioms import Violation, handover_violations, mailbox_violations
+from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.ends import CollectedOutput, PushedInput
 from pillarbox.testing.guide import mailbox_guide
+from pillarbox.testing.harness import OperatorHarness
 from pillarbox.testing.history import Event, Recorder, numbered_handles
 from pillarbox.testing.linearizability import Verdict, follows, linearize
 from pillarbox.testing.models import HandoverModel, MailboxModel, OrderedModel, UnorderedModel
 from pillarbox.testing.outcome import BLOCKED, Raised
+from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
 
 if TYPE_CHECKING:
     from pillarbox.testing.suites import Disagreement, handover_suite, mailbox_suite, queue_suite
 
 __all__ = [
     "BLOCKED",
+    "CollectedOutput",
+    "Deadlock",
     "Disagreement",
     "Event",
+    "FakeClock",
     "HandoverModel",
     "MailboxModel",
+    "OperatorHarness",
     "OrderedModel",
+    "PushedInput",
     "Raised",
     "Recorder",
+    "ScheduleFailed",
+    "SeededScheduler",
     "UnorderedModel",
     "Verdict",
     "Violation",
+    "explore",
     "follows",
     "handover_suite",
     "handover_violations",

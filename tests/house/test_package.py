@@ -47,7 +47,8 @@ def test_there_is_one_version() -> None:
 
 
 def public_names() -> list[tuple[str, str]]:
-    packages = ["pillarbox", "pillarbox.aio", "pillarbox.kernel", "pillarbox.mailbox", "pillarbox.spark"]
+    names = ["aio", "kernel", "mailbox", "spark", "task", "testing"]
+    packages = ["pillarbox", *(f"pillarbox.{name}" for name in names)]
     found = []
     for package in packages:
         if package == "pillarbox.spark":

@@ -1,0 +1,68 @@
+"""The task: an input, operators and an output, run by a mailbox processor, with timers and checkpoints.
+
+One thread owns all state of a task. Here is what runs on it, and what asks it from elsewhere.
+"""
+
+from pillarbox.task.chain import OperatorChain
+from pillarbox.task.checkpoint import (
+    CheckpointBarrier,
+    CheckpointDeclined,
+    CheckpointOptions,
+    CheckpointResponder,
+    OperatorSnapshot,
+    StopAborted,
+    TaskSnapshot,
+)
+from pillarbox.task.fair_lock import FairLock
+from pillarbox.task.format_source import InputFormatSource, IterableSource
+from pillarbox.task.input import StatefulInput, TaskInput
+from pillarbox.task.input_format import InputFormat, ReplicatingInputFormat, RichInputFormat
+from pillarbox.task.legacy import CheckpointedSource, LegacySourceThread, SourceFunction
+from pillarbox.task.legacy_input import LegacySourceInput
+from pillarbox.task.operator import Operator, OperatorContext
+from pillarbox.task.output import MAX_WATERMARK, Idleness, OperatorOutput, TaskOutput, Watermark
+from pillarbox.task.source_context import SourceCancelled, SourceContext, Timestamped
+from pillarbox.task.state import TaskCancelled, TaskState
+from pillarbox.task.status import InputStatus
+from pillarbox.task.stream_task import StreamTask
+from pillarbox.task.timer import Timer
+from pillarbox.task.timers import ProcessingTimeService
+
+__all__ = [
+    "MAX_WATERMARK",
+    "CheckpointBarrier",
+    "CheckpointDeclined",
+    "CheckpointOptions",
+    "CheckpointResponder",
+    "CheckpointedSource",
+    "FairLock",
+    "Idleness",
+    "InputFormat",
+    "InputFormatSource",
+    "InputStatus",
+    "IterableSource",
+    "LegacySourceInput",
+    "LegacySourceThread",
+    "Operator",
+    "OperatorChain",
+    "OperatorContext",
+    "OperatorOutput",
+    "OperatorSnapshot",
+    "ProcessingTimeService",
+    "ReplicatingInputFormat",
+    "RichInputFormat",
+    "SourceCancelled",
+    "SourceContext",
+    "SourceFunction",
+    "StatefulInput",
+    "StopAborted",
+    "StreamTask",
+    "TaskCancelled",
+    "TaskInput",
+    "TaskOutput",
+    "TaskSnapshot",
+    "TaskState",
+    "Timer",
+    "Timestamped",
+    "Watermark",
+]

@@ -1,0 +1,182 @@
+"""What a checkpoint is to one task: its options, its barrier, its snapshot, and the order among checkpoints.
+
+Values are plain and may go to any thread. `CheckpointOrder` is confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from pillarbox.kernel import PillarboxError
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """How a checkpoint is taken. Any thread.
+
+    aligned: after everything before it has been worked off; it waits while an operator is blocked. An
+    unaligned one does not wait: elements between two operators go into the snapshot. savepoint: kept by a
+    user, always aligned. drain: the task's input ends with it, and its operators are finished first.
+    Raises ValueError for options that exclude each other.
+    """
+
+    aligned: bool = True
+    savepoint: bool = False
+    drain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.savepoint and not self.aligned:
+            raise ValueError("aligned=False with savepoint=True: a savepoint must be aligned")
+        if self.drain and not self.savepoint:
+            raise ValueError("drain=True with savepoint=False: only a savepoint can drain the task")
+
+
+ALIGNED = CheckpointOptions()
+"""The usual checkpoint."""
+
+
+@dataclass(frozen=True)
+class CheckpointBarrier:
+    """The line between the records that belong to checkpoint `id` and those that do not. Any thread.
+
+    `id`s grow from one checkpoint to the next; `timestamp` is the time of the trigger in seconds since
+    1970. Raises TypeError or ValueError for an `id` that is not an integer from 0 on.
+    """
+
+    id: int
+    timestamp: float
+    options: CheckpointOptions = ALIGNED
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, int) or isinstance(self.id, bool):
+            raise TypeError(f"id={self.id!r}: the id of a checkpoint must be an int")
+        if self.id < 0:
+            raise ValueError(f"id={self.id}: the id of a checkpoint must be 0 or more")
+
+
+class OperatorSnapshot(NamedTuple):
+    """One operator in a checkpoint. Any thread, if its state allows it."""
+
+    state: Any
+    """What its `snapshot_state` returned."""
+    pending: tuple[Any, ...]
+    """Elements that were on their way to it, oldest first; always empty in an aligned checkpoint of a
+    task that was not restored a moment ago."""
+
+
+class TaskSnapshot(NamedTuple):
+    """All of a task at one checkpoint. Any thread, if the states allow it."""
+
+    barrier: CheckpointBarrier
+    input: Any
+    """What the input's `snapshot_state` returned; None for an input without one."""
+    operators: dict[str, OperatorSnapshot]
+    """By the operators' `uid`s."""
+
+
+class CheckpointDeclined(PillarboxError):
+    """The task does not take a checkpoint; it goes on without it.
+
+    `id` is the checkpoint, `reason` says why. Operators raise it in `prepare_snapshot` and `snapshot_state`.
+    """
+
+    def __init__(self, id: int, reason: str) -> None:
+        self.id = id
+        self.reason = reason
+        super().__init__(id, reason)
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.id} is declined: {self.reason}"
+
+
+class StopAborted(PillarboxError):
+    """A stop with savepoint was aborted after the task had been drained, so the task cannot go on.
+
+    `id` is the savepoint.
+    """
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        super().__init__(id)
+
+    def __str__(self) -> str:
+        return (
+            f"savepoint {self.id} was aborted when the task was already drained; restore the last checkpoint"
+        )
+
+
+class CheckpointResponder(Protocol):
+    """Hears how a task's checkpoints come out. On the mailbox thread; what it raises ends the task."""
+
+    def acknowledge(self, snapshot: TaskSnapshot) -> None:
+        """The task has taken a checkpoint."""
+
+    def decline(self, error: CheckpointDeclined) -> None:
+        """The task has declined one."""
+
+
+class CheckpointOrder:
+    """Which checkpoints of a task may still begin, and whose ends it still waits for. Confined.
+
+    Ids only grow: once a checkpoint has begun, older ones that come later are declined. An abort may
+    come before the checkpoint that it aborts. The owner's methods check the thread, for it has no other user.
+    """
+
+    __slots__ = ("_aborted", "_ended", "_newest", "_taken")
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._taken: set[int] = set()
+        self._aborted: set[int] = set()
+        self._ended: str | None = None
+
+    @property
+    def newest(self) -> int:
+        """The newest checkpoint that has begun; -1 when none has."""
+        return self._newest
+
+    def begin(self, id: int) -> None:
+        """A checkpoint begins. Raises `CheckpointDeclined` if it must not."""
+        if self._ended is not None:
+            raise CheckpointDeclined(id, self._ended)
+        if id in self._aborted:
+            raise CheckpointDeclined(id, "it was aborted before it began")
+        if id <= self._newest:
+            raise CheckpointDeclined(id, f"checkpoint {self._newest} has already begun")
+        self._newest = id
+        self._aborted = {aborted for aborted in self._aborted if aborted > id}
+
+    def check(self, id: int) -> None:
+        """Raise `CheckpointDeclined` if `id`, which is being taken, was overtaken or aborted meanwhile."""
+        if id in self._aborted:
+            raise CheckpointDeclined(id, "it was aborted while it was taken")
+        if id != self._newest:
+            raise CheckpointDeclined(id, f"checkpoint {self._newest} has overtaken it")
+
+    def taken(self, id: int) -> None:
+        """The checkpoint has been taken; one of `complete` and `abort` will follow."""
+        self._taken.add(id)
+
+    def complete(self, id: int) -> bool:
+        """The checkpoint is complete everywhere, and older ones no longer matter.
+
+        Returns False, and changes nothing, if this task has not taken it.
+        """
+        if id not in self._taken:
+            return False
+        self._taken = {taken for taken in self._taken if taken > id}
+        return True
+
+    def abort(self, id: int) -> bool:
+        """The checkpoint will not complete. Returns whether this task had taken it."""
+        if id in self._taken:
+            self._taken.remove(id)
+            return True
+        if id >= self._newest:
+            self._aborted.add(id)
+        return False
+
+    def end(self, reason: str | None) -> None:
+        """Decline every checkpoint that begins from now on, for `reason`; None ends that."""
+        self._ended = reason

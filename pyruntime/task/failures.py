@@ -1,0 +1,66 @@
+"""Steps that must all be done, whatever some of them raise: the first error wins, the others go with it.
+
+Confined to the thread that runs the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Failures:
+    """Collects the errors of steps. The first is kept; each later one becomes a note of it.
+
+    Python 3.10 has no notes: there the later errors are in the `__context__` of the first, as they are
+    when an exception handler raises.
+    """
+
+    __slots__ = ("first",)
+
+    def __init__(self, first: BaseException | None = None) -> None:
+        self.first = first
+
+    def run(self, step: str, fn: Callable[..., Any], *args: Any) -> None:
+        """Call `fn(*args)` and keep what it raises; `step` says in a note what was being done."""
+        try:
+            fn(*args)
+        except BaseException as error:
+            self.add(error, step)
+
+    def add(self, error: BaseException, step: str) -> None:
+        """Keep `error`, which was raised by `step`."""
+        if self.first is None:
+            self.first = error
+        elif error is not self.first:
+            suppress(self.first, error, step)
+
+
+def suppress(first: BaseException, error: BaseException, step: str) -> None:
+    """Have `first` tell of `error` too, which came later, in `step`. On the thread that raises `first`."""
+    add_note = getattr(first, "add_note", None)
+    if add_note is not None:
+        add_note(f"then, {step}: {type(error).__name__}: {error}")
+    else:
+        add_context(first, error)
+
+
+def add_context(first: BaseException, error: BaseException) -> None:
+    """Hang `error` at the end of what `first` was raised in. On the thread that will raise `first`."""
+    known = contexts(first)
+    if any(error is one for one in known):
+        return
+    for each in contexts(error):
+        # An error raised while the first was handled refers back to it, which would close a ring.
+        if any(each.__context__ is one for one in known):
+            each.__context__ = None
+            break
+    known[-1].__context__ = error
+
+
+def contexts(error: BaseException) -> list[BaseException]:
+    """The error, the one that it was raised in, and so on. Any thread."""
+    found = [error]
+    while (context := found[-1].__context__) is not None and not any(context is one for one in found):
+        found.append(context)
+    return found

@@ -1,0 +1,140 @@
+"""One step of a task's work: the base class of operators, and what the task gives to each of them.
+
+All methods of an operator are called on the mailbox thread, and by the chain only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from pillarbox.mailbox import MailboxExecutor
+from pillarbox.task.checkpoint import CheckpointBarrier
+from pillarbox.task.output import OperatorOutput
+from pillarbox.task.timers import ProcessingTimeService
+
+
+class OperatorContext:
+    """What an operator has of its task. Confined to the mailbox thread, but for `executor.execute`, `submit`.
+
+    `uid` names the operator's state in snapshots, `position` is its place in the chain: 0 is next to the
+    input. `executor` has the position as its priority, so a yield runs only mail of this operator and of
+    those behind it. `output` takes what the operator emits.
+    """
+
+    __slots__ = ("_admitted", "_make_timers", "_timers", "executor", "output", "position", "uid")
+
+    def __init__(
+        self,
+        uid: str,
+        position: int,
+        executor: MailboxExecutor,
+        output: OperatorOutput,
+        make_timers: Callable[[MailboxExecutor], ProcessingTimeService],
+        admitted: Callable[[], None],
+    ) -> None:
+        self.uid = uid
+        self.position = position
+        self.executor = executor
+        self.output = output
+        self._make_timers = make_timers
+        self._admitted = admitted
+        self._timers: ProcessingTimeService | None = None
+
+    @property
+    def timers(self) -> ProcessingTimeService:
+        """The operator's timers, which fire as its mail. Made when they are first asked for."""
+        if self._timers is None:
+            self._timers = self._make_timers(self.executor)
+        return self._timers
+
+    @property
+    def used_timers(self) -> ProcessingTimeService | None:
+        """The operator's timers if it ever asked for them."""
+        return self._timers
+
+    def admitted(self) -> None:
+        """Say that the element which `process` works on is part of the operator's state from now on.
+
+        Needed only by an operator that yields *after* it has taken the element in. Until then a snapshot
+        taken in the yield keeps the element as pending, and a restored operator gets it again.
+        """
+        self._admitted()
+
+
+class Operator:
+    """One step of a task's work. Subclasses write `process` and what else they need.
+
+    1. `restore_state` comes before `open`, `open` before the first element, `close` last: once, on every
+       operator, also on one that was never opened.
+    2. What `process` emits is handed on when it has returned. So no operator is ever seen half-way through
+       an element, but at its own yields.
+    3. An operator may yield (`context.executor.yield_()`), for instance while it has no room. An unaligned
+       checkpoint may be taken in each of its yields: its state must then be whole. Yield before the
+       element changes the state, or say `context.admitted()`.
+
+    The life of an operator is Flink's `StreamOperator`.
+    """
+
+    uid: str | None = None
+    """Names the state in snapshots, so it must not change; without one, the position and the class do."""
+
+    context: OperatorContext
+
+    def setup(self, context: OperatorContext) -> None:
+        """Take the context. Called first of all, once."""
+        self.context = context
+
+    @property
+    def output(self) -> OperatorOutput:
+        """Where this operator emits to."""
+        return self.context.output
+
+    def restore_state(self, state: Any) -> None:
+        """Take over a state that `snapshot_state` returned."""
+
+    def open(self) -> None:
+        """Get ready for elements. The operators behind this one are open already."""
+
+    def process(self, record: Any) -> None:
+        """Work on one record."""
+        raise NotImplementedError(f"{type(self).__qualname__} is an operator without `process`")
+
+    def process_watermark(self, timestamp: float) -> None:
+        """Work on a watermark, in seconds of event time. Hands it on, unless overridden."""
+        self.context.output.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hear that nothing comes for a while, or that this is over. Hands it on, unless overridden."""
+        self.context.output.emit_status(idle)
+
+    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
+        """Emit what should not go into the snapshot. May raise `CheckpointDeclined`."""
+
+    def snapshot_state(self, barrier: CheckpointBarrier) -> Any:
+        """The state as it is now, as a value that the operator does not change any more. Must not yield.
+
+        May raise `CheckpointDeclined`: then no snapshot of the task is taken, and the task goes on.
+        """
+        return None
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint with this operator's snapshot, and with it every older one, is complete everywhere."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint for which `prepare_snapshot` was called will not complete."""
+
+    def end_input(self) -> Future[Any] | None:
+        """No element comes any more. A future says when all that is under way has come out; None: at once.
+
+        Timers still fire and checkpoints are still taken while that future is waited for. After a restore
+        this may be called again.
+        """
+        return None
+
+    def finish(self) -> None:
+        """Emit the last of what is left: nothing is under way any more and no timer fires."""
+
+    def close(self) -> None:
+        """Let go of everything; nothing is emitted any more."""

@@ -1,0 +1,347 @@
+"""Processing-time timers of one operator: registered on the mailbox thread, fired there, as mail.
+
+Only the clock is read elsewhere: an alarm puts the mail in which everything that is due then fires.
+Confined to the mailbox thread, on which the service is made; `current_processing_time` and
+`timers_done` are for any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from threading import get_ident
+
+from pillarbox.kernel import Deadlines
+from pillarbox.mailbox import MailboxExecutor
+from pillarbox.task.alarm import Alarm
+from pillarbox.task.moments import check_callable, check_duration, check_moment
+from pillarbox.task.timer import NOT_ARMED, FixedDelayTimer, FixedRateTimer, Timer
+
+TIMERS_A_MAIL = 64
+"""Timers that fire in one mail at most."""
+SECONDS_A_MAIL = 0.001
+"""Seconds after which a mail lets no further timer begin."""
+
+
+def monotonic_epoch() -> Callable[[], float]:
+    """A clock that never goes back: the seconds since the epoch, counted on by the monotonic clock."""
+    return partial(_since, time.time() - time.monotonic())
+
+
+def _since(start: float) -> float:
+    return start + time.monotonic()
+
+
+class TimersDone(Future[None]):
+    """Done when a quiesced service has no timer left that had begun. Made by the service.
+
+    To wait for it on the mailbox thread would be to wait for oneself: there `result` and `exception` run mail
+    of the operator's priority instead, until it is done. It cannot be cancelled.
+    """
+
+    def __init__(self, service: ProcessingTimeService) -> None:
+        super().__init__()
+        self._service = service
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait until it is done, for `timeout` seconds at most. Any thread.
+
+        Raises `concurrent.futures.TimeoutError`. On the mailbox thread it needs no timeout, as what it waits
+        for is its own mail; there it raises what a mail raises, and RuntimeError where it would wait for
+        ever: before `quiesce`, and inside a timer.
+        """
+        self._service._run_begun()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """None, when it is done; waits as `result` does."""
+        self._service._run_begun()
+        return super().exception(timeout)
+
+
+class ProcessingTimeService:
+    """The timers of one operator. Confined to the mailbox thread, on which it is made.
+
+    1. A timer fires once, when the clock has come to its timestamp, in a mail of the executor's priority.
+       Timers fire in the order of their timestamps, those of one timestamp in the order of registration.
+    2. A mail fires no more than `timers_a_mail` timers and lets none begin after a millisecond; what else is
+       due fires in another mail, behind those that wait. So checkpoints, watermarks and input wait for one
+       timer and a millisecond at most, however many are due.
+    3. A timer that yields lets others fire meanwhile.
+    4. What a timer raises is raised by its mail, and so ends the task.
+    5. `quiesce` forgets what is not due, and lets what is due fire; `timers_done()` is done after the last of
+       them. Ask for it while the mailbox still accepts mail.
+    6. After `shutdown`, or after the mailbox was closed, nothing fires.
+
+    executor: of the operator; the mail has its priority. clock: gives seconds, 0 or more, any thread; None
+    is `monotonic_epoch()`. With a clock that has `on_advance`, as `pillarbox.testing.clock.FakeClock` has,
+    timers become due when the clock is moved, and no thread is started; otherwise one daemon thread, called
+    `name`, on first use.
+
+    Raises ValueError for a clock that reads less than 0, and for `timers_a_mail` below 1. The idea is Flink's
+    `ProcessingTimeService`.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_alarm_at",
+        "_clock",
+        "_deadlines",
+        "_done",
+        "_executor",
+        "_mail_waits",
+        "_quiesced",
+        "_running",
+        "_thread",
+        "_timers_a_mail",
+    )
+
+    def __init__(
+        self,
+        executor: MailboxExecutor,
+        clock: Callable[[], float] | None = None,
+        *,
+        timers_a_mail: int = TIMERS_A_MAIL,
+        name: str = "pillarbox-timers",
+    ) -> None:
+        if isinstance(timers_a_mail, bool) or not isinstance(timers_a_mail, int):
+            raise TypeError(
+                f"timers_a_mail={timers_a_mail!r}: must be an int, not {type(timers_a_mail).__name__}"
+            )
+        if timers_a_mail < 1:
+            raise ValueError(f"timers_a_mail={timers_a_mail!r}: must be at least 1")
+        self._clock = monotonic_epoch() if clock is None else clock
+        check_callable("clock", self._clock)
+        now = check_moment("clock()", self._clock())
+        if now < 0.0:
+            raise ValueError(f"clock={clock!r}: reads {now!r}, must read 0 or more")
+        self._executor = executor
+        self._timers_a_mail = timers_a_mail
+        # Their own clock stands at 0, so that a length is a moment, exact to the bit; and timers of one
+        # timestamp, such as the end of a window, share a lane, whenever they were registered.
+        self._deadlines = Deadlines(clock=float)
+        self._alarm = Alarm(self._put_mail, self._clock, name)
+        self._alarm_at: float | None = None
+        self._mail_waits = False
+        self._running = 0
+        self._quiesced = False
+        self._thread = get_ident()
+        self._done = TimersDone(self)
+
+    # -- any thread ---------------------------------------------------------------------------
+
+    def current_processing_time(self) -> float:
+        """What the clock reads, in seconds. Any thread."""
+        return self._clock()
+
+    def timers_done(self) -> TimersDone:
+        """A future, always the same, that is done when, after `quiesce`, every timer that had begun is done.
+
+        Any thread. On the mailbox thread its `result` runs mail until then.
+        """
+        return self._done
+
+    # -- mailbox thread -----------------------------------------------------------------------
+
+    def register_timer(self, timestamp: float, callback: Callable[[float], object]) -> Timer:
+        """Have `callback(timestamp)` called when the clock has come to `timestamp`, in seconds.
+
+        Mailbox thread. A moment that has passed fires as soon as its mail runs, never within this call.
+        After `quiesce` the timer is done at once and never fires. Raises TypeError and ValueError for what is
+        no finite number or not callable, `WrongThreadError` from another thread.
+        """
+        check_callable("callback", callback)
+        timer = Timer(self, check_moment("timestamp", timestamp), callback)
+        self._arm(timer)
+        return timer
+
+    def schedule_at_fixed_rate(
+        self, callback: Callable[[float], object], initial_delay: float, period: float
+    ) -> Timer:
+        """Have `callback` called in `initial_delay` seconds and every `period` seconds after that.
+
+        Mailbox thread. It gets the moment for which the call was due. Calls that are late are made up for,
+        each with its own moment. Ends with `cancel`, `quiesce`, or an error of its own. Raises as
+        `register_timer` does, and ValueError for an `initial_delay` below 0 or a `period` not above 0.
+        """
+        return self._schedule(FixedRateTimer, callback, initial_delay, period)
+
+    def schedule_with_fixed_delay(
+        self, callback: Callable[[float], object], initial_delay: float, period: float
+    ) -> Timer:
+        """Have `callback` called in `initial_delay` seconds, then `period` seconds after each return.
+
+        Mailbox thread. It gets the moment for which the call was due. Ends and raises as
+        `schedule_at_fixed_rate` does.
+        """
+        return self._schedule(FixedDelayTimer, callback, initial_delay, period)
+
+    def quiesce(self) -> None:
+        """Forget the timers that are not due, and take no new ones; what is due still fires. Mailbox thread.
+
+        No periodic timer comes again. Idempotent. Raises `WrongThreadError` from another thread.
+        """
+        self._check_thread()
+        if self._quiesced:
+            return
+        self._keep_what_is_due()
+        # The alarm may have put a mail already, or be about to; one too many finds nothing to do.
+        if self._deadlines and not self._mail_waits and not self._put_mail():
+            self._forget_all()
+        self._resolve_if_done()
+
+    def shutdown(self) -> None:
+        """Forget every timer and end the thread: nothing fires after this. Mailbox thread. Idempotent.
+
+        Raises `WrongThreadError` from another thread.
+        """
+        self._check_thread()
+        self._quiesced = True
+        self._forget_all()
+        self._alarm.close()
+        self._resolve_if_done()
+
+    def __len__(self) -> int:
+        """Timers that wait. Any thread, as an estimate."""
+        return len(self._deadlines)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _schedule(
+        self,
+        kind: type[FixedRateTimer] | type[FixedDelayTimer],
+        callback: Callable[[float], object],
+        initial_delay: float,
+        period: float,
+    ) -> Timer:
+        check_callable("callback", callback)
+        first = self._clock() + check_duration("initial_delay", initial_delay)
+        timer = kind(self, first, check_duration("period", period, above_zero=True), callback)
+        self._arm(timer)
+        return timer
+
+    def _arm(self, timer: Timer) -> None:
+        if self._quiesced:
+            self._check_thread()
+            _end(timer)
+            return
+        moment = max(timer._timestamp, 0.0)
+        timer._handle = self._deadlines.arm(moment, timer)
+        # While a mail waits it is the mail that sets the alarm, when it has run.
+        if not self._mail_waits and (self._alarm_at is None or moment < self._alarm_at):
+            self._alarm_at = moment
+            self._alarm.bring_forward(moment)
+
+    def _cancel(self, timer: Timer) -> bool:
+        self._check_thread()
+        if timer._callback is None:
+            return False
+        self._deadlines.cancel(timer._handle)
+        _end(timer)
+        self._resolve_if_done()
+        return True
+
+    def _check_thread(self) -> None:
+        # The deadlines belong to the same thread, and raise the right error elsewhere.
+        self._deadlines.cancel(NOT_ARMED)
+
+    def _put_mail(self) -> bool:
+        """Any thread; False once the mailbox takes no mail."""
+        return self._executor.try_execute(self._fire, description="fire the timers that are due")
+
+    def _fire(self) -> None:
+        """The mail."""
+        now = begin = self._clock()
+        timer = self._take_due(now)
+        left: int | None = self._timers_a_mail
+        # What comes next is settled before the first call, for a call may yield, and then others must fire.
+        if not self._prepare_next_mail(now):
+            left = None
+        while timer is not None:
+            self._call(timer)
+            now = self._clock()
+            if left is not None:
+                left -= 1
+                if left == 0 or now - begin >= SECONDS_A_MAIL:
+                    return
+            timer = self._take_due(now)
+
+    def _take_due(self, now: float) -> Timer | None:
+        first = self._deadlines.peek()
+        if first is None or first[1] > now:
+            return None
+        timer: Timer = first[0]
+        self._deadlines.cancel(timer._handle)
+        timer._handle = NOT_ARMED
+        return timer
+
+    def _prepare_next_mail(self, now: float) -> bool:
+        """See to it that what is left fires; False if no mail is accepted, so that this one must do it."""
+        self._mail_waits = False
+        moment = self._deadlines.next_deadline()
+        if moment is not None and moment <= now:
+            self._mail_waits = True
+            if not self._put_mail():
+                self._mail_waits = False
+                self._keep_what_is_due()
+                return False
+            return True
+        self._alarm_at = moment
+        self._alarm.reset(moment)
+        return True
+
+    def _call(self, timer: Timer) -> None:
+        callback = timer._callback
+        assert callback is not None, "a timer that is done is not armed"
+        if not timer.periodic:
+            timer._callback = None
+        self._running += 1
+        try:
+            callback(timer._timestamp)
+            if timer._callback is not None and not self._quiesced:
+                timer._timestamp = timer._next()
+                self._arm(timer)
+        finally:
+            self._running -= 1
+            if timer._handle == NOT_ARMED:
+                _end(timer)
+            if self._quiesced:
+                self._resolve_if_done()
+
+    def _keep_what_is_due(self) -> None:
+        self._quiesced = True
+        now = self._clock()
+        for timer in self._deadlines.clear():
+            if timer._timestamp <= now:
+                timer._handle = self._deadlines.arm(max(timer._timestamp, 0.0), timer)
+            else:
+                _end(timer)
+
+    def _forget_all(self) -> None:
+        for timer in self._deadlines.clear():
+            _end(timer)
+
+    def _resolve_if_done(self) -> None:
+        if self._quiesced and not self._running and not self._deadlines and not self._done.done():
+            self._done.set_result(None)
+
+    def _run_begun(self) -> None:
+        """On the mailbox thread run mail until the future is done; elsewhere nothing."""
+        if get_ident() != self._thread or self._done.done():
+            return
+        if not self._quiesced:
+            raise RuntimeError("timers_done() was waited for on the mailbox thread before quiesce()")
+        if self._running:
+            raise RuntimeError(
+                "timers_done() was waited for inside a timer, which is one of those to be done"
+            )
+        while not self._done.done():
+            self._executor.yield_()
+
+
+def _end(timer: Timer) -> None:
+    timer._callback = None
+    timer._handle = NOT_ARMED

@@ -1,0 +1,162 @@
+"""Drives one operator as a test would: elements in, time on, snapshots out, output to look at.
+
+Made and used on one thread, which is the mailbox thread of the operator's task.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from pillarbox.task import (
+    CheckpointOptions,
+    InputStatus,
+    Operator,
+    StreamTask,
+    TaskSnapshot,
+    TaskState,
+)
+from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.ends import CollectedOutput, PushedInput
+
+
+class OperatorHarness:
+    """A task of one operator, which runs as far as it can after each thing that a test does. Confined.
+
+    The operator is opened at once; with a `snapshot` its state is restored before. Time stands still but for
+    `advance` and `set_time`. A snapshot goes through `pickle`, as a real one would, so what the operator
+    does later cannot change it. Every method raises what the operator raises; the task has then ended.
+
+    operator: a new one. snapshot: of `snapshot()`. now: what the clock reads, in seconds.
+    """
+
+    def __init__(self, operator: Operator, snapshot: TaskSnapshot | None = None, *, now: float = 0.0) -> None:
+        self.operator = operator
+        self.clock = FakeClock(now)
+        self.input = PushedInput()
+        self.output = CollectedOutput()
+        self.task = StreamTask(self.input, [operator], self.output, name="harness", clock=self.clock)
+        self._next_checkpoint = 1 if snapshot is None else snapshot.barrier.id + 1
+        self.task.restore(snapshot)
+        self.run()
+
+    # -- what comes out -----------------------------------------------------------------------
+
+    @property
+    def elements(self) -> list[Any]:
+        """All that was emitted, in order: records, `Watermark`s, `Idleness` and `CheckpointBarrier`s."""
+        return self.output.elements
+
+    @property
+    def records(self) -> list[Any]:
+        """The records that were emitted."""
+        return self.output.records
+
+    @property
+    def watermarks(self) -> list[float]:
+        """The watermarks that were emitted, in seconds."""
+        return self.output.watermarks
+
+    def take_records(self) -> list[Any]:
+        """The records that were emitted since the last time; what was emitted is forgotten."""
+        records = self.output.records
+        self.output.elements.clear()
+        return records
+
+    # -- what goes in -------------------------------------------------------------------------
+
+    def push(self, *records: Any) -> None:
+        """Have the operator process records."""
+        self.input.push(*records)
+        self.run()
+
+    def push_watermark(self, timestamp: float) -> None:
+        """Have the operator process a watermark, in seconds."""
+        self.input.push_watermark(timestamp)
+        self.run()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass and what is due happen."""
+        self.clock.advance(seconds)
+        self.run()
+
+    def set_time(self, seconds: float) -> None:
+        """Let time pass until the clock reads `seconds`."""
+        self.clock.set(seconds)
+        self.run()
+
+    def end_input(self) -> None:
+        """Come to the end of the data and of the input; the task then finishes, if nothing is under way.
+
+        `run_until` waits for what is: `harness.run_until(lambda: harness.ended)`.
+        """
+        self.input.push_status(InputStatus.END_OF_INPUT)
+        self.run()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the task has ended, in whatever way."""
+        return self.task.state not in (TaskState.CREATED, TaskState.RUNNING)
+
+    def run(self) -> None:
+        """Run mail and elements until nothing is left to do at once. The other methods do that themselves."""
+        while not self.ended and self.task.run_step():
+            pass
+
+    def run_until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+        """Run until `condition()`, sleeping while other threads are to put mail.
+
+        Raises TimeoutError after `timeout` real seconds, RuntimeError if the task ends before.
+        """
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if self.ended:
+                raise RuntimeError(f"the task is {self.task.state.value}, and the condition does not hold")
+            if self.task.run_step():
+                continue
+            woken = threading.Event()
+            if condition() or self.ended or not self.task.processor.mailbox.arm_wakeup(woken.set):
+                continue
+            if not woken.wait(deadline - time.monotonic()):
+                raise TimeoutError(f"the condition does not hold after {timeout} seconds")
+
+    # -- checkpoints --------------------------------------------------------------------------
+
+    def snapshot(self, *, aligned: bool = True) -> TaskSnapshot:
+        """Take a checkpoint. Raises `CheckpointDeclined` if the operator declines it.
+
+        Its id is one more than the last one's. The snapshot is a copy, made with `pickle`.
+        """
+        future = self.task.trigger_checkpoint_async(
+            self._next_checkpoint, CheckpointOptions(aligned=aligned), timestamp=self.clock()
+        )
+        self._next_checkpoint += 1
+        self.run()
+        copy: TaskSnapshot = pickle.loads(pickle.dumps(future.result(timeout=0)))
+        return copy
+
+    def complete(self, snapshot: TaskSnapshot) -> None:
+        """Tell the operator that a checkpoint is complete."""
+        self.task.notify_checkpoint_complete_async(snapshot.barrier.id)
+        self.run()
+
+    def abort(self, snapshot: TaskSnapshot) -> None:
+        """Tell the operator that a checkpoint will not complete."""
+        self.task.notify_checkpoint_aborted_async(snapshot.barrier.id)
+        self.run()
+
+    def close(self) -> None:
+        """Close the operator, as a cancelled task would. Idempotent."""
+        self.task.close()
+
+    def __enter__(self) -> OperatorHarness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

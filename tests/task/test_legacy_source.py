@@ -1,0 +1,444 @@
+"""Legacy sources: the lock that they share with the task, room in the output, cancel and the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pillarbox.mailbox import SynchronizedActionExecutor
+from pillarbox.task.fair_lock import FairLock
+from pillarbox.task.legacy import (
+    LegacySourceThread,
+    SourceCancelled,
+    SourceContext,
+    Timestamped,
+)
+from tests.task.sources import LONG, AtomicSource, Job, Output, Source
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Job]]:
+    """Makes the job of a body, and ends it."""
+    jobs: list[Job] = []
+
+    def make(body: Callable[..., object], kind: type[Source] = Source, start: bool = True) -> Job:
+        job = Job(kind(body))
+        jobs.append(job)
+        if start:
+            job.thread.start()
+        return job
+
+    yield make
+    for job in jobs:
+        assert job.thread.close(LONG)
+
+
+# ---- the lock
+
+
+def loop_without_the_lock(source: Source, context: SourceContext) -> None:
+    while not source.stop.is_set():
+        context.collect("record")
+        source.offset += 1
+
+
+def loop_with_a_section_a_record(source: Source, context: SourceContext) -> None:
+    while not source.stop.is_set():
+        with context.checkpoint_lock:
+            context.collect("record")
+            source.offset += 1
+
+
+def loop_that_never_gives_the_lock_up(source: Source, context: SourceContext) -> None:
+    with context.checkpoint_lock, context.checkpoint_lock:
+        while not source.stop.is_set():
+            context.collect("record")
+            source.offset += 1
+
+
+@pytest.mark.parametrize(
+    "body", [loop_without_the_lock, loop_with_a_section_a_record, loop_that_never_gives_the_lock_up]
+)
+def test_no_source_holds_a_checkpoint_for_longer_than_one_record(run: Any, body: Any) -> None:
+    job = run(body, start=False)
+    at_record = threading.Event()
+
+    def on_record(count: int) -> None:
+        if count in (5, 9):
+            # The checkpoint joins the queue while this record is being emitted.
+            job.queue.forget()
+            at_record.set()
+            job.queue.wait_for_next()
+
+    job.output.on_record = on_record
+    seen: list[tuple[int, int]] = []
+    executor = SynchronizedActionExecutor(job.lock)
+    job.thread.start()
+    for _ in range(2):
+        assert at_record.wait(LONG)
+        at_record.clear()
+        executor.run(lambda: seen.append((len(job.output.elements), job.source.offset)))
+    assert [records for records, _ in seen] == [5, 9]
+    if body is not loop_without_the_lock:
+        assert [offset for _, offset in seen] == [5, 9]
+
+
+def test_a_record_and_its_state_are_one_step_also_if_the_state_comes_first(run: Any) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        while not source.stop.is_set():
+            with context.checkpoint_lock:
+                source.offset += 1
+                if source.offset == 5:
+                    changed.set()
+                    job.queue.wait_for_next()
+                context.collect("record")
+                context.emit_watermark(1.0)
+
+    changed = threading.Event()
+    job = run(body, start=False)
+    job.thread.start()
+    assert changed.wait(LONG)
+    with job.lock:
+        assert job.source.offset == 5
+        assert len(job.output.elements) == 10
+
+
+@pytest.mark.parametrize("kind", [Source, AtomicSource])
+def test_several_records_are_one_step_for_a_source_that_says_so(
+    run: Any, kind: type[Source], caplog: pytest.LogCaptureFixture
+) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        with context.checkpoint_lock:
+            for number in range(3):
+                context.collect(number)
+            source.offset += 3
+
+    at_record = threading.Event()
+
+    def on_record(count: int) -> None:
+        if count == 2:
+            at_record.set()
+            job.queue.wait_for_next()
+
+    job = run(body, kind, start=False)
+    job.output.on_record = on_record
+    job.thread.start()
+    assert at_record.wait(LONG)
+    with job.lock:
+        seen = (len(job.output.elements), job.source.offset)
+    assert seen == ((3, 3) if kind is AtomicSource else (2, 0))
+    job.end()
+    assert ("source under test kept the checkpoint lock" in caplog.text) == (kind is Source)
+
+
+def test_a_source_may_emit_from_threads_of_its_own(run: Any) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        def work() -> None:
+            for _ in range(200):
+                with context.checkpoint_lock:
+                    context.collect("record")
+                    offset = source.offset
+                    source.offset = offset + 1
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    job = run(body)
+    job.end()
+    assert job.source.offset == len(job.output.elements) == 600
+
+
+# ---- what is emitted
+
+
+def test_elements_are_emitted_in_order_and_idleness_ends_with_the_next_one(run: Any) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        context.collect(None)
+        context.collect_with_timestamp("b", 2)
+        context.mark_as_temporarily_idle()
+        context.mark_as_temporarily_idle()
+        assert context.is_idle
+        context.emit_watermark(3)
+        assert not context.is_idle
+        context.mark_as_temporarily_idle()
+        context.collect("c")
+        context.emit_watermark(float("inf"))
+
+    job = run(body)
+    job.end()
+    assert job.output.elements == [
+        None, Timestamped("b", 2.0), "idle", "active", ("watermark", 3.0), "idle", "active", "c",
+        ("watermark", float("inf")),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda context: context.collect_with_timestamp(1, None), TypeError, "timestamp=None"),
+        (lambda context: context.emit_watermark(float("nan")), ValueError, "timestamp=nan"),
+        (lambda context: context.wait(-1), ValueError, "seconds=-1"),
+    ],
+)
+def test_a_bad_argument_is_named_and_reaches_the_task(run: Any, call: Any, error: Any, text: str) -> None:
+    job = run(lambda source, context: call(context))
+    with pytest.raises(error, match=text):
+        job.thread.done.result(LONG)
+    assert job.output.elements == []
+
+
+def test_what_is_no_source_and_no_fair_lock_is_refused() -> None:
+    with pytest.raises(TypeError, match="source=.*must be a SourceFunction"):
+        LegacySourceThread(print, Output(), FairLock())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="lock=.*must be a FairLock"):
+        LegacySourceThread(Source(print), Output(), threading.Lock())  # type: ignore[arg-type]
+
+
+# ---- room
+
+
+@pytest.mark.parametrize("section", [False, True])
+def test_a_source_waits_for_room_without_the_lock(run: Any, section: bool) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        with context.checkpoint_lock if section else contextlib.nullcontext():
+            context.collect("record")
+
+    job = run(body, start=False)
+    job.output.is_available = False
+    job.thread.start()
+    assert job.output.asked_for_room.wait(LONG)
+    with job.lock:
+        assert job.output.elements == []
+        job.output.make_room()
+    job.end()
+    assert job.output.elements == ["record"]
+
+
+@pytest.mark.parametrize("kind", [Source, AtomicSource])
+def test_a_section_that_has_begun_is_held_up_before_its_second_record_only_if_it_may_be(
+    run: Any, kind: type[Source]
+) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        with context.checkpoint_lock:
+            job.output.is_available = False
+            context.collect(1)
+            context.collect(2)
+
+    job = run(body, kind, start=False)
+    job.thread.start()
+    if kind is Source:
+        assert job.output.asked_for_room.wait(LONG)
+        with job.lock:
+            assert job.output.elements == [1]
+            job.output.make_room()
+    job.end()
+    assert job.output.elements == [1, 2]
+
+
+def test_the_mailbox_thread_does_not_wait_for_room_which_it_makes_itself(run: Any) -> None:
+    job = run(lambda source, context: None)
+    job.end()
+    job.output.is_available = False
+    with job.thread.context.checkpoint_lock:
+        job.thread.context.collect("record")
+    assert job.output.elements == ["record"]
+    assert not job.output.asked_for_room.is_set()
+
+
+# ---- the end
+
+
+def test_an_error_of_the_source_reaches_the_task(run: Any) -> None:
+    def fail(source: Source, context: SourceContext) -> None:
+        raise LookupError("source")
+
+    job = run(fail)
+    with pytest.raises(LookupError, match="source"):
+        job.thread.done.result(LONG)
+    assert not job.thread.done.cancel()
+
+
+def wait_for_the_lock(job: Job, context: SourceContext) -> None:
+    context.collect("never")
+
+
+def wait_for_a_section(job: Job, context: SourceContext) -> None:
+    with context.checkpoint_lock:
+        job.output.elements.append("never")
+
+
+def wait_for_an_event(job: Job, context: SourceContext) -> None:
+    assert job.source.stop.wait(LONG)
+
+
+def wait_for_time(job: Job, context: SourceContext) -> None:
+    assert context.wait(LONG)
+    assert context.is_cancelled
+
+
+def swallow_and_go_on(job: Job, context: SourceContext) -> None:
+    while True:
+        with contextlib.suppress(Exception):
+            context.collect("never")
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        wait_for_the_lock,
+        wait_for_a_section,
+        wait_for_an_event,
+        wait_for_time,
+        swallow_and_go_on,
+    ],
+)
+def test_a_cancel_interrupts_a_source_that_waits(run: Any, waits: Any) -> None:
+    began = threading.Event()
+
+    def body(source: Source, context: SourceContext) -> None:
+        began.set()
+        waits(job, context)
+
+    job = run(body, start=False)
+    # As within a mail of a task that shares the lock.
+    with job.lock:
+        job.thread.start()
+        assert began.wait(LONG)
+        assert job.thread.close(LONG)
+        assert job.lock.is_held
+    assert job.thread.done.result(0) is None
+    assert job.output.elements == []
+    assert job.source.cancels == 1
+
+
+def test_a_source_that_is_cancelled_within_a_section_emits_nothing_more(run: Any) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        with context.checkpoint_lock:
+            inside.set()
+            assert source.stop.wait(LONG)
+            context.collect("never")
+
+    inside = threading.Event()
+    job = run(body)
+    assert inside.wait(LONG)
+    assert job.thread.close(LONG)
+    assert job.output.elements == []
+
+
+def test_a_cancel_interrupts_a_source_that_waits_for_room(run: Any) -> None:
+    job = run(lambda source, context: context.collect("never"), start=False)
+    job.output.is_available = False
+    job.thread.start()
+    assert job.output.asked_for_room.wait(LONG)
+    assert job.thread.close(LONG)
+    assert job.output.elements == []
+
+
+def test_a_source_that_ignores_its_cancel_is_named_and_abandoned_and_emits_nothing_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    holds, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    caught: list[str] = []
+
+    def body(source: Source, context: SourceContext) -> None:
+        with context.checkpoint_lock:
+            context.collect(1)
+            holds.set()
+            assert go_on.wait(LONG)
+            for emit in (lambda: context.collect(2), context.mark_as_temporarily_idle):
+                with pytest.raises(SourceCancelled):
+                    emit()
+                caught.append("cancelled")
+        ended.set()
+
+    job = Job(Source(body))
+    job.thread.start()
+    assert holds.wait(LONG)
+    assert not job.thread.close(0.01)
+    assert not job.thread.close(LONG)
+    (record,) = caplog.records
+    assert "source under test has not ended within 0.01 s" in record.message
+    assert job.thread.done.result(0) is None
+    with job.lock:
+        go_on.set()
+        assert holds.is_set()
+    assert ended.wait(LONG)
+    thread = job.thread._thread
+    assert thread.daemon
+    thread.join(LONG)
+    assert job.thread.close()
+    assert job.output.elements == [1]
+    assert caught == ["cancelled"] * 2
+    assert job.lock.acquire(0)
+
+
+def test_an_error_after_the_cancel_is_no_error_of_the_task(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def body(source: Source, context: SourceContext) -> None:
+        assert source.stop.wait(LONG)
+        raise OSError("the connection was closed")
+
+    job = run(body)
+    with caplog.at_level(logging.INFO, logger="pillarbox"):
+        assert job.thread.close(LONG)
+    assert job.thread.done.exception(0) is None
+    assert "under test ended with an error after its cancel" in caplog.text
+
+
+def test_a_cancel_that_raises_is_logged_and_the_source_ends(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fails(Source):
+        def cancel(self) -> None:
+            raise LookupError("cancel")
+
+    job = run(lambda source, context: context.wait(LONG), Fails)
+    assert job.thread.close(LONG)
+    assert "the cancel of source under test raised" in caplog.text
+
+
+def test_many_threads_may_cancel_a_source_and_its_cancel_is_called_once(run: Any) -> None:
+    job = run(lambda source, context: context.wait(LONG))
+    threads = [threading.Thread(target=job.thread.cancel) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    job.end()
+    assert job.source.cancels == 1
+
+
+def test_a_source_that_has_ended_is_not_cancelled(run: Any) -> None:
+    job = run(lambda source, context: context.collect(1))
+    job.end()
+    job.thread.cancel()
+    assert job.source.cancels == 0
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_source_that_is_cancelled_before_it_starts_does_not_run(run: Any, started: bool) -> None:
+    job = run(lambda source, context: context.collect(1), start=False)
+    job.thread.cancel()
+    if started:
+        job.thread.start()
+    assert job.thread.close(LONG)
+    assert job.thread.done.result(LONG) is None
+    assert job.output.elements == []
+
+
+def test_a_source_that_ends_with_the_lock_in_its_hands_leaves_it_free(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = run(lambda source, context: context.checkpoint_lock.acquire())
+    job.end()
+    assert job.lock.acquire(0)
+    assert "under test ended without giving the checkpoint lock back" in caplog.text
