@@ -83,6 +83,7 @@ cdef pillarbox_mailbox* begin_consuming(PyObject* mailbox, pillarbox_consumer* c
         if not consumed.has_nothing_private() or not consumed.owner.compare_exchange_strong(former, caller):
             consumed.wrong_thread()
     Py_INCREF(consumed)
+    consumed.lent = True
     consumer.mailbox = mailbox
     consumer.owner = former
     return handle_of(&consumed.core)
@@ -91,6 +92,7 @@ cdef pillarbox_mailbox* begin_consuming(PyObject* mailbox, pillarbox_consumer* c
 cdef void end_consuming(pillarbox_consumer* consumer) noexcept with gil:
     consumed = <TaskMailbox>consumer.mailbox
     consumer.mailbox = NULL
+    consumed.lent = False
     consumed.owner.store(consumer.owner)
     Py_DECREF(consumed)
 

@@ -11,6 +11,7 @@ cdef extern from "pythread.h" nogil:
 
 cdef class Confined(Holder):
     cdef atomic[unsigned long] owner
+    cdef bint lent
     cdef int wrong_thread(self) except -1
     cdef bint may_change_owner(self) except -1
 

@@ -33,13 +33,14 @@ cdef class Confined(Holder):
         owner must not be using the object at the same time; its next confined call raises WrongThreadError.
 
         `ended` is the owner's `threading.Thread` when that has ended: then whatever it has left, in whatever
-        state, is the caller's. ValueError if this thread is not the owner, or has not ended.
+        state, is the caller's. ValueError if this thread is not the owner, or has not ended, or if native
+        code or another thread, which may have got the same ident, is the owner by now. One thread does this.
         """
         check_process(self)
         cdef unsigned long former = self.owner.load()
         cdef unsigned long caller = PyThread_get_thread_ident()
         if ended is not None:
-            check_ended(ended, former)
+            check_ended(ended, former, self.lent)
         if former == caller:
             return
         if ended is None and not self.may_change_owner():
@@ -48,13 +49,19 @@ cdef class Confined(Holder):
             self.wrong_thread()
 
 
-cdef int check_ended(object thread, unsigned long owner) except -1:
+cdef int check_ended(object thread, unsigned long owner, bint lent) except -1:
     if not isinstance(thread, threading.Thread):
         raise TypeError(f"ended must be None or a threading.Thread, not {thread!r}")
     if thread.ident is None or <unsigned long>thread.ident != owner:
         raise ValueError(f"ended must be the owner, {described_thread(owner)}, not {thread!r}")
     if thread.is_alive():
         raise ValueError(f"ended must be a thread that has ended, not {thread!r}")
+    # The system gives the ident of a thread that has ended to another one.
+    for other in threading.enumerate():
+        if other.ident == thread.ident and other is not threading.current_thread():
+            raise ValueError(f"ended must be the owner, which by now is {other!r}, not {thread!r}")
+    if lent:
+        raise ValueError(f"ended must be the owner, which by now is native code, not {thread!r}")
     return 0
 
 

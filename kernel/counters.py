@@ -1,8 +1,8 @@
 """What `statistics()` returns: frozen counters. Plain tuples, so any thread may keep and pass them on.
 
-Each number was exact at some moment during the call, but that `put` of a mailbox in which more than 65,535
-mails have arrived may hold mails whose put is not over. Two numbers need not be of the same moment when other
-threads are at work.
+Each number was exact at some moment during the call. Two numbers need not be of the same moment when other
+threads are at work. `put` of a mailbox may hold a part of a put in progress that takes the mails which have
+arrived past 65,535, and falls if that is refused.
 """
 
 from typing import NamedTuple

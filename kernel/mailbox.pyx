@@ -150,9 +150,8 @@ cdef class TaskMailbox(Confined):
     def __len__(self):
         """Mails that wait, those of the batch included. Thread-safe. 0 when CLOSED.
 
-        Exact at some moment during the call for the mailbox thread; when more than 65,535 mails have arrived,
-        but for puts that others are in the middle of. Another thread gets at least what waits all through the
-        call.
+        Exact for the mailbox thread; another one gets at least what waits all through the call. A put in
+        progress that takes the mails which have arrived past 65,535 may be counted in part.
         """
         check_process(self)
         if self.core.inbox().state() == CLOSED:

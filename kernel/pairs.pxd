@@ -1,6 +1,6 @@
 # What a queue moves out of itself, and makes a tuple of afterwards.
 
-from cpython.ref cimport PyObject
+from cpython.ref cimport Py_INCREF, PyObject
 
 
 cdef extern from "Python.h":
@@ -17,8 +17,11 @@ cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
 
 
 cdef inline tuple paired(pair_t* pair):
-    """The tuple of both; it takes their references over."""
+    """The tuple of both; it takes their references over. A null result, which native code may give, is None."""
     cdef object both = PyTuple_New(2)
     PyTuple_SET_ITEM(both, 0, <PyObject*>pair.element)
+    if pair.result == NULL:
+        Py_INCREF(None)
+        pair.result = <void*>None
     PyTuple_SET_ITEM(both, 1, <PyObject*>pair.result)
     return <tuple>both

@@ -123,7 +123,7 @@ EndFetch ==
     /\ Odd
     /\ UNCHANGED <<word, beyond, fetched, puts, at, seen, charge, had, got, fetches, reader, accepted>>
 
-(* It has turned the chain round meanwhile, and knows how many mails are in it.                                   *)
+(* It has counted the chain meanwhile.                                                                            *)
 BeginMove ==
     /\ Turn("known", "moving")
     /\ Odd

@@ -47,14 +47,15 @@ enum {
     PILLARBOX_CLOSED = 2,
     PILLARBOX_WAITS = 3, /* refused: the mail waits in a mailbox, or was taken and not let go of */
     PILLARBOX_NO_MEMORY = -1,
-    PILLARBOX_INVALID = -2 /* refused: no function, a priority below the least, or flags not named above */
+    PILLARBOX_INVALID = -2 /* refused: no function, a priority below the least, flags not named above, or an address */
 };
 
 /*
  * A mail, to be embedded in whatever it is about. It belongs to the mailbox from a put that is accepted
  * until `fn` is called, or until `release`; nobody else touches it then. Only `fn`, `priority` and `flags`
  * are for reading, and `next` in a chain from `close`. Aligned to sixteen bytes, as malloc does it on 64-bit
- * machines.
+ * machines, at an address of 48 bits, as systems give it unless a program asks for others; anything else is
+ * PILLARBOX_INVALID.
  *
  * `fn` is called once for each put that was accepted, if there is no `release`: with `run` to do the work, or
  * without it to let go, because the mailbox was closed or the mail dropped. Whoever runs or drops the mail
@@ -82,7 +83,7 @@ typedef struct pillarbox_consumer {
 /* A result queue: entries go in when their calls begin, and come out with their results, bounded in number, in the
  * order of the puts or as they finish. One thread, the owner, puts and emits; any thread completes. Elements
  * and results are pointers that the queue owns from the call that takes them in to the call that hands them out. A
- * result is an even address; null is one, too. */
+ * result is an even address; null is one, too. An odd one is refused as if it came too late. */
 typedef struct pillarbox_queue pillarbox_queue;
 
 enum { PILLARBOX_MAX_CAPACITY = 16777216 };
@@ -172,8 +173,9 @@ typedef struct pillarbox_functions {
     /* any. PILLARBOX_OPEN, PILLARBOX_QUIESCED or PILLARBOX_CLOSED. */
     int (*state)(pillarbox_mailbox *mailbox);
 
-    /* any. Mails that wait, those of the batch included; 0 when CLOSED. Exact at some moment during the call, but
-     * for puts in progress when more than 65,535 have arrived. */
+    /* any. Mails that wait, those of the batch included; 0 when CLOSED. Exact for the thread that consumes; another
+     * one gets at least what waits all through the call. A put in progress that takes the mails which have arrived
+     * past 65,535 may be counted in part. */
     size_t (*waiting)(pillarbox_mailbox *mailbox);
 
     /* any. A queue that only native code knows, of at most `capacity` entries, watermarks included, 1 to
@@ -182,7 +184,7 @@ typedef struct pillarbox_functions {
     pillarbox_queue *(*create_queue)(int capacity, bool ordered);
 
     /* Frees a queue from `create_queue`, after `release(payload)`, if that is not null, for each element and each
-     * result that it still has. No other thread may use it any more. */
+     * result that it still has, but for nulls. No other thread may use it any more. */
     void (*destroy_queue)(pillarbox_queue *queue, void (*release)(void *payload));
 
     /* any, with the GIL. The queue in a pillarbox.kernel.OrderedQueue or UnorderedQueue, for `complete` and nothing

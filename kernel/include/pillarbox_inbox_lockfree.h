@@ -37,6 +37,9 @@ namespace pillarbox {
 
 class LockFreeInbox {
 public:
+    // Of the mails' addresses: what programs get, unless they ask the system for others.
+    static constexpr int ADDRESS_BITS = 48;
+
     // any. Puts a chain of mails, adjacent and in order, if the state is OPEN. Returns the state that decided; if it
     // is not OPEN, the links of the chain mean nothing any more. `*armed` becomes the armed wake-up, which the caller
     // now owns and must call, or null.
@@ -143,8 +146,8 @@ public:
     // any.
     state_t state() const noexcept { return state_of(head_.load(std::memory_order_acquire)); }
 
-    // any; counters, exact as of some moment during the call. A put that finds more than MOST_COUNTED mails may be
-    // counted as accepted before it is.
+    // any; counters, exact as of some moment during the call. A put that takes the mails which have arrived past
+    // MOST_COUNTED may be counted before it is in, in part, and is taken back if it is refused.
     // spec: ArrivedCount!ReadVersion, ArrivedCount!Read
     std::size_t accepted() const noexcept {
         std::size_t arrived = 0;
@@ -186,8 +189,7 @@ private:
     static constexpr word_t TAGS = STATE | PARKED | ARMED;
     static_assert(alignof(mail_t) > TAGS, "the tags need the low bits of a mail's address");
     static_assert(sizeof(void*) >= 8, "allocators of 32-bit machines align to eight bytes only");
-    // Addresses of programs have 47 or 48 bits, unless a program asks the system for others.
-    static constexpr int COUNT_SHIFT = 48;
+    static constexpr int COUNT_SHIFT = ADDRESS_BITS;
     static constexpr word_t COUNT = ~word_t{0} << COUNT_SHIFT;
     static constexpr std::size_t MOST_COUNTED = COUNT >> COUNT_SHIFT;
     enum { FETCHED, COUNTS };

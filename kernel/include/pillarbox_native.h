@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <new>
 
@@ -57,7 +58,9 @@ inline pillarbox_mail* mail_of(mail_t* node) noexcept { return reinterpret_cast<
 
 // Whether C may put it. A mail of Python's is no such mail: only Python claims it.
 inline bool is_valid(const mail_t& node) noexcept {
-    return node.fn != nullptr && node.priority >= MIN_PRIORITY && (node.flags & ~(URGENT | DEFERRABLE)) == 0;
+    const bool has_address = reinterpret_cast<std::uintptr_t>(&node) >> LockFreeInbox::ADDRESS_BITS == 0;
+    return has_address && node.fn != nullptr && node.priority >= MIN_PRIORITY &&
+           (node.flags & ~(URGENT | DEFERRABLE)) == 0;
 }
 
 // Puts claimed nodes and calls the wake-up that was found.

@@ -39,8 +39,11 @@ inline bool put_entry(pillarbox_queue* queue, void* element, int64_t* handle) no
     return done;
 }
 
+// An odd address would be taken for an attempt that runs.
+inline bool is_even(const void* result) noexcept { return reinterpret_cast<std::uintptr_t>(result) % 2 == 0; }
+
 inline bool put_watermark(pillarbox_queue* queue, void* element, void* result) noexcept {
-    return queue_of(queue)->put_watermark(element, result) == QueueAnswer::DONE;
+    return is_even(result) && queue_of(queue)->put_watermark(element, result) == QueueAnswer::DONE;
 }
 
 inline bool renew(pillarbox_queue* queue, int64_t* handle) noexcept {
@@ -51,7 +54,7 @@ inline bool renew(pillarbox_queue* queue, int64_t* handle) noexcept {
 }
 
 inline bool complete(pillarbox_queue* queue, int64_t handle, void* result) noexcept {
-    return queue_of(queue)->complete(handle, result);
+    return is_even(result) && queue_of(queue)->complete(handle, result);
 }
 
 inline int emit(pillarbox_queue* queue, pillarbox_pair* out, int most) noexcept {

@@ -130,9 +130,10 @@ public:
         return walk([=](void* payload) { return each(payload, context); }, empty ? 0 : slots_.capacity());
     }
 
-    // Calls `release` for every payload that the queue still owns. The last use of the queue.
+    // Calls `release` for every payload that the queue still owns and that is not null. The last use of the queue.
     void let_go(void (*release)(void*)) noexcept {
-        walk([=](void* payload) { return release(payload), 0; }, slots_.held() == 0 ? 0 : slots_.capacity());
+        const auto each = [=](void* payload) { return payload == nullptr ? 0 : (release(payload), 0); };
+        walk(each, slots_.held() == 0 ? 0 : slots_.capacity());
     }
 
     // ---- restoring
@@ -184,7 +185,7 @@ public:
 
     int capacity() const noexcept { return slots_.capacity(); }
 
-    // All of one moment, at which a completion that has not returned may be missing.
+    // All of one moment; while a completion has not returned, one may be missing.
     queue_counts_t counts() const noexcept {
         FinishedStack::completions_t completions = 0;
         std::size_t late = 0;

@@ -338,6 +338,32 @@ def test_only_the_owner_that_has_ended_is_accepted_as_such(elsewhere: Callable[.
     assert mailbox.is_mailbox_thread
 
 
+def test_the_next_thread_of_the_same_ident_is_not_robbed_of_its_mailbox() -> None:
+    # The system gives the ident of a thread that has ended to a new one, often at once.
+    for _ in range(1000):
+        ended = threading.Thread(target=nothing)
+        ended.start()
+        ended.join()
+        boxes: list[TaskMailbox] = []
+        made, over = threading.Event(), threading.Event()
+
+        def own(boxes: list[TaskMailbox] = boxes, made: Any = made, over: Any = over) -> None:
+            boxes.append(TaskMailbox())
+            made.set()
+            over.wait()
+
+        owner = threading.Thread(target=own)
+        owner.start()
+        made.wait()
+        with pytest.raises(ValueError, match="must be the owner"):
+            boxes[0].adopt(ended=ended)
+        over.set()
+        owner.join()
+        if owner.ident == ended.ident:
+            return
+    pytest.skip("this system gives no ident again")
+
+
 # ---- counts
 
 

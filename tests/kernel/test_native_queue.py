@@ -112,6 +112,19 @@ def test_a_native_completion_gives_a_queue_of_python_its_reference(
     assert not table.complete(table.queue_of(queue), handle, pointer)
 
 
+@pytest.mark.parametrize("make", [OrderedQueue, UnorderedQueue])
+def test_a_native_completion_with_null_gives_none_and_an_odd_address_is_refused(
+    make: Callable[[int], OrderedQueue | UnorderedQueue],
+) -> None:
+    queue = make(2)
+    handle = queue.put("element")
+    assert not table.complete(table.queue_of(queue), handle, 3)
+    assert table.complete(table.queue_of(queue), handle, None)
+    assert queue.snapshot() == [("element", True, None)]
+    assert queue.emit() == ("element", None)
+    assert not table.put_watermark(table.queue_of(queue), None, 3)
+
+
 def test_another_thread_completes_while_the_owner_emits(ordered: bool) -> None:
     queue, rounds = table.create_queue(CAPACITY, ordered), 2000
     handles: list[int] = []
