@@ -17,7 +17,7 @@ cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
 
 
 cdef inline tuple paired(pair_t* pair):
-    """The tuple of both; it takes their references over. A null result, which native code may give, is None."""
+    """The tuple of both; it takes their references over. A null result, as native code may give, is None."""
     cdef object both = PyTuple_New(2)
     PyTuple_SET_ITEM(both, 0, <PyObject*>pair.element)
     if pair.result == NULL:
