@@ -118,6 +118,7 @@ bench: build  ## measure, and write a report with plots into out/bench
 
 bench-flink: build  ## the kernel beside Flink's: downloads 330 MB, needs a JDK
 	@$(WITH_JAVA) $(PY) -m bench.flink
+	@$(PY) -m bench.kernel_plots
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist
