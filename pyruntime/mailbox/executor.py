@@ -184,7 +184,7 @@ class MailboxExecutor(futures.Executor):
         """
         mail = self._mailbox.take(self._priority)
         if mail is not None:
-            self._processor._run(mail)
+            self._processor._run_in_yield(mail)
 
     def try_yield(self) -> bool:
         """Run one mail of this executor's priority or higher if there is one. Mailbox thread; never blocks.
@@ -201,7 +201,7 @@ class MailboxExecutor(futures.Executor):
         mail = self._mailbox.try_take(self._priority, skip_deferrable=skip_deferrable)
         if mail is None:
             return False
-        self._processor._run(mail)
+        self._processor._run_in_yield(mail)
         return True
 
     def is_idle(self) -> bool:

@@ -66,6 +66,9 @@ class GuestDriver:
                 # What came in between is still to be run.
                 if state is not MailboxState.OPEN and not processor.mailbox.has_mail():
                     raise MailboxClosedError(state)
+            elif not more:
+                # A coroutine may have yielded to a mail that raised, and have kept that to itself.
+                processor._raise_failure()
         except BaseException as error:
             self._end(error)
             return

@@ -48,7 +48,8 @@ class MailboxProcessor:
     2. The default action runs once a round, unless it is suspended; then the loop sleeps until mail
        comes.
     3. What the loop reads is changed by mail only, so nothing else is checked between two mails.
-    4. A mail or a default action that raises ends the loop with that error.
+    4. A mail or a default action that raises ends the loop with that error; so does a mail that a yield runs,
+       even if the action that yields catches the error.
 
     default_action: called with a `Controller`; does one bounded piece of work.
     mailbox: one that this thread owns; a new one if None.
@@ -62,8 +63,8 @@ class MailboxProcessor:
 
     __slots__ = (
         "_action", "_action_executor", "_back_pressured", "_completed", "_controller", "_default_actions",
-        "_held", "_looping", "_mails", "_paused", "_reports", "_sleeps_elsewhere", "_stopped", "_suspensions",
-        "mailbox", "metrics",
+        "_failure", "_held", "_looping", "_mails", "_paused", "_reports", "_sleeps_elsewhere", "_stopped",
+        "_suspensions", "mailbox", "metrics",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +87,8 @@ class MailboxProcessor:
         )
         self._controller = Controller(self)
         self._reports = ErrorReports(self.mailbox)
+        # What a mail raised in a yield: the action that yielded may keep it to itself.
+        self._failure: BaseException | None = None
         self._suspensions = self._back_pressured = 0
         self._completed = self._paused = self._looping = self._sleeps_elsewhere = False
         # What is read between two mails, and what is read before a default action.
@@ -94,7 +97,10 @@ class MailboxProcessor:
 
     @property
     def is_running(self) -> bool:
-        """False once all actions are completed, and while a suspended loop was not run again. Any thread."""
+        """False once all actions are completed, and till the next run after `suspend` or an error in a yield.
+
+        Any thread.
+        """
         return not self._stopped
 
     @property
@@ -128,7 +134,9 @@ class MailboxProcessor:
                         self._run_rounds()
             except MailboxClosedError:
                 self._reports.raise_kept()
+                self._raise_failure()
                 raise
+            self._raise_failure()
             self._reports.raise_kept()
 
     async def run_async(self) -> None:
@@ -142,7 +150,9 @@ class MailboxProcessor:
                 await run_as_guest(self)
             except MailboxClosedError:
                 self._reports.raise_kept()
+                self._raise_failure()
                 raise
+            self._raise_failure()
             self._reports.raise_kept()
 
     def run_mailbox_step(self) -> bool:
@@ -150,7 +160,7 @@ class MailboxProcessor:
 
         Returns True when another step would find work at once, False when only new mail can bring some.
         """
-        if self._paused:
+        if self._stopped:
             self._go_on()
         times = self.metrics.times
         if times.doing is not BUSY and not self._stopped:
@@ -162,6 +172,7 @@ class MailboxProcessor:
             self._action(self._controller)
         if self._stopped:
             times.switch(None)
+            self._raise_failure()
             return False
         if not self._suspensions or self.mailbox.has_mail():
             return True
@@ -221,6 +232,25 @@ class MailboxProcessor:
         else:
             self._action_executor.run(mail.run)
 
+    def _run_in_yield(self, mail: Mail) -> None:
+        """Run a mail; what it raises ends the loop too, even if the action that yields catches it."""
+        before = self._failure
+        try:
+            self._run(mail)
+        except BaseException as error:
+            if self._failure is None:
+                self._failure = error
+                self._update()
+                self._wake()
+            raise
+        # A yield within this mail may have failed, and the mail have caught it.
+        if self._failure is not before:
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
     @contextmanager
     def _running(self) -> Iterator[None]:
         self.mailbox.check_is_mailbox_thread()
@@ -243,12 +273,16 @@ class MailboxProcessor:
         """Have the loop return; run again, it goes on. Any thread.
 
         It travels as urgent mail, so it comes after what is urgent already, and ends a run that begins
-        later. Returns whether it will have an effect: in a quiesced mailbox only from the mailbox thread.
+        later. Returns whether it will have an effect: in a quiesced mailbox only from the mailbox thread,
+        while the loop runs.
         """
         mail = Mail(self._pause, priority=MAX_PRIORITY, urgent=True, description="suspend the loop")
         if self.mailbox.try_put(mail):
             return True
         if self.mailbox.state is MailboxState.CLOSED or not self.mailbox.is_mailbox_thread:
+            return False
+        if self.metrics.times.doing is None:
+            # No mail can wait for the next run, and a pause would be over when that begins.
             return False
         self._pause()
         return True
@@ -279,8 +313,11 @@ class MailboxProcessor:
         its end what was reported after `prepare_close`. In a mailbox that is still open, a mail that puts
         itself again keeps it from ending.
         """
+        if not self._looping:
+            self._forget_failure()
         while (mail := self.mailbox.try_take(MIN_PRIORITY)) is not None:
             self._run(mail)
+            self._raise_failure()
         self._reports.raise_kept()
 
     def close(self) -> None:
@@ -317,10 +354,15 @@ class MailboxProcessor:
 
     def _go_on(self) -> None:
         self._paused = False
+        self._forget_failure()
+
+    def _forget_failure(self) -> None:
+        # The run in which it came has raised it, or whoever yielded outside of every run.
+        self._failure = None
         self._update()
 
     def _update(self) -> None:
-        self._stopped = self._completed or self._paused
+        self._stopped = self._completed or self._paused or self._failure is not None
         self._held = self._stopped or self._suspensions > 0
 
     def _wake(self) -> None:

@@ -6,6 +6,7 @@ Thread-safe, as action executors are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from pillarbox.kernel import TaskMailbox
@@ -19,17 +20,17 @@ class ChainActions:
     """Runs an action, then has the chain move what the action emitted. Thread-safe if `inner` is.
 
     `act` is the chain's method that does so; set before the first action. `check` raises
-    `WrongThreadError` on a thread that must not touch the chain: any but the mailbox thread, and where there
-    is a lock, who holds it.
+    `WrongThreadError` on a thread that must not touch the chain: any but the mailbox thread and, where there
+    is a lock that says whether a thread holds it, who holds it.
     """
 
-    __slots__ = ("_inner", "_lock", "_mailbox", "act", "check")
+    __slots__ = ("_inner", "_is_held", "_mailbox", "act", "check")
 
     def __init__(self, inner: TaskActionExecutor, mailbox: TaskMailbox) -> None:
         self._inner = None if inner is IMMEDIATE else inner
         self.act: Act = _act
         self._mailbox = mailbox
-        self._lock = getattr(inner, "lock", None)
+        self._is_held = holder_of(getattr(inner, "lock", None))
         self.check: Callable[[], None] = (
             mailbox.check_is_mailbox_thread if inner is IMMEDIATE else self._check_lock
         )
@@ -47,9 +48,23 @@ class ChainActions:
         return result
 
     def _check_lock(self) -> None:
-        # A lock that does not say who holds it keeps the threads apart all the same.
-        if not getattr(self._lock, "is_held", True):
+        if not self._is_held():
             self._mailbox.check_is_mailbox_thread()
+
+
+def holder_of(lock: Any) -> Callable[[], bool]:
+    """What says whether the calling thread holds `lock`: its `is_held`, or `_is_owned()` as `RLock` has it.
+
+    False always for a lock that has neither, and for None. Any thread.
+    """
+    if hasattr(lock, "is_held"):
+        return partial(getattr, lock, "is_held")
+    owned: Callable[[], bool] = getattr(lock, "_is_owned", _never)
+    return owned
+
+
+def _never() -> bool:
+    return False
 
 
 def _act(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -6,6 +6,7 @@ moved, in the thread that moves that clock.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +21,10 @@ class Alarm:
     1. It rings once, then waits for `reset`. While it has rung `bring_forward` does nothing: whoever was
        called has not looked yet, and will look at everything.
     2. A `ring()` that returns False closes the alarm; it must not raise.
-    3. A clock with `on_advance(callback)` says when it has moved: the alarm then needs no thread, and rings
+    3. A clock that raises makes the alarm ring.
+    4. A clock with `on_advance(callback)` says when it has moved: the alarm then needs no thread, and rings
        in the thread that moved the clock or that set the alarm. Otherwise a daemon thread, named `name`, is
-       started when the alarm is first set.
+       started when the alarm is first set; what that raises is raised, and the alarm is as it was.
 
     No lock is held while it rings.
     """
@@ -70,18 +72,17 @@ class Alarm:
             thread.join()
 
     def _set(self, moment: float | None) -> None:
+        if self._thread is None and not (self._closed or moment is None or self._take_back is not None):
+            # If it does not start, the next moment tries again, whichever that is.
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
         self._at = moment
-        if self._closed or moment is None or self._take_back is not None:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        else:
-            self._changed.notify_all()
+        self._changed.notify_all()
 
     def _is_due(self) -> bool:
         """Under the lock. A due alarm has rung by this."""
-        if self._closed or self._rung or self._at is None or self._clock() < self._at:
+        if self._closed or self._rung or self._at is None or self._now() < self._at:
             return False
         self._rung = True
         return True
@@ -109,4 +110,11 @@ class Alarm:
         """Under the lock. How long the thread may wait for a change; None: until there is one."""
         if self._rung or self._at is None:
             return None
-        return min(max(self._at - self._clock(), 0.0), LONGEST_WAIT)
+        return min(max(self._at - self._now(), 0.0), LONGEST_WAIT)
+
+    def _now(self) -> float:
+        try:
+            return self._clock()
+        except Exception:
+            # Nobody hears of it in this thread. Whoever is called reads the clock for himself.
+            return math.inf

@@ -5,11 +5,13 @@ Confined to the mailbox thread, or to the holder of the lock where a task shares
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
+from pillarbox.kernel import MAX_PRIORITY, Mail, MailboxClosedError
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures
@@ -17,6 +19,8 @@ from pillarbox.task.link import AFTER_BARRIER, AFTER_DATA, ChainState, Entry, Ex
 from pillarbox.task.operator import Operator, OperatorContext
 from pillarbox.task.output import MAX_WATERMARK, Idleness, TaskOutput, Watermark
 from pillarbox.task.timers import ProcessingTimeService
+
+log = logging.getLogger("pillarbox")
 
 NOTHING: Final = object()
 
@@ -27,8 +31,9 @@ class OperatorChain:
     1. The operator at position i gets elements from link i and emits into link i + 1; the last one emits into
        the task's output. Elements are moved when no operator in front is at work, those nearest to the output
        first, so a link holds what one call has emitted at most.
-    2. An operator that yields is at work. While it is, only the links behind it move: nothing passes it.
-       Its executor has its position as priority, so only mail of its own and of those behind runs.
+    2. An operator that yields is at work, in whatever method, mail or timer of its own. While it is, only the
+       links behind it move: nothing passes it. Its executor has its position as priority, so only mail of
+       its own and of those behind runs.
     3. A snapshot can therefore be taken at every moment at which a mail runs: the operators in front of one
        that yields have returned, and what they emitted is in the links, which go into the snapshot.
 
@@ -42,8 +47,10 @@ class OperatorChain:
         "_at_work",
         "_depth",
         "_exit",
+        "_finished",
         "_first_free",
         "_links",
+        "_mail_ended",
         "_on_barrier",
         "_process",
         "_state",
@@ -72,13 +79,15 @@ class OperatorChain:
             raise ValueError(f"uids {', '.join(map(repr, twice))}: each operator of a chain needs its own")
         self._state = ChainState(output, check, self._work_off_outside)
         self._on_barrier = on_barrier
-        self.entry = Entry(self._state, on_barrier)
+        self.entry = Entry(self._state)
         self._exit = Exit(self._state)
         self._links: list[Link] = [self.entry, *(Link(self._state) for _ in self.operators[1:])]
         self._process = tuple(operator.process for operator in self.operators)
         self._at_work: list[Any] = [NOTHING] * len(self.operators)
+        self._finished = [False] * len(self.operators)
         self._first_free = 0
         self._depth = 0
+        self._mail_ended = False
         self.contexts: tuple[OperatorContext, ...] = ()
 
     # -- life ---------------------------------------------------------------------------------
@@ -120,31 +129,41 @@ class OperatorChain:
                 f"the snapshot holds operators {', '.join(map(repr, lost))}, "
                 f"the chain has only {', '.join(map(repr, self.uids))}"
             )
-        for uid, operator, link in zip(self.uids[::-1], self.operators[::-1], self._links[::-1], strict=True):
-            snapshot = known.get(uid)
+        for position in reversed(range(len(self.operators))):
+            operator = self.operators[position]
+            snapshot = known.get(self.uids[position])
             if snapshot is not None:
                 operator.restore_state(snapshot.state)
+                self._finished[position] = snapshot.finished
                 # In front of what an upstream `open` will emit.
-                link.queue.extend(snapshot.pending)
+                self._links[position].restore(snapshot.pending)
                 self._state.dirty |= bool(snapshot.pending)
-            operator.open()
+            self._call(position, operator.open)
 
     def finishing(self) -> Iterator[Future[Any]]:
         """Finish the operators, from the input to the output; the caller waits for each future given.
 
         For each: end its input, wait for what is under way, let no more timers begin, wait for those that
         had begun, finish it, and wait for the mail that it had put. Event time comes to its end first.
+        Those that were restored as finished keep what they have emitted then: only their timers end.
         """
-        self._collect_at_entry(Watermark(MAX_WATERMARK))
+        left = [position for position, finished in enumerate(self._finished) if not finished]
+        if left and not any(link.time_ended for link in self._links[: left[0] + 1]):
+            self._links[left[0]].queue.append(Watermark(MAX_WATERMARK))
+            self._state.dirty = True
         self.end_data()
         self.work_off()
-        for operator, context in zip(self.operators, self.contexts, strict=True):
-            under_way = operator.end_input()
+        for position, (operator, context) in enumerate(zip(self.operators, self.contexts, strict=True)):
+            if self._finished[position]:
+                yield from self._quiesce_timers(context)
+                continue
+            under_way = self._call(position, operator.end_input)
             self.work_off()
             if under_way is not None:
                 yield under_way
             yield from self._quiesce_timers(context)
-            operator.finish()
+            self._call(position, operator.finish)
+            self._finished[position] = True
             self.work_off()
             yield context.executor.submit(_nothing)
             self.work_off()
@@ -154,6 +173,11 @@ class OperatorChain:
         self._state.check()
         self.entry.refusal = AFTER_DATA
 
+    def end_mail(self) -> None:
+        """From now on a mail that puts mail, such as itself again, just ends: the mailbox is quiesced."""
+        self._state.check()
+        self._mail_ended = True
+
     def quiesce_timers(self) -> Iterator[Future[Any]]:
         """Let no timer begin any more; the caller waits for each future given. Idempotent."""
         self._state.check()
@@ -161,9 +185,8 @@ class OperatorChain:
             yield from self._quiesce_timers(context)
 
     def _quiesce_timers(self, context: OperatorContext) -> Iterator[Future[Any]]:
-        timers = context.used_timers
+        timers = context.quiesce_timers()
         if timers is not None:
-            timers.quiesce()
             yield timers.timers_done()
 
     def close(self, failures: Failures) -> None:
@@ -174,9 +197,8 @@ class OperatorChain:
             link.queue.clear()
         for position, operator in enumerate(self.operators):
             if position < len(self.contexts):
-                timers = self.contexts[position].used_timers
-                if timers is not None:
-                    failures.run(f"ending the timers of operator {self.uids[position]!r}", timers.shutdown)
+                step = f"ending the timers of operator {self.uids[position]!r}"
+                failures.run(step, self.contexts[position].shutdown_timers)
             failures.run(f"closing operator {self.uids[position]!r}", operator.close)
 
     # -- elements -----------------------------------------------------------------------------
@@ -185,12 +207,36 @@ class OperatorChain:
         """Call `fn(*args)`, an action of the task, then move what it has emitted."""
         self._depth += 1
         try:
-            result = fn(*args)
+            mail = getattr(fn, "__self__", None)
+            result = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
             if self._state.dirty:
                 self.work_off()
         finally:
             self._depth -= 1
         return result
+
+    def _run_mail(self, mail: Mail, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            if 0 <= mail.priority < MAX_PRIORITY:
+                # Of the operator at that position, which is at work should the mail yield.
+                return self._call(mail.priority, fn, *args)
+            return fn(*args)
+        except MailboxClosedError as error:
+            # A `yield_` that nothing can end refuses no mail.
+            if not self._mail_ended or error.mail is None:
+                raise
+            log.debug("at the end of the task, %r could not put mail any more: %s", mail, error)
+            return None
+
+    def _call(self, position: int, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call `fn(*args)` of the operator at `position`, which is at work meanwhile."""
+        first = self._first_free
+        if position >= first:
+            self._first_free = position + 1
+        try:
+            return fn(*args)
+        finally:
+            self._first_free = first
 
     def work_off(self) -> None:
         """Move elements until none is left behind the operator that is at work, if one is.
@@ -246,9 +292,11 @@ class OperatorChain:
             self.entry.refusal = None
         self._on_barrier(barrier)
 
-    def _collect_at_entry(self, element: Any) -> None:
-        self.entry.queue.append(element)
-        self._state.dirty = True
+    def take_overtaking(self) -> None:
+        """Take the barriers that pass what waits, when the input's call that emitted them has returned."""
+        overtaking = self.entry.overtaking
+        while overtaking:
+            self._on_barrier(overtaking.popleft())
 
     def _admitted(self, position: int) -> None:
         self._state.check()
@@ -257,6 +305,7 @@ class OperatorChain:
     def _work_off_outside(self) -> None:
         # A legacy source emits from its own thread, under the lock, where no action of the task ends.
         if self._depth == 0:
+            self.take_overtaking()
             self.work_off()
 
     # -- checkpoints --------------------------------------------------------------------------
@@ -271,20 +320,23 @@ class OperatorChain:
         self._state.check()
         heard = []
         try:
-            for operator in self.operators:
-                heard.append(operator)
-                operator.prepare_snapshot(barrier)
+            if barrier.options.aligned:
+                # What a restore has left in front of an operator must be in it before it prepares.
+                self.work_off()
+            for position, operator in enumerate(self.operators):
+                heard.append(position)
+                self._call(position, operator.prepare_snapshot, barrier)
                 if barrier.options.aligned:
                     self.work_off()
             check()
             states = [operator.snapshot_state(barrier) for operator in self.operators]
             check()
         except CheckpointDeclined:
-            for operator in heard:
-                operator.notify_checkpoint_aborted(barrier.id)
+            for position in heard:
+                self._call(position, self.operators[position].notify_checkpoint_aborted, barrier.id)
             raise
         return {
-            uid: OperatorSnapshot(state, self._pending(position))
+            uid: OperatorSnapshot(state, self._pending(position), self._finished[position])
             for position, (uid, state) in enumerate(zip(self.uids, states, strict=True))
         }
 
@@ -298,14 +350,14 @@ class OperatorChain:
     def notify_complete(self, checkpoint_id: int) -> None:
         """Tell every operator that a checkpoint is complete."""
         self._state.check()
-        for operator in self.operators:
-            operator.notify_checkpoint_complete(checkpoint_id)
+        for position, operator in enumerate(self.operators):
+            self._call(position, operator.notify_checkpoint_complete, checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """Tell every operator that a checkpoint will not complete."""
         self._state.check()
-        for operator in self.operators:
-            operator.notify_checkpoint_aborted(checkpoint_id)
+        for position, operator in enumerate(self.operators):
+            self._call(position, operator.notify_checkpoint_aborted, checkpoint_id)
 
 
 def uid_of(position: int, operator: Operator) -> str:

@@ -61,8 +61,9 @@ class OperatorSnapshot(NamedTuple):
     state: Any
     """What its `snapshot_state` returned."""
     pending: tuple[Any, ...]
-    """Elements that were on their way to it, oldest first; always empty in an aligned checkpoint of a
-    task that was not restored a moment ago."""
+    """Elements that were on their way to it, oldest first; always empty in an aligned checkpoint."""
+    finished: bool = False
+    """Its `finish` has returned: after a restore neither that nor `end_input` is called again."""
 
 
 class TaskSnapshot(NamedTuple):

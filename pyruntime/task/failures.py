@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+INTERRUPTS = (KeyboardInterrupt, SystemExit)
+
 
 class Failures:
     """Collects the errors of steps. The first is kept; each later one becomes a note of it.
+
+    A KeyboardInterrupt or SystemExit is kept instead of an error that came first, which becomes its cause:
+    whoever wants the process to end must not be kept from it.
 
     Python 3.10 has no notes: there the later errors are in the `__context__` of the first, as they are
     when an exception handler raises.
@@ -32,6 +37,9 @@ class Failures:
         """Keep `error`, which was raised by `step`."""
         if self.first is None:
             self.first = error
+        elif isinstance(error, INTERRUPTS) and not isinstance(self.first, INTERRUPTS):
+            suppress(self.first, error, step)
+            error.__cause__, self.first = self.first, error
         elif error is not self.first:
             suppress(self.first, error, step)
 
@@ -59,8 +67,10 @@ def add_context(first: BaseException, error: BaseException) -> None:
 
 
 def contexts(error: BaseException) -> list[BaseException]:
-    """The error, the one that it was raised in, and so on. Any thread."""
+    """The error, its cause or else the one that it was raised in, and so on: as it is shown. Any thread."""
     found = [error]
-    while (context := found[-1].__context__) is not None and not any(context is one for one in found):
-        found.append(context)
-    return found
+    while True:
+        before = found[-1].__context__ if found[-1].__cause__ is None else found[-1].__cause__
+        if before is None or any(before is one for one in found):
+            return found
+        found.append(before)

@@ -41,4 +41,27 @@ class StatefulInput(Protocol):
         """The position after the last element emitted. The caller keeps what is returned."""
 
     def restore_state(self, state: Any) -> None:
-        """Go to the position that a `snapshot_state` returned; called before the first `emit_next`."""
+        """Go to the position that a `snapshot_state` returned; called before the first `emit_next`.
+
+        An input that had said its end says it again: the end is no part of the task's snapshot.
+        """
+
+
+def position_of(input: TaskInput) -> Any:
+    """The input's position, or None if it has none. Mailbox thread."""
+    return input.snapshot_state() if isinstance(input, StatefulInput) else None
+
+
+def restore_position(input: TaskInput, state: Any, task: str) -> None:
+    """Have the input of `task` go to the position `state`; None is no position. Mailbox thread.
+
+    Raises ValueError for an input that cannot.
+    """
+    if state is None:
+        return
+    if not isinstance(input, StatefulInput):
+        raise ValueError(
+            f"the snapshot holds an input's state, {state!r}, which the input of task {task!r} "
+            "cannot restore: it has no restore_state"
+        )
+    input.restore_state(state)

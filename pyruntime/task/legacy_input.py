@@ -28,7 +28,9 @@ class LegacyInputState(NamedTuple):
     source: Any
     """What the source's `snapshot_state` returned; None if it has none."""
     pending: tuple[Any, ...]
-    """What the source has emitted and the task has not read: records and `Watermark`s."""
+    """What the source has emitted and the task has not read: records and `Watermark`s.
+
+    Empty for a source that has no state and has not ended: it starts over, and emits them again."""
     ended: bool
     """The source has come to its end: it is not run again."""
 
@@ -46,7 +48,8 @@ class LegacySourceInput:
     2. The source is `capacity` records ahead at most, more only within a section of its own: see
        `SourceContext`.
     3. A snapshot is taken under the checkpoint lock: it holds the source's state and what the task has not
-       read yet, so each record is in it once, or has been read. It waits for one record of the source.
+       read yet, so each record is in it once, or has been read. It waits for one record of the source. A
+       source that is no `CheckpointedSource` starts over after a restart, unless it had ended.
     4. The thread starts with the first `emit_next`, and has ended, or was abandoned, when `close` returns.
 
     lock: the checkpoint lock; a new one if None. A task whose own mail touches the source gets it too, as
@@ -134,7 +137,8 @@ class LegacySourceInput:
             ended = self._ended or (
                 done.done() and done.exception() is None and not self._thread.context.is_cancelled
             )
-            return LegacyInputState(state, self._buffer.pending(), ended)
+            starts_over = not (ended or isinstance(source, CheckpointedSource))
+            return LegacyInputState(state, () if starts_over else self._buffer.pending(), ended)
 
     def restore_state(self, state: LegacyInputState) -> None:
         """Go on where `state` was taken. Mailbox thread, before the first `emit_next`.

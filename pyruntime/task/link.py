@@ -6,12 +6,12 @@ Confined to the mailbox thread, or to the holder of the lock where a task shares
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.task.checkpoint import CheckpointBarrier
-from pillarbox.task.output import Idleness, TaskOutput, Watermark
+from pillarbox.task.output import MAX_WATERMARK, Idleness, TaskOutput, Watermark
 
 
 class ChainState:
@@ -37,11 +37,18 @@ class ChainState:
 class Link:
     """The output of one operator and the queue of the next one. Confined."""
 
-    __slots__ = ("_state", "queue")
+    __slots__ = ("_state", "queue", "time_ended")
 
     def __init__(self, state: ChainState) -> None:
         self._state = state
         self.queue: deque[Any] = deque()
+        self.time_ended = False
+        """The task's input, or the snapshot that it was restored from, has put `MAX_WATERMARK` here."""
+
+    def restore(self, pending: Sequence[Any]) -> None:
+        """Put here what was on its way in a snapshot."""
+        self.queue.extend(pending)
+        self.time_ended = any(type(one) is Watermark and one.timestamp == MAX_WATERMARK for one in pending)
 
     def collect(self, record: Any) -> None:
         """Put a record on its way to the next operator, which works on it when this one has returned."""
@@ -128,13 +135,14 @@ class Entry(Link):
     the data nothing but barriers.
     """
 
-    __slots__ = ("_on_barrier", "refusal")
+    __slots__ = ("overtaking", "refusal")
 
-    def __init__(self, state: ChainState, on_barrier: Callable[[CheckpointBarrier], None]) -> None:
+    def __init__(self, state: ChainState) -> None:
         super().__init__(state)
-        self._on_barrier = on_barrier
         self.refusal: str | None = None
         """Why no record is taken."""
+        self.overtaking: deque[CheckpointBarrier] = deque()
+        """Unaligned barriers that the input has emitted and that were not taken yet."""
 
     def collect(self, record: Any) -> None:
         """Take a record of the input. Raises RuntimeError after a barrier and after the end of the data."""
@@ -143,16 +151,25 @@ class Entry(Link):
         super().collect(record)
         self._state.work_off()
 
+    def emit_watermark(self, timestamp: float) -> None:
+        """Take a watermark of the input. Raises RuntimeError as `collect` does."""
+        super().emit_watermark(timestamp)
+        if timestamp == MAX_WATERMARK:
+            self.time_ended = True
+
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Take a barrier: an aligned one in its place, an unaligned one before all that waits."""
+        """Take a barrier: an aligned one in its place, an unaligned one before all that waits.
+
+        Neither is taken before the input's call has returned: only then does the input know its position.
+        """
         self._state.check()
-        if not barrier.options.aligned:
-            self._on_barrier(barrier)
-            return
-        self.queue.append(barrier)
-        self._state.dirty = True
-        if self.refusal is None:
-            self.refusal = AFTER_BARRIER
+        if barrier.options.aligned:
+            self.queue.append(barrier)
+            self._state.dirty = True
+            if self.refusal is None:
+                self.refusal = AFTER_BARRIER
+        else:
+            self.overtaking.append(barrier)
         self._state.work_off()
 
 

@@ -23,7 +23,10 @@ class OperatorContext:
     those behind it. `output` takes what the operator emits.
     """
 
-    __slots__ = ("_admitted", "_make_timers", "_timers", "executor", "output", "position", "uid")
+    __slots__ = (
+        "_admitted", "_closed", "_make_timers", "_quiesced", "_timers",
+        "executor", "output", "position", "uid",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -41,18 +44,34 @@ class OperatorContext:
         self._make_timers = make_timers
         self._admitted = admitted
         self._timers: ProcessingTimeService | None = None
+        self._quiesced = self._closed = False
 
     @property
     def timers(self) -> ProcessingTimeService:
-        """The operator's timers, which fire as its mail. Made when they are first asked for."""
+        """The operator's timers, which fire as its mail. Made when they are first asked for.
+
+        In `finish` and `close` no timer begins any more, whether they were asked for before or not.
+        """
         if self._timers is None:
             self._timers = self._make_timers(self.executor)
+            if self._closed:
+                self._timers.shutdown()
+            elif self._quiesced:
+                self._timers.quiesce()
         return self._timers
 
-    @property
-    def used_timers(self) -> ProcessingTimeService | None:
-        """The operator's timers if it ever asked for them."""
+    def quiesce_timers(self) -> ProcessingTimeService | None:
+        """Let no timer begin any more; the timers, if the operator ever asked for them. The chain only."""
+        self._quiesced = True
+        if self._timers is not None:
+            self._timers.quiesce()
         return self._timers
+
+    def shutdown_timers(self) -> None:
+        """Let no timer fire any more. The chain only."""
+        self._closed = True
+        if self._timers is not None:
+            self._timers.shutdown()
 
     def admitted(self) -> None:
         """Say that the element which `process` works on is part of the operator's state from now on.
@@ -68,11 +87,12 @@ class Operator:
 
     1. `restore_state` comes before `open`, `open` before the first element, `close` last: once, on every
        operator, also on one that was never opened.
-    2. What `process` emits is handed on when it has returned. So no operator is ever seen half-way through
-       an element, but at its own yields.
+    2. What `process` emits is handed on when it has returned, or yields. So no operator is ever seen half-way
+       through an element, but at its own yields.
     3. An operator may yield (`context.executor.yield_()`), for instance while it has no room. An unaligned
        checkpoint may be taken in each of its yields: its state must then be whole. Yield before the
-       element changes the state, or say `context.admitted()`.
+       element changes the state, and before you emit, or say `context.admitted()`.
+    4. While a method, mail or timer of it is in a yield it gets no element. Other mail of its own runs.
 
     The life of an operator is Flink's `StreamOperator`.
     """
@@ -129,12 +149,16 @@ class Operator:
         """No element comes any more. A future says when all that is under way has come out; None: at once.
 
         Timers still fire and checkpoints are still taken while that future is waited for. After a restore
-        this may be called again.
+        this may be called again, unless `finish` had returned.
         """
         return None
 
     def finish(self) -> None:
-        """Emit the last of what is left: nothing is under way any more and no timer fires."""
+        """Emit the last of what is left: nothing is under way any more and no timer fires.
+
+        A checkpoint taken after it says so, and a task restored from that does not call it again. What mail
+        put here has still to emit must therefore be in the state, to be put again by `open`.
+        """
 
     def close(self) -> None:
         """Let go of everything; nothing is emitted any more."""

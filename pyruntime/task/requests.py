@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pillarbox.kernel import MailboxClosedError
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointDeclined
+from pillarbox.task.failures import Failures
 
 T = TypeVar("T")
 
@@ -44,17 +45,30 @@ class Requests:
         try:
             executor.execute(self._run, answer, future, description=description, urgent=urgent)
         except MailboxClosedError as error:
-            decline(
-                future, CheckpointDeclined(checkpoint_id, f"the task has ended; its mailbox is {error.state}")
-            )
+            self._decline(future, checkpoint_id, f"the task has ended; its mailbox is {error.state}")
         return future
 
     def end(self) -> None:
-        """Decline whatever is not answered: the task has ended. Mailbox thread."""
+        """Decline whatever is not answered: the task has ended. Mailbox thread.
+
+        All of it is declined, also if a callback of one future raises; then raises what that raised first.
+        """
         with self._lock:
             left = list(self._open.items())
+        failures = Failures()
         for future, checkpoint_id in left:
-            decline(future, CheckpointDeclined(checkpoint_id, "the task has ended"))
+            failures.run("declining a checkpoint", self._decline, future, checkpoint_id, "the task has ended")
+        if failures.first is not None:
+            raise failures.first
+
+    def _decline(self, future: Future[Any], checkpoint_id: int, why: str) -> None:
+        """Any thread."""
+        # `put` and `end` may both come here; whoever takes the future out resolves it.
+        with self._lock:
+            if future not in self._open:
+                return
+            del self._open[future]
+        decline(future, CheckpointDeclined(checkpoint_id, why))
 
     @staticmethod
     def _run(answer: Callable[[Future[T]], object], future: Future[T]) -> None:
@@ -74,6 +88,6 @@ class Requests:
 
 
 def decline(future: Future[Any], error: CheckpointDeclined) -> None:
-    """Give `error` to a future unless it is done or cancelled. Any thread."""
+    """Give `error` to a future unless it is done or cancelled. One thread at a time, whichever it is."""
     if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
         future.set_exception(error)

@@ -41,9 +41,12 @@ class Steps:
         self.advance()
 
 
-def wait_for(steps: Iterator[Future[Any]], executor: MailboxExecutor) -> None:
-    """Run `steps` to their end, running mail of `executor`'s priority while one waits. Mailbox thread."""
-    for future in steps:
+def wait_for(steps: Iterator[Future[Any]], executor: MailboxExecutor, call: Callable[..., Any]) -> None:
+    """Run `steps` to their end, running mail of `executor`'s priority while one waits. Mailbox thread.
+
+    Each step is run by `call(fn, *args)`, the waiting is not.
+    """
+    while (future := call(next, steps, None)) is not None:
         future.add_done_callback(partial(_put, executor, raise_of))
         while not future.done():
             executor.yield_()

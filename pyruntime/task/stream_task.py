@@ -32,7 +32,7 @@ from pillarbox.task.checkpoint import (
 )
 from pillarbox.task.checkpointing import Checkpointing
 from pillarbox.task.failures import Failures
-from pillarbox.task.input import StatefulInput, TaskInput
+from pillarbox.task.input import TaskInput, position_of, restore_position
 from pillarbox.task.operator import Operator
 from pillarbox.task.output import TaskOutput
 from pillarbox.task.shapes import check_methods
@@ -84,6 +84,8 @@ class StreamTask:
         self._clock = monotonic_epoch() if clock is None else clock
         mailbox = TaskMailbox() if mailbox is None else mailbox
         actions = ChainActions(action_executor, mailbox)
+        # For what is no action of the mailbox: under the lock, if there is one, but nothing moves at its end.
+        self._call = action_executor.call
         self.chain = OperatorChain(operators, output, check=actions.check, on_barrier=self._barrier)
         actions.act = self.chain.act
         self.processor = MailboxProcessor(
@@ -180,10 +182,7 @@ class StreamTask:
                 f"task {self.name!r} is {self._state.value}; it can be restored only when created"
             )
         try:
-            self.chain.setup(self.processor.executor, self._make_timers)
-            if snapshot is not None:
-                self._restore_input(snapshot.input)
-            self.chain.open(None if snapshot is None else snapshot.operators)
+            self._call(self._open, snapshot)
         except BaseException as error:
             self._close(error)
             raise
@@ -253,20 +252,16 @@ class StreamTask:
             self._in_loop = False
         self._close(None)
 
-    def _restore_input(self, state: Any) -> None:
-        if state is None:
-            return
-        if isinstance(self._input, StatefulInput):
-            self._input.restore_state(state)
-        else:
-            raise ValueError(
-                f"the snapshot holds an input's state, {state!r}, which the input of task {self.name!r} "
-                "cannot restore: it has no restore_state"
-            )
+    def _open(self, snapshot: TaskSnapshot | None) -> None:
+        self.chain.setup(self.processor.executor, self._make_timers)
+        if snapshot is not None:
+            restore_position(self._input, snapshot.input, self.name)
+        self.chain.open(None if snapshot is None else snapshot.operators)
 
     def _wind_up(self) -> None:
-        wait_for(self.chain.quiesce_timers(), self._executor)
+        wait_for(self.chain.quiesce_timers(), self._executor, self._call)
         self.processor.prepare_close()
+        self.chain.end_mail()
         self.processor.drain()
 
     def _close(self, cause: BaseException | None) -> None:
@@ -275,14 +270,14 @@ class StreamTask:
         self._closed = True
         failures = Failures(cause)
         failures.run("closing the input", self._input.close)
-        self.chain.close(failures)
+        failures.run("closing the operators", self._call, self.chain.close, failures)
         failures.run("closing the mailbox", self.processor.close)
         failures.run("declining checkpoints", self._checkpointing.end)
         if self._cancelled:
             self._state = TaskState.CANCELLED
         else:
             self._state = TaskState.FINISHED if failures.first is None else TaskState.FAILED
-        if cause is None and failures.first is not None:
+        if failures.first is not None and failures.first is not cause:
             raise failures.first
 
     def _cancel(self) -> None:
@@ -346,7 +341,7 @@ class StreamTask:
 
     def _input_state(self) -> Any:
         """The input's position, or None if it has none."""
-        return self._input.snapshot_state() if isinstance(self._input, StatefulInput) else None
+        return position_of(self._input)
 
     def _barrier(self, barrier: CheckpointBarrier) -> None:
         self._checkpointing.barrier(barrier)
@@ -361,7 +356,10 @@ class StreamTask:
         if not output.is_available:
             suspend_until(output.available(), controller, self.processor, "back_pressured")
             return
-        status = self._input.emit_next(self.chain.entry)
+        entry = self.chain.entry
+        status = self._input.emit_next(entry)
+        if entry.overtaking:
+            self.chain.take_overtaking()
         if status is InputStatus.MORE_AVAILABLE:
             return
         if status is InputStatus.NOTHING_AVAILABLE:

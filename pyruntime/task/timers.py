@@ -71,7 +71,7 @@ class ProcessingTimeService:
        due fires in another mail, behind those that wait. So checkpoints, watermarks and input wait for one
        timer and a millisecond at most, however many are due.
     3. A timer that yields lets others fire meanwhile.
-    4. What a timer raises is raised by its mail, and so ends the task.
+    4. What a timer raises is raised by its mail, and so ends the task; so does a clock that raises.
     5. `quiesce` forgets what is not due, and lets what is due fire; `timers_done()` is done after the last of
        them. Ask for it while the mailbox still accepts mail.
     6. After `shutdown`, or after the mailbox was closed, nothing fires.
@@ -201,8 +201,10 @@ class ProcessingTimeService:
         self._check_thread()
         self._quiesced = True
         self._forget_all()
-        self._alarm.close()
-        self._resolve_if_done()
+        try:
+            self._alarm.close()
+        finally:
+            self._resolve_if_done()
 
     def __len__(self) -> int:
         """Timers that wait. Any thread, as an estimate."""
@@ -232,8 +234,14 @@ class ProcessingTimeService:
         timer._handle = self._deadlines.arm(moment, timer)
         # While a mail waits it is the mail that sets the alarm, when it has run.
         if not self._mail_waits and (self._alarm_at is None or moment < self._alarm_at):
+            try:
+                self._alarm.bring_forward(moment)
+            except BaseException:
+                # Its thread did not start. Who asked for the timer hears of it, and has none.
+                self._deadlines.cancel(timer._handle)
+                _end(timer)
+                raise
             self._alarm_at = moment
-            self._alarm.bring_forward(moment)
 
     def _cancel(self, timer: Timer) -> bool:
         self._check_thread()

@@ -20,6 +20,7 @@ from pillarbox.task import (
     TaskSnapshot,
     TaskState,
 )
+from pillarbox.task.failures import Failures
 from pillarbox.testing.clock import FakeClock
 from pillarbox.testing.ends import CollectedOutput, PushedInput
 
@@ -110,19 +111,21 @@ class OperatorHarness:
     def run_until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
         """Run until `condition()`, sleeping while other threads are to put mail.
 
-        Raises TimeoutError after `timeout` real seconds, RuntimeError if the task ends before.
+        Raises TimeoutError after `timeout` real seconds, also while there is work, RuntimeError if the
+        task ends before.
         """
         deadline = time.monotonic() + timeout
         while not condition():
             if self.ended:
                 raise RuntimeError(f"the task is {self.task.state.value}, and the condition does not hold")
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the condition does not hold after {timeout} seconds")
             if self.task.run_step():
                 continue
             woken = threading.Event()
             if condition() or self.ended or not self.task.processor.mailbox.arm_wakeup(woken.set):
                 continue
-            if not woken.wait(deadline - time.monotonic()):
-                raise TimeoutError(f"the condition does not hold after {timeout} seconds")
+            woken.wait(deadline - time.monotonic())
 
     # -- checkpoints --------------------------------------------------------------------------
 
@@ -159,4 +162,7 @@ class OperatorHarness:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        failures = Failures(error)
+        failures.run("closing the operator", self.close)
+        if failures.first is not None and failures.first is not error:
+            raise failures.first

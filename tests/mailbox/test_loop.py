@@ -104,11 +104,22 @@ def test_mail_behind_a_suspension_runs_when_the_loop_is_run_again() -> None:
 
 
 def test_suspending_a_mailbox_that_is_closed_says_that_it_has_no_effect() -> None:
-    processor = MailboxProcessor(idle)
+    said: list[bool] = []
+
+    def action(controller: Controller) -> None:
+        said.append(elsewhere(processor.suspend))
+        said.append(processor.suspend())
+
+    processor = MailboxProcessor(action)
     processor.prepare_close()
     assert elsewhere(processor.suspend) is False
-    assert processor.suspend() is True
-    assert not processor.is_running
+    assert processor.suspend() is False
+    assert processor.is_running
+    for _ in range(2):
+        processor.run_mailbox_loop()
+        assert not processor.is_running
+        assert processor.suspend() is False
+    assert said == [False, True] * 2
     processor.close()
     assert processor.suspend() is False
 

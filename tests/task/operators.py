@@ -206,3 +206,8 @@ class Rig:
         self.end()
         self.task.run()
         return self.output.elements
+
+    def run_restored(self, snapshot: TaskSnapshot) -> list[Any]:
+        """Restore `snapshot` and run the end of the input; what came out."""
+        self.task.restore(snapshot)
+        return self.run()

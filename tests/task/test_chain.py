@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pillarbox.kernel import MAX_PRIORITY
 from pillarbox.task import (
     MAX_WATERMARK,
     CheckpointBarrier,
+    CheckpointOptions,
     Idleness,
     InputStatus,
     Operator,
@@ -21,9 +23,10 @@ from pillarbox.task import (
     TaskSnapshot,
     Watermark,
 )
-from pillarbox.testing import PushedInput
+from pillarbox.testing import PushedInput, SeededScheduler
 from tests.task.operators import Counted, Door, Logging, Map, Rig
 
+UNALIGNED = CheckpointOptions(aligned=False)
 END = Watermark(MAX_WATERMARK)
 
 
@@ -316,3 +319,53 @@ def test_mail_of_the_highest_priority_passes_every_yield() -> None:
     door.blocked = blocked
     rig.run(1, 2)
     assert ran == ["highest"]
+
+
+class Yields(Logging):
+    """The first time that it comes to the step `yields` it yields until its mail `another` has run."""
+
+    def __init__(self, name: str, log: list[str], yields: str, before: Callable[[], object]) -> None:
+        super().__init__(name, log)
+        self.yields = yields
+        self.before = before
+
+    def note(self, what: str) -> None:
+        super().note(what)
+        if what.split()[0] == self.yields:
+            self.yields = ""
+            self.before()
+            self.context.executor.execute(self.log.append, "another")
+            while "another" not in self.log:
+                self.context.executor.yield_()
+            self.log.append("yielded")
+
+    def mail(self) -> None:
+        self.note("mail")
+
+
+def test_no_element_reaches_an_operator_while_its_own_mail_is_in_a_yield() -> None:
+    log: list[str] = []
+
+    class Asks(Operator):
+        def process(self, record: Any) -> None:
+            self.output.collect(record)
+            behind.context.executor.execute(behind.mail)
+            self.context.executor.yield_()
+
+    behind = Yields("b", log, "mail", lambda: None)
+    Rig(Asks(), behind).run(1)
+    assert log[1:5] == ["b mail", "another", "yielded", "b process 1"]
+
+
+@pytest.mark.parametrize("step", ["open", "prepare", "end_input", "finish", "complete", "aborted"])
+def test_no_element_reaches_an_operator_that_yields_in_another_of_its_methods(step: str) -> None:
+    log: list[str] = []
+    behind = Yields("b", log, step, lambda: rig.task.chain.contexts[0].output.collect("x"))
+    rig = Rig(Map(str, "a"), behind, mailbox=SeededScheduler(0).mailbox())
+    for checkpoint_id in (1, 2):
+        rig.task.trigger_checkpoint_async(checkpoint_id, UNALIGNED)
+    rig.task.notify_checkpoint_aborted_async(2)
+    rig.task.notify_checkpoint_complete_async(1)
+    rig.run()
+    assert log.count("b process x") == 1
+    assert log.index("another") < log.index("yielded") < log.index("b process x")

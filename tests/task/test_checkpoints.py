@@ -169,6 +169,44 @@ def test_a_barrier_of_the_input_is_a_checkpoint_in_its_place() -> None:
     rig.task.close()
 
 
+class Overtaking(Numbers):
+    """Emits the barrier of an unaligned checkpoint after its first number, in the middle of a call."""
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        first = self.next == 0
+        if first:
+            output.collect("before")
+            output.emit_barrier(CheckpointBarrier(1, 0.0, UNALIGNED))
+        status = super().emit_next(output)
+        if first:
+            output.collect("after")
+        return status
+
+
+def test_an_unaligned_barrier_of_the_input_is_taken_when_its_call_has_returned() -> None:
+    rig = Rig(Counted(), input=Overtaking(2))
+    rig.task.run()
+    (snapshot,) = rig.responses.acknowledged
+    assert snapshot.input == 1
+    assert snapshot.operators["counted"] == OperatorSnapshot(0, ("before", 0, "after"))
+    assert rig.output.elements == [
+        snapshot.barrier,
+        *((record, i) for i, record in enumerate(["before", 0, "after", 1])),
+        END,
+    ]
+
+
+def test_an_unaligned_barrier_is_taken_before_the_end_that_the_same_call_says() -> None:
+    class AtTheEnd(Numbers):
+        def emit_next(self, output: TaskOutput) -> InputStatus:
+            output.emit_barrier(CheckpointBarrier(1, 0.0, UNALIGNED))
+            return InputStatus.END_OF_INPUT
+
+    rig = Rig(Map(str), input=AtTheEnd(0))
+    rig.task.run()
+    assert rig.output.elements == [CheckpointBarrier(1, 0.0, UNALIGNED), END]
+
+
 def test_barriers_still_come_through_after_the_end_of_the_data() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log))

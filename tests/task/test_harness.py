@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import traceback
 from concurrent.futures import Future
 from typing import Any
 
@@ -191,6 +193,43 @@ def test_waiting_in_vain_ends_and_says_so() -> None:
         harness.run_until(lambda: False, timeout=0.01)
     with pytest.raises(RuntimeError, match="the task is cancelled"):
         harness.run_until(lambda: False)
+
+
+class Busy(Map):
+    """Has work for ever once it has begun."""
+
+    def process(self, record: Any) -> None:
+        self.context.executor.execute(self.process, record)
+
+
+def test_waiting_in_vain_ends_though_there_is_always_work() -> None:
+    harness = OperatorHarness(Busy(str))
+    harness.input.push(1)
+    stop = time.monotonic() + 20.0
+    with pytest.raises(TimeoutError, match="does not hold after 0.05 seconds"):
+        harness.run_until(lambda: time.monotonic() >= stop, timeout=0.05)
+    harness.close()
+
+
+def test_waiting_in_vain_ends_though_the_mailbox_takes_no_mail() -> None:
+    harness = OperatorHarness(Map(str))
+    harness.task.processor.prepare_close()
+    stop = time.monotonic() + 20.0
+    with pytest.raises(TimeoutError, match="does not hold after 0.05 seconds"):
+        harness.run_until(lambda: time.monotonic() >= stop, timeout=0.05)
+    harness.close()
+
+
+def test_an_error_of_close_does_not_hide_the_failure_of_the_test() -> None:
+    log: list[str] = []
+    failure = AssertionError("what the test found")
+    with pytest.raises(AssertionError) as caught, OperatorHarness(Logging("a", log, "close")):
+        raise failure
+    assert caught.value is failure
+    assert "a close" in "".join(traceback.format_exception(failure))
+    assert log[-1] == "a close"
+    with pytest.raises(ValueError, match="a close"), OperatorHarness(Logging("a", log, "close")):
+        log.clear()
 
 
 def test_a_state_that_cannot_be_pickled_is_found() -> None:

@@ -226,6 +226,26 @@ def test_a_source_that_had_ended_does_not_run_again(make: Any) -> None:
     assert again.snapshot_state() == LegacyInputState(None, (), True)
 
 
+def test_a_source_without_a_state_starts_over_and_what_was_not_read_comes_once(make: Any) -> None:
+    filled = threading.Event()
+
+    def body(source: Source, context: SourceContext) -> None:
+        for number in range(3):
+            context.collect(number)
+        if not filled.is_set():
+            filled.set()
+            source.stop.wait(LONG)
+
+    one = make(Source(body))
+    one.emit_next(TaskOutput())
+    assert filled.wait(LONG)
+    state = one.snapshot_state()
+    assert state == LegacyInputState(None, (), False)
+    again = make(Source(body))
+    again.restore_state(state)
+    assert read_all(again) == [0, 1, 2]
+
+
 def test_a_source_that_runs_cannot_be_restored(make: Any) -> None:
     one = make(Counting(3))
     state = one.snapshot_state()

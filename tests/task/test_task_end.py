@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from pillarbox.kernel import MailboxState
+from pillarbox.kernel import MailboxClosedError, MailboxState
 from pillarbox.task import (
     MAX_WATERMARK,
     CheckpointBarrier,
@@ -360,3 +362,114 @@ def test_a_timer_does_not_outlive_the_task() -> None:
     rig.task.close()
     clock.advance(10.0)
     assert fired == []
+
+
+@pytest.mark.parametrize("step", ["finish", "close"])
+def test_timers_that_are_asked_for_first_at_the_end_never_fire(step: str) -> None:
+    clock = FakeClock()
+    fired: list[float] = []
+
+    class SetsAtTheEnd(Logging):
+        def note(self, what: str) -> None:
+            if what == step:
+                timers = self.context.timers
+                timers.schedule_at_fixed_rate(fired.append, 1.0, 1.0)
+                assert timers is self.context.timers
+                ended.append(timers.timers_done().done())
+
+    ended: list[bool] = []
+    Rig(SetsAtTheEnd("a", []), clock=clock).run(1)
+    clock.advance(10.0)
+    assert (fired, ended) == ([], [True])
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_thread_for_timers_that_are_asked_for_in_close_does_not_outlive_the_task(cancelled: bool) -> None:
+    class SetsInClose(Map):
+        def close(self) -> None:
+            self.context.timers.schedule_at_fixed_rate(print, 3600.0, 1.0)
+
+    before = set(threading.enumerate())
+    rig = Rig(SetsInClose(str))
+    if cancelled:
+        rig.task.restore()
+        rig.task.close()
+    else:
+        rig.run(1)
+    assert set(threading.enumerate()) <= before
+
+
+# -- mail that cannot be put any more --------------------------------------------------------------
+
+
+class Polls(Map):
+    """Has a mail that puts itself again, for ever."""
+
+    runs = 0
+
+    def open(self) -> None:
+        self.context.executor.execute(self.again)
+
+    def again(self) -> None:
+        self.runs += 1
+        self.output.collect("polled")
+        self.context.executor.execute(self.again)
+
+
+def test_a_mail_that_puts_itself_again_does_not_keep_the_task_from_ending_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ran: list[str] = []
+    polls = Polls(str)
+    rig = Rig(polls, Polls(str, "b"))
+
+    class Ends(PushedInput):
+        def emit_next(self, output: TaskOutput) -> InputStatus:
+            rig.task.processor.executor().execute(ran.append, "left", deferrable=True)
+            return InputStatus.END_OF_INPUT
+
+    rig = Rig(polls, Polls(str, "b"), input=Ends())
+    with caplog.at_level(logging.DEBUG, "pillarbox"):
+        rig.task.run()
+    assert rig.task.state is TaskState.FINISHED
+    assert ran == ["left"]
+    # What the last one has emitted has come out.
+    assert rig.output.records == ["polled"] * rig.output.records.count("polled")
+    assert rig.output.records.count("polled") >= polls.runs
+    assert [record.levelname for record in caplog.records] == ["DEBUG"] * 2
+    assert all("again" in record.getMessage() for record in caplog.records)
+
+
+def test_a_mail_that_waits_in_vain_at_the_end_is_an_error_all_the_same() -> None:
+    class Ends(PushedInput):
+        statuses = iter([InputStatus.STOPPED, InputStatus.END_OF_INPUT])
+
+        def emit_next(self, output: TaskOutput) -> InputStatus:
+            status = next(self.statuses)
+            if status is InputStatus.END_OF_INPUT:
+                executor = rig.task.processor.executor()
+                executor.execute(executor.yield_)
+            return status
+
+    rig = Rig(Map(str), input=Ends())
+    with pytest.raises(MailboxClosedError, match="no more can come"):
+        rig.task.run()
+    assert rig.task.state is TaskState.FAILED
+
+
+def test_an_operator_that_cannot_put_mail_for_a_record_at_the_end_is_an_error() -> None:
+    class Asks(Map):
+        def process(self, record: Any) -> None:
+            self.context.executor.execute(self.output.collect, record)
+
+    class Emits(Polls):
+        def again(self) -> None:
+            if self.context.executor._mailbox.state is MailboxState.QUIESCED:
+                self.output.collect("late")
+            else:
+                self.context.executor.execute(self.again)
+
+    rig = Rig(Emits(str), Asks(str))
+    with pytest.raises(MailboxClosedError, match="refused"):
+        rig.run()
+    assert rig.task.state is TaskState.FAILED

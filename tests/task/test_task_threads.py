@@ -71,13 +71,17 @@ def test_every_request_of_threads_that_race_with_the_end_is_answered() -> None:
     futures: list[list[Future[Any]]] = [[], []]
     begun = threading.Barrier(3)
 
+    died: list[BaseException] = []
+
     def ask(mine: list[Future[Any]], first: int) -> None:
+        options = UNALIGNED if first else CheckpointOptions()
         begun.wait()
-        for checkpoint_id in range(first, first + 400, 2):
-            mine.append(
-                rig.task.trigger_checkpoint_async(checkpoint_id, UNALIGNED if first else CheckpointOptions())
-            )
-            mine.append(rig.task.notify_checkpoint_complete_async(checkpoint_id))
+        try:
+            for checkpoint_id in range(first, first + 400, 2):
+                mine.append(rig.task.trigger_checkpoint_async(checkpoint_id, options))
+                mine.append(rig.task.notify_checkpoint_complete_async(checkpoint_id))
+        except BaseException as error:
+            died.append(error)
 
     threads = [threading.Thread(target=ask, args=(mine, i)) for i, mine in enumerate(futures)]
     for thread in threads:
@@ -88,6 +92,8 @@ def test_every_request_of_threads_that_race_with_the_end_is_answered() -> None:
     rig.task.run()
     for thread in threads:
         thread.join()
+    assert died == []
+    assert [len(mine) for mine in futures] == [400, 400]
     for future in (*futures[0], *futures[1]):
         error = future.exception(timeout=60)
         assert error is None or isinstance(error, CheckpointDeclined)
