@@ -1,4 +1,8 @@
-"""Defects that other mailboxes are known for, one test each that it does not happen here."""
+"""Defects that other mailboxes are known for, one test each that it does not happen here.
+
+Those of timers are in tests/task/test_timers_end.py, a yield that blocks a checkpoint is in
+tests/task/test_checkpoints.py.
+"""
 
 from __future__ import annotations
 
