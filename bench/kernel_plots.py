@@ -13,13 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
+from bench.plots import BY_HAND, OURS, TARGET, plt, save
 
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
-OURS, MISSED, TARGET = "#1f6f8b", "#c4c8ce", "#b5482a"
+MISSED = BY_HAND
 # Of the tables of the JSON files: what the peer is called.
 PEERS = {"backends": "the mutex backend", "Flink": "Flink on Java", "PyFlink": "PyFlink"}
 
@@ -47,7 +43,7 @@ def bars(content: dict[str, Any]) -> list[Bar]:
 
 def ratio_plot(rows: list[Bar], path: Path) -> None:
     """Times as fast as the peer, on a logarithmic scale; a row that misses its target is grey."""
-    figure, axes = plt.subplots(figsize=(9, 0.32 * len(rows) + 1.3))
+    _, axes = plt.subplots(figsize=(9, 0.32 * len(rows) + 1.3))
     colours = [MISSED if row.missed else OURS for row in rows]
     drawn = axes.barh([row.label for row in rows], [row.ratio for row in rows], color=colours)
     axes.bar_label(drawn, [f"{row.ratio:.3g}" for row in rows], padding=4)
@@ -61,13 +57,12 @@ def ratio_plot(rows: list[Bar], path: Path) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel("times as fast as the peer, by medians; red: the target; grey: missed")
-    figure.savefig(path, bbox_inches="tight")
-    plt.close(figure)
+    save(axes, path)
 
 
 def growth_plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Nanoseconds of an operation against how many wait, both logarithmic."""
-    figure, axes = plt.subplots(figsize=(9, 4.5))
+    _, axes = plt.subplots(figsize=(9, 4.5))
     for row in rows:
         sizes = [int(size) for size in row["ns"]]
         axes.plot(sizes, list(row["ns"].values()), marker="o", markersize=3, label=row["name"])
@@ -77,8 +72,7 @@ def growth_plot(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylabel("one operation, ns")
     axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, bbox_inches="tight")
-    plt.close(figure)
+    save(axes, path)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -34,7 +34,7 @@ def share_plot(results: list[Measured], path: Path) -> None:
     axes.set_xlabel("rows a second, share of capacity / mean latency")
     spread = Line2D([], [], color="#333333", linewidth=1, label="lowest to highest run")
     _legend(axes, [spread, Line2D([], [], color=TARGET, linewidth=2, label="target")])
-    _save(axes, path)
+    save(axes, path)
 
 
 def cpu_plot(results: list[Measured], path: Path) -> None:
@@ -49,7 +49,7 @@ def cpu_plot(results: list[Measured], path: Path) -> None:
     axes.set_xlim(0, 1.2 * max(totals))
     axes.set_xlabel("CPU time a row, microseconds")
     _legend(axes, [Patch(color=JVM, label="JVM")])
-    _save(axes, path)
+    save(axes, path)
 
 
 def window_plot(windows: dict[int, Measured], path: Path) -> None:
@@ -69,7 +69,7 @@ def window_plot(windows: dict[int, Measured], path: Path) -> None:
     axes.set_ylabel("share of the ceiling, in order")
     axes.legend(loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    _save(axes, path)
+    save(axes, path)
 
 
 def label(measured: Measured) -> str:
@@ -99,7 +99,8 @@ def _legend(axes: Axes, more: list[Line2D] | list[Patch]) -> None:
     )
 
 
-def _save(axes: Axes, path: Path) -> None:
+def save(axes: Axes, path: Path) -> None:
+    """Write the figure of these axes, as the kind of file that the path names, and forget it."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.savefig(path, bbox_inches="tight")

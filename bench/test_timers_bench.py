@@ -44,6 +44,14 @@ class Task:
     def _suspend(controller: Controller) -> None:
         controller.suspend_default_action()
 
+    def register_and_fire(self, offsets: list[float]) -> None:
+        """Register a timer for each offset, in seconds of at most one, and let that second pass."""
+        now, register = self.clock(), self.timers.register_timer
+        for offset in offsets:
+            register(now + offset, nothing)
+        self.clock.advance(1.0)
+        self.run()
+
     def run(self) -> None:
         """Run mail until there is none: until everything that is due has fired."""
         while self.processor.run_mailbox_step():
@@ -66,18 +74,10 @@ def test_registered_and_cancelled(chunks: Chunks, waiting: int) -> None:
 @each_number_of_others
 def test_registered_and_fired(chunks: Chunks, waiting: int) -> None:
     task = Task(waiting)
-    register = task.timers.register_timer
     rng = random.Random(1)
     offsets = [rng.random() for _ in range(MANY)]
 
-    def run() -> None:
-        now = task.clock()
-        for offset in offsets:
-            register(now + offset, nothing)
-        task.clock.advance(1.0)
-        task.run()
-
-    chunks(run, MANY)
+    chunks(lambda: task.register_and_fire(offsets), MANY)
     assert len(task.timers) == waiting
 
 
@@ -85,18 +85,10 @@ def test_registered_and_fired(chunks: Chunks, waiting: int) -> None:
 @pytest.mark.parametrize("moments", ["one moment", "moments of their own"])
 def test_a_hundred_thousand(chunks: Chunks, moments: str) -> None:
     task = Task()
-    register = task.timers.register_timer
     rng = random.Random(2)
     offsets = [1.0 if moments == "one moment" else rng.random() for _ in range(ALL)]
 
-    def run() -> None:
-        now = task.clock()
-        for offset in offsets:
-            register(now + offset, nothing)
-        task.clock.advance(1.0)
-        task.run()
-
-    chunks(run, ALL, rounds=10)
+    chunks(lambda: task.register_and_fire(offsets), ALL, rounds=10)
     assert len(task.timers) == 0
 
 

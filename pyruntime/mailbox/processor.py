@@ -126,18 +126,11 @@ class MailboxProcessor:
         default action.
         """
         with self._running():
-            try:
-                while not self._stopped:
-                    if self._suspensions:
-                        self._run_suspended_rounds()
-                    else:
-                        self._run_rounds()
-            except MailboxClosedError:
-                self._reports.raise_kept()
-                self._raise_failure()
-                raise
-            self._raise_failure()
-            self._reports.raise_kept()
+            while not self._stopped:
+                if self._suspensions:
+                    self._run_suspended_rounds()
+                else:
+                    self._run_rounds()
 
     async def run_async(self) -> None:
         """As `run_mailbox_loop`, beside the other coroutines of an asyncio loop. On the mailbox thread.
@@ -146,14 +139,7 @@ class MailboxProcessor:
         suspends the task after the round; run again, it goes on. Raises as `run_mailbox_loop` does.
         """
         with self._running():
-            try:
-                await run_as_guest(self)
-            except MailboxClosedError:
-                self._reports.raise_kept()
-                self._raise_failure()
-                raise
-            self._raise_failure()
-            self._reports.raise_kept()
+            await run_as_guest(self)
 
     def run_mailbox_step(self) -> bool:
         """Run the mails that have come, then the default action once. Never blocks.
@@ -262,7 +248,14 @@ class MailboxProcessor:
         self._go_on()
         self.metrics.times.switch(BUSY)
         try:
-            yield
+            try:
+                yield
+            except MailboxClosedError:
+                self._reports.raise_kept()
+                self._raise_failure()
+                raise
+            self._raise_failure()
+            self._reports.raise_kept()
         finally:
             self._looping = False
             self.metrics.times.switch(None)

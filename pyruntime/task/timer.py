@@ -5,8 +5,9 @@ Made by the service only. Confined to the mailbox thread, `done` and `timestamp`
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pillarbox.task.timers import ProcessingTimeService
@@ -22,9 +23,6 @@ class Timer:
     """
 
     __slots__ = ("_callback", "_handle", "_service", "_timestamp")
-
-    periodic: ClassVar[bool] = False
-    """Whether it comes again."""
 
     def __init__(
         self, service: ProcessingTimeService, timestamp: float, callback: Callable[[float], object]
@@ -51,21 +49,15 @@ class Timer:
         """
         return self._service._cancel(self)
 
-    def _next(self) -> float:
-        """When a periodic one comes again, asked for when its call has returned."""
-        raise NotImplementedError(f"{self!r} comes once")
-
     def __repr__(self) -> str:
         state = "done" if self.done else "waits"
         return f"<{type(self).__name__} at {self._timestamp!r} s, {state}>"
 
 
-class FixedRateTimer(Timer):
-    """Fires at `first`, `first + period`, and so on: late calls are made up for, one after the other."""
+class PeriodicTimer(Timer):
+    """A timer that comes again, at first at `first`, with a `period` in seconds."""
 
-    __slots__ = ("_first", "_period", "_times")
-
-    periodic = True
+    __slots__ = ("_period",)
 
     def __init__(
         self,
@@ -75,8 +67,27 @@ class FixedRateTimer(Timer):
         callback: Callable[[float], object],
     ) -> None:
         super().__init__(service, first, callback)
-        self._first = first
         self._period = period
+
+    @abstractmethod
+    def _next(self) -> float:
+        """When it comes again, asked for when its call has returned."""
+
+
+class FixedRateTimer(PeriodicTimer):
+    """Fires at `first`, `first + period`, and so on: late calls are made up for, one after the other."""
+
+    __slots__ = ("_first", "_times")
+
+    def __init__(
+        self,
+        service: ProcessingTimeService,
+        first: float,
+        period: float,
+        callback: Callable[[float], object],
+    ) -> None:
+        super().__init__(service, first, period, callback)
+        self._first = first
         self._times = 0
 
     def _next(self) -> float:
@@ -85,22 +96,10 @@ class FixedRateTimer(Timer):
         return self._first + self._times * self._period
 
 
-class FixedDelayTimer(Timer):
+class FixedDelayTimer(PeriodicTimer):
     """Fires again when `period` seconds have passed since its call returned."""
 
-    __slots__ = ("_period",)
-
-    periodic = True
-
-    def __init__(
-        self,
-        service: ProcessingTimeService,
-        first: float,
-        period: float,
-        callback: Callable[[float], object],
-    ) -> None:
-        super().__init__(service, first, callback)
-        self._period = period
+    __slots__ = ()
 
     def _next(self) -> float:
         return self._service.current_processing_time() + self._period

@@ -17,7 +17,7 @@ from pillarbox.kernel import Deadlines
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.moments import check_callable, check_duration, check_moment
-from pillarbox.task.timer import NOT_ARMED, FixedDelayTimer, FixedRateTimer, Timer
+from pillarbox.task.timer import NOT_ARMED, FixedDelayTimer, FixedRateTimer, PeriodicTimer, Timer
 
 TIMERS_A_MAIL = 64
 """Timers that fire in one mail at most."""
@@ -304,12 +304,12 @@ class ProcessingTimeService:
     def _call(self, timer: Timer) -> None:
         callback = timer._callback
         assert callback is not None, "a timer that is done is not armed"
-        if not timer.periodic:
+        if not isinstance(timer, PeriodicTimer):
             timer._callback = None
         self._running += 1
         try:
             callback(timer._timestamp)
-            if timer._callback is not None and not self._quiesced:
+            if isinstance(timer, PeriodicTimer) and timer._callback is not None and not self._quiesced:
                 timer._timestamp = timer._next()
                 self._arm(timer)
         finally:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
+
+from pillarbox.task.moments import check_moment
 
 
 class FakeClock:
@@ -20,7 +21,7 @@ class FakeClock:
     __slots__ = ("_callbacks", "_moves", "_now")
 
     def __init__(self, now: float = 0.0) -> None:
-        self._now = _finite("now", now)
+        self._now = check_moment("now", now)
         self._moves = threading.RLock()
         self._callbacks: dict[object, Callable[[], object]] = {}
 
@@ -35,7 +36,7 @@ class FakeClock:
         clock has not moved. Raises what a callback raises; the later ones are not called then.
         """
         with self._moves:
-            self._move("seconds", seconds, self._now + _finite("seconds", seconds))
+            self._move("seconds", seconds, self._now + check_moment("seconds", seconds))
 
     def set(self, seconds: float) -> None:
         """Move the clock to `seconds`, then call the callbacks in this thread. Any thread.
@@ -43,7 +44,7 @@ class FakeClock:
         Raises ValueError if that is before its reading or not finite, TypeError if it is no number.
         """
         with self._moves:
-            self._move("seconds", seconds, _finite("seconds", seconds))
+            self._move("seconds", seconds, check_moment("seconds", seconds))
 
     def on_advance(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Have `callback()` called after each move, in the thread that moves. Any thread.
@@ -64,18 +65,10 @@ class FakeClock:
     def _move(self, name: str, given: float, now: float) -> None:
         if now < self._now:
             raise ValueError(f"{name}={given!r}: the clock reads {self._now!r} and does not go back")
-        self._now = _finite(name, now)
+        self._now = check_moment(name, now)
         for key, callback in self._callbacks.copy().items():
             if key in self._callbacks:
                 callback()
 
     def __repr__(self) -> str:
         return f"FakeClock({self._now!r})"
-
-
-def _finite(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}={value!r}: must be a number of seconds, not {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name}={value!r}: must be a finite number of seconds")
-    return float(value)

@@ -1,12 +1,15 @@
-"""What the kernel's tests share: a call made by another thread, and each backend of the mailbox."""
+"""What the kernel's tests share: a call made by another thread, threads that interleave finely, and each
+backend of the mailbox.
+"""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
+from fuzz import workload
 from pillarbox.kernel import BACKENDS, TaskMailbox
 
 
@@ -14,6 +17,13 @@ from pillarbox.kernel import BACKENDS, TaskMailbox
 def each_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """For `pytestmark`: what the tests of a module call TaskMailbox has one backend after the other."""
     monkeypatch.setattr(request.module, "TaskMailbox", partial(TaskMailbox, backend=request.param))
+
+
+@pytest.fixture
+def short_switches() -> Iterator[None]:
+    """Makes threads interleave finely."""
+    with workload.short_switches():
+        yield
 
 
 @pytest.fixture

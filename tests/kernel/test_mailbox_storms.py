@@ -4,27 +4,17 @@ consumers that die.
 
 import contextlib
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from tests.kernel.test_mailbox_threads import run_script, run_together
 
-pytestmark = [pytest.mark.usefixtures("each_backend"), pytest.mark.usefixtures("short_switches")]
+pytestmark = pytest.mark.usefixtures("each_backend", "short_switches")
 
 MAILS = 1920  # of all producers together
-
-
-@pytest.fixture
-def short_switches() -> Iterator[None]:
-    """Makes threads interleave finely."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 class PoisonError(Exception):

@@ -20,15 +20,6 @@ def nothing() -> None:
     pass
 
 
-@pytest.fixture
-def short_switches() -> Any:
-    """Makes threads interleave finely."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
 def run_together(*bodies: Callable[[], Any]) -> list[threading.Thread]:
     """Starts all, and lets none begin before all are there."""
     barrier = threading.Barrier(len(bodies))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -54,7 +55,9 @@ def test_a_suspended_loop_returns_and_goes_on_when_it_is_run_again() -> None:
     assert len(log) == 9
 
 
-def test_another_thread_suspends_a_loop_that_waits_for_mail() -> None:
+@contextmanager
+def later(act: Callable[[MailboxProcessor], object]) -> Iterator[MailboxProcessor]:
+    """A processor whose loop waits for mail soon; then another thread calls `act` with it."""
     waits = threading.Event()
 
     def action(controller: Controller) -> None:
@@ -63,14 +66,19 @@ def test_another_thread_suspends_a_loop_that_waits_for_mail() -> None:
 
     processor = MailboxProcessor(action)
 
-    def suspend() -> None:
+    def act_then() -> None:
         waits.wait(30)
-        processor.suspend()
+        act(processor)
 
-    thread = threading.Thread(target=suspend)
+    thread = threading.Thread(target=act_then)
     thread.start()
-    processor.run_mailbox_loop()
+    yield processor
     thread.join()
+
+
+def test_another_thread_suspends_a_loop_that_waits_for_mail() -> None:
+    with later(MailboxProcessor.suspend) as processor:
+        processor.run_mailbox_loop()
     assert not processor.is_running
     assert not processor.is_default_action_available
 
@@ -236,23 +244,11 @@ def test_a_loop_that_no_mail_can_wake_ends_with_an_error() -> None:
 
 
 def test_another_thread_that_quiesces_wakes_a_loop_that_waits_for_mail() -> None:
-    waits = threading.Event()
-
-    def action(controller: Controller) -> None:
-        controller.suspend_default_action()
-        waits.set()
-
-    processor = MailboxProcessor(action)
-
-    def quiesce() -> None:
-        waits.wait(30)
-        processor.prepare_close()
-
-    thread = threading.Thread(target=quiesce)
-    thread.start()
-    with pytest.raises(MailboxClosedError, match="QUIESCED"):
+    with (
+        later(MailboxProcessor.prepare_close) as processor,
+        pytest.raises(MailboxClosedError, match="QUIESCED"),
+    ):
         processor.run_mailbox_loop()
-    thread.join()
 
 
 def test_a_suspension_that_many_threads_resume_is_resumed_once() -> None:

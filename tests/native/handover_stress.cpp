@@ -5,6 +5,7 @@
 // by an armed wake-up. The input ends by finish, by a failure, or the consumer closes in the middle. What
 // was accepted must come out, each once and in the order of its producer, within the bounds; nobody may be
 // left asleep.
+#include "check.h"
 #include "pillarbox_handover.h"
 
 #include <atomic>
@@ -24,16 +25,6 @@ constexpr std::size_t MAX_ITEMS = 4;
 constexpr std::size_t MAX_BYTES = 20;
 constexpr double FOREVER = 12.0;  // seconds of a sleep that nobody ends
 constexpr double TOO_LONG = 10.0;
-
-[[noreturn]] void fail(const char* what) {
-    std::puts(what);
-    std::fflush(stdout);
-    std::_Exit(1);
-}
-
-void require(bool holds, const char* what) {
-    if (!holds) fail(what);
-}
 
 // Sleeps where somebody is sure to end it soon.
 template <class Sleep>

@@ -166,7 +166,6 @@ int claimed_once() {
                 mail_t* const mail = &mails[number % MAILS];
                 void* armed = nullptr;
                 if (!mail->claim()) continue;
-                mail->next = nullptr;
                 mail->object = mail;
                 ++put;
                 push(inbox, mail, &armed);

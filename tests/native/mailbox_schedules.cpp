@@ -259,7 +259,6 @@ struct PutAgain : MailboxScenario<Inbox> {
                 mail_t* const mail = &this->mails[0];
                 for (int turn = 0; turn < 2; ++turn) {
                     if (!mail->claim()) continue;
-                    mail->next = nullptr;
                     void* armed = nullptr;
                     chain_t chain;
                     chain.add(mail);

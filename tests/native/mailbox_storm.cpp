@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "pillarbox_inbox.h"
 #include "pillarbox_mailbox.h"
 
@@ -27,16 +28,6 @@ constexpr int KINDS = 6;     // three priorities, urgent or not
 constexpr int LONGEST_CHAIN = 4;
 constexpr int ROUNDS = 20;
 constexpr std::size_t BURST = 3;
-
-[[noreturn]] void fail(const char* what) {
-    std::puts(what);
-    std::fflush(stdout);
-    std::_Exit(1);
-}
-
-void require(bool holds, const char* what) {
-    if (!holds) fail(what);
-}
 
 struct Item : mail_t {
     int producer = 0;

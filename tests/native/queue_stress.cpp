@@ -6,6 +6,7 @@
 // snapshot and a close. Several threads complete all that runs, all of them everything. Over all lives every
 // element must be completed once, and be emitted once, with the result of that completion, in the order asked
 // for.
+#include "check.h"
 #include "pillarbox_queue.h"
 
 #include <algorithm>
@@ -28,16 +29,6 @@ constexpr int MOST = 7;       // the greatest capacity of a life
 constexpr int EACH_MARK = 5;  // elements between two watermarks
 constexpr int TOTAL = 400;    // elements in all lives of a run
 constexpr std::chrono::seconds TOO_LONG(10);
-
-[[noreturn]] void fail(const char* what) {
-    std::puts(what);
-    std::fflush(stdout);
-    std::_Exit(1);
-}
-
-void require(bool holds, const char* what) {
-    if (!holds) fail(what);
-}
 
 // An even address, as the queue wants it.
 void* payload(std::intptr_t number) { return reinterpret_cast<void*>(2 * number); }

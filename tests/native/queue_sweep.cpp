@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "pillarbox_queue.h"
 
 using namespace pillarbox;
@@ -22,16 +23,6 @@ namespace {
 
 constexpr int TURNS = 20000;
 constexpr int RESTORED = 10;
-
-[[noreturn]] void fail(const char* what) {
-    std::puts(what);
-    std::fflush(stdout);
-    std::_Exit(1);
-}
-
-void require(bool holds, const char* what) {
-    if (!holds) fail(what);
-}
 
 std::atomic<long> live{0};
 

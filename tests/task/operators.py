@@ -1,4 +1,4 @@
-"""Operators that the tests of the task share, and a way to run one."""
+"""An input and operators that the tests of the task share, and a way to run them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,54 @@ from pillarbox.task import (
     Operator,
     StreamTask,
     TaskInput,
+    TaskOutput,
     TaskSnapshot,
 )
 from pillarbox.testing import CollectedOutput, PushedInput
+
+
+class Numbers:
+    """An input of the numbers below `end`; its state is the next one."""
+
+    def __init__(self, end: int) -> None:
+        self.next = 0
+        self.end = end
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        if self.next == self.end:
+            return InputStatus.END_OF_INPUT
+        output.collect(self.next)
+        self.next += 1
+        return InputStatus.MORE_AVAILABLE
+
+    def available(self) -> None:
+        return None
+
+    def snapshot_state(self) -> int:
+        return self.next
+
+    def restore_state(self, state: int) -> None:
+        self.next = state
+
+    def close(self) -> None:
+        return None
+
+
+class Buffers(Operator):
+    """Has no state: a checkpoint has it emit what it keeps."""
+
+    uid = "buffers"
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def process(self, record: Any) -> None:
+        self.kept.append(record)
+
+    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
+        for record in self.kept:
+            self.output.collect(record)
+        self.kept.clear()
 
 
 class Logging(Operator):

@@ -10,6 +10,8 @@ from typing import Any
 
 from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.legacy import LegacySourceThread, SourceContext, SourceFunction
+from pillarbox.task.legacy_input import LegacySourceInput
+from pillarbox.task.status import InputStatus
 
 LONG = 60.0
 
@@ -63,6 +65,23 @@ class Output:
     def make_room(self) -> None:
         self.is_available = True
         self.room.set_result(None)
+
+
+class TaskOutput(Output):
+    """The output of a task."""
+
+    def emit_barrier(self, barrier: Any) -> None:
+        self.elements.append(barrier)
+
+
+def read_all(one: LegacySourceInput, output: Output | None = None) -> list[Any]:
+    """What the input emits until its end, as a task reads it."""
+    output = TaskOutput() if output is None else output
+    while (status := one.emit_next(output)) is not InputStatus.END_OF_INPUT:
+        more = one.available()
+        if status is InputStatus.NOTHING_AVAILABLE and more is not None:
+            more.result(LONG)
+    return output.elements
 
 
 class Source(SourceFunction):

@@ -20,7 +20,7 @@ from pillarbox.task import (
     Watermark,
 )
 from pillarbox.testing import SeededScheduler
-from tests.task.operators import Counted, Door, Logging, Map, Rig
+from tests.task.operators import Buffers, Counted, Door, Logging, Map, Numbers, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)
 END = Watermark(MAX_WATERMARK)
@@ -28,33 +28,6 @@ END = Watermark(MAX_WATERMARK)
 
 def barriers(rig: Rig) -> list[int]:
     return [e.id for e in rig.output.elements if isinstance(e, CheckpointBarrier)]
-
-
-class Numbers:
-    """An input of the numbers below `end`; its state is the next one."""
-
-    def __init__(self, end: int) -> None:
-        self.next = 0
-        self.end = end
-
-    def emit_next(self, output: TaskOutput) -> InputStatus:
-        if self.next == self.end:
-            return InputStatus.END_OF_INPUT
-        output.collect(self.next)
-        self.next += 1
-        return InputStatus.MORE_AVAILABLE
-
-    def available(self) -> None:
-        return None
-
-    def snapshot_state(self) -> int:
-        return self.next
-
-    def restore_state(self, state: int) -> None:
-        self.next = state
-
-    def close(self) -> None:
-        return None
 
 
 # -- taking one ------------------------------------------------------------------------------------
@@ -76,23 +49,6 @@ def test_a_checkpoint_holds_the_states_and_its_barrier_follows_what_they_include
     assert log[4:8] == ["a prepare 7", "b prepare 7", "a snapshot 7", "b snapshot 7"]
     assert rig.responses.acknowledged == [snapshot]
     rig.task.close()
-
-
-class Buffers(Operator):
-    """Keeps records, and emits them when a checkpoint is prepared."""
-
-    uid = "buffers"
-
-    def open(self) -> None:
-        self.kept: list[Any] = []
-
-    def process(self, record: Any) -> None:
-        self.kept.append(record)
-
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-        for record in self.kept:
-            self.output.collect(record)
-        self.kept.clear()
 
 
 def test_what_prepare_emits_is_before_the_barrier_and_in_the_states_behind() -> None:

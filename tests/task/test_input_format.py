@@ -21,7 +21,7 @@ from pillarbox.task.format_source import (
 from pillarbox.task.input_format import FormatContext, InputFormat, ReplicatingInputFormat, RichInputFormat
 from pillarbox.task.legacy_input import LegacySourceInput
 from pillarbox.task.splits import ReplicatedSplits, SharedSplits, SplitList
-from tests.task.sources import LONG, Output
+from tests.task.sources import LONG, Output, read_all
 
 Split = tuple[int, int]
 
@@ -83,15 +83,10 @@ def emitted_by(source: Any, state: Any = None) -> list[Any]:
     one = LegacySourceInput(source, grace=LONG)
     if state is not None:
         one.restore_state(state)
-    output = TaskOutput()
     try:
-        while (status := one.emit_next(output)) is not InputStatus.END_OF_INPUT:
-            more = one.available()
-            if status is InputStatus.NOTHING_AVAILABLE and more is not None:
-                more.result(LONG)
+        return read_all(one, TaskOutput())
     finally:
         one.close()
-    return output.elements
 
 
 def notes_of(error: BaseException) -> str:

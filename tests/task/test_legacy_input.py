@@ -15,7 +15,7 @@ from pillarbox.task import InputStatus, Operator, StreamTask, TaskSnapshot, lega
 from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.legacy import SourceContext
 from pillarbox.task.legacy_input import LegacyInputState, LegacySourceInput
-from tests.task.sources import LONG, Output, Queue, Source
+from tests.task.sources import LONG, Queue, Source, TaskOutput, read_all
 
 
 class Counting(Source):
@@ -51,13 +51,6 @@ class Passing(Operator):
         self.output.collect(record)
 
 
-class TaskOutput(Output):
-    """The output of a task."""
-
-    def emit_barrier(self, barrier: Any) -> None:
-        self.elements.append(barrier)
-
-
 @pytest.fixture
 def make() -> Iterator[Callable[..., LegacySourceInput]]:
     """Makes inputs, and closes them."""
@@ -70,16 +63,6 @@ def make() -> Iterator[Callable[..., LegacySourceInput]]:
     yield make_one
     for one in inputs:
         one.close()
-
-
-def read_all(one: LegacySourceInput, output: TaskOutput | None = None) -> list[Any]:
-    """What the input emits until its end, as a task reads it."""
-    output = TaskOutput() if output is None else output
-    while (status := one.emit_next(output)) is not InputStatus.END_OF_INPUT:
-        more = one.available()
-        if status is InputStatus.NOTHING_AVAILABLE and more is not None:
-            more.result(LONG)
-    return output.elements
 
 
 def test_elements_come_out_in_order_and_then_the_end(make: Any) -> None:

@@ -18,7 +18,7 @@ from pillarbox.task import (
     TaskSnapshot,
     Watermark,
 )
-from tests.task.operators import Counted, Logging, Map, Rig
+from tests.task.operators import Buffers, Counted, Logging, Map, Rig
 
 UNALIGNED = CheckpointOptions(aligned=False)
 END = Watermark(MAX_WATERMARK)
@@ -69,23 +69,6 @@ class Waiting(Operator):
     def finish(self) -> None:
         for record in self.kept:
             self.output.collect(record)
-
-
-class Buffers(Operator):
-    """Has no state: a checkpoint has it emit what it keeps."""
-
-    uid = "buffers"
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-    def process(self, record: Any) -> None:
-        self.kept.append(record)
-
-    def prepare_snapshot(self, barrier: CheckpointBarrier) -> None:
-        for record in self.kept:
-            self.output.collect(record)
-        self.kept.clear()
 
 
 def checkpoint(rig: Rig, id: int, options: CheckpointOptions = UNALIGNED) -> TaskSnapshot:

@@ -16,7 +16,6 @@ from pillarbox.task import (
     Operator,
     StreamTask,
     TaskCancelled,
-    TaskOutput,
     TaskSnapshot,
     TaskState,
     Watermark,
@@ -29,35 +28,9 @@ from pillarbox.testing import (
     SeededScheduler,
     explore,
 )
-from tests.task.operators import Counted, Door, Map, Responses
+from tests.task.operators import Counted, Door, Map, Numbers, Responses
 
 RECORDS = 6
-
-
-class Numbers:
-    """An input of the numbers below RECORDS; its state is the next one."""
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def emit_next(self, output: TaskOutput) -> InputStatus:
-        if self.next == RECORDS:
-            return InputStatus.END_OF_INPUT
-        output.collect(self.next)
-        self.next += 1
-        return InputStatus.MORE_AVAILABLE
-
-    def available(self) -> None:
-        return None
-
-    def snapshot_state(self) -> int:
-        return self.next
-
-    def restore_state(self, state: int) -> None:
-        self.next = state
-
-    def close(self) -> None:
-        return None
 
 
 class Calls(Operator):
@@ -136,7 +109,7 @@ def make_task(
     output = CollectedOutput()
     operators = [Counted(2, "before"), calls(scheduler), Map(lambda x: x, "after"), Counted(1, "behind")]
     task = StreamTask(
-        Numbers(),
+        Numbers(RECORDS),
         operators,
         output,
         clock=scheduler.clock,
@@ -241,7 +214,7 @@ def test_two_tasks_take_turns_and_one_may_feed_the_other() -> None:
                 between.push(record)
 
         first = StreamTask(
-            Numbers(), [Map(lambda x: x)], Between(), name="first", mailbox=scheduler.mailbox()
+            Numbers(RECORDS), [Map(lambda x: x)], Between(), name="first", mailbox=scheduler.mailbox()
         )
         output = CollectedOutput()
         second = StreamTask(
