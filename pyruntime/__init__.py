@@ -4,22 +4,78 @@
 Importing this package imports neither Spark nor Arrow.
 """
 
-from pillarbox.aio import AsyncMapIterator, CallFailed, CallTimeout, OperatorStatistics, Retry, async_map
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.aio import (
+    Adaptive,
+    AsyncMapIterator,
+    Batch,
+    BatchResultError,
+    CallFailed,
+    CallTimeout,
+    CoordinatorError,
+    ErrorInfo,
+    NotCalled,
+    OperatorStatistics,
+    Options,
+    Outcome,
+    Rate,
+    ResultRejected,
+    Retry,
+    RetryBudget,
+    TooManyFailures,
+    Usage,
+    async_map,
+    is_overload,
+    retry_after_of,
+    status_of,
+)
 from pillarbox.kernel import CapacityError, ForkedError, MailboxClosedError, PillarboxError, WrongThreadError
+
+if TYPE_CHECKING:
+    from pillarbox.aio import Coordinator, RedisCoordinator
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adaptive",
     "AsyncMapIterator",
+    "Batch",
+    "BatchResultError",
     "CallFailed",
     "CallTimeout",
     "CapacityError",
+    "Coordinator",
+    "CoordinatorError",
+    "ErrorInfo",
     "ForkedError",
     "MailboxClosedError",
+    "NotCalled",
     "OperatorStatistics",
+    "Options",
+    "Outcome",
     "PillarboxError",
+    "Rate",
+    "RedisCoordinator",
+    "ResultRejected",
     "Retry",
+    "RetryBudget",
+    "TooManyFailures",
+    "Usage",
     "WrongThreadError",
     "__version__",
     "async_map",
+    "is_overload",
+    "retry_after_of",
+    "status_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Coordinator", "RedisCoordinator"):
+        from pillarbox import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,17 +1,71 @@
 """The async operator: calls over rows, bounded, in order or as they finish, with time-outs and retries."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from pillarbox.aio.async_map import AsyncMapIterator, async_map
+from pillarbox.aio.batch import Batch
 from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.errors import CallFailed, CallTimeout
+from pillarbox.aio.errors import (
+    BatchResultError,
+    CallFailed,
+    CallTimeout,
+    NotCalled,
+    ResultRejected,
+    TooManyFailures,
+)
+from pillarbox.aio.failure import ErrorInfo, Outcome
+from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import CoordinatorError
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
+from pillarbox.aio.retry_after import retry_after_of
+from pillarbox.aio.retry_budget import RetryBudget
+from pillarbox.aio.status import is_overload, status_of
+from pillarbox.aio.usage import Usage
+
+if TYPE_CHECKING:
+    from pillarbox.aio.limits.coordinator import Coordinator
+    from pillarbox.aio.limits.redis_gate import RedisCoordinator
 
 __all__ = [
+    "Adaptive",
     "AsyncMapIterator",
+    "Batch",
+    "BatchResultError",
     "CallFailed",
     "CallTimeout",
+    "Coordinator",
+    "CoordinatorError",
+    "ErrorInfo",
+    "NotCalled",
     "OperatorStatistics",
     "Options",
+    "Outcome",
+    "Rate",
+    "RedisCoordinator",
+    "ResultRejected",
     "Retry",
+    "RetryBudget",
+    "TooManyFailures",
+    "Usage",
     "async_map",
+    "is_overload",
+    "retry_after_of",
+    "status_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Most jobs share no limits, and every worker imports this package.
+    if name == "Coordinator":
+        from pillarbox.aio.limits.coordinator import Coordinator
+
+        return Coordinator
+    if name == "RedisCoordinator":
+        from pillarbox.aio.limits.redis_gate import RedisCoordinator
+
+        return RedisCoordinator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

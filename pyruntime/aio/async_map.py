@@ -10,22 +10,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.loop_thread import LoopThread
-from pillarbox.aio.options import DEFAULT_CAPACITY, Options
+from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.resource import enter_function
-from pillarbox.aio.retry import Retry
+from pillarbox.aio.signature import with_options
+from pillarbox.aio.sinks import Chunk
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox.aio.options import OptionNames
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 log = logging.getLogger("pillarbox")
 
-READ_AHEAD = 256
+READ_AHEAD = 128
 """Items read from an iterable before there is room for them."""
 
 _numbers = itertools.count(1)
@@ -89,27 +96,30 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
         self._start: tuple[Callable[[Any], Any], Iterable[Any], Options] | None = (fn, rows, options)
         self._run: _Run | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._chunk: Iterator[tuple[Any, R]] = iter(())
+        self._results_of = _RESULTS[options.errors]
+        self._results: Iterator[R] = iter(())
         self._last: OperatorStatistics | None = None
 
     def __iter__(self) -> AsyncMapIterator[R]:
         return self
 
     def __next__(self) -> R:
-        for _, result in self._chunk:
+        for result in self._results:
             return result
-        try:
-            chunk = self._take()
-        except BaseException:
-            self._end(_Run.close_quietly)
-            raise
-        if chunk is None:
-            self.close()
-            raise StopIteration
-        self._chunk = iter(chunk)
-        return next(self._chunk)[1]
+        while True:
+            try:
+                chunk = self._take()
+            except BaseException:
+                self._end(_Run.close_quietly)
+                raise
+            if chunk is None:
+                self.close()
+                raise StopIteration
+            self._results = self._results_of(chunk)
+            for result in self._results:
+                return result
 
-    def _take(self) -> list[tuple[Any, R]] | None:
+    def _take(self) -> Chunk | None:
         if self._run is None:
             if self._start is None:
                 return None
@@ -125,7 +135,7 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
 
     def _end(self, close: Callable[[_Run], None]) -> None:
         self._start = None
-        self._chunk = iter(())
+        self._results = iter(())
         if self._run is not None:
             self._last = self.statistics()
             run, self._run = self._run, None
@@ -148,56 +158,66 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
         self.close()
 
 
+def _plain(chunk: Chunk) -> Iterator[Any]:
+    return iter([result for _, result in chunk])
+
+
+def _nulls(chunk: Chunk) -> Iterator[Any]:
+    return iter([None if type(result) is Failed else result for _, result in chunk])
+
+
+def _outcomes(chunk: Chunk) -> Iterator[Any]:
+    return iter(
+        [
+            Outcome(None, result.info) if type(result) is Failed else Outcome(result, None)
+            for _, result in chunk
+        ]
+    )
+
+
+def _without_failed(chunk: Chunk) -> Iterator[Any]:
+    return iter([result for _, result in chunk if type(result) is not Failed])
+
+
+_RESULTS: dict[str, Callable[[Chunk], Iterator[Any]]] = {
+    "fail": _plain,
+    "null": _nulls,
+    "column": _outcomes,
+    "drop": _without_failed,
+}
+
+
 @overload
 def async_map(
     fn: Callable[[T], AsyncIterator[R]],
     iterable: Iterable[T],
     *,
-    ordered: bool = ...,
-    capacity: int = ...,
-    reorder: int | None = ...,
-    timeout: float | None = ...,
-    attempt_timeout: float | None = ...,
-    retry: Retry | None = ...,
-    errors: str = ...,
+    options: Options | None = ...,
+    **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[list[R]]: ...
 @overload
 def async_map(
     fn: Callable[[T], Awaitable[R]],
     iterable: Iterable[T],
     *,
-    ordered: bool = ...,
-    capacity: int = ...,
-    reorder: int | None = ...,
-    timeout: float | None = ...,
-    attempt_timeout: float | None = ...,
-    retry: Retry | None = ...,
-    errors: str = ...,
+    options: Options | None = ...,
+    **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[R]: ...
 @overload
 def async_map(
     fn: Callable[[T], R],
     iterable: Iterable[T],
     *,
-    ordered: bool = ...,
-    capacity: int = ...,
-    reorder: int | None = ...,
-    timeout: float | None = ...,
-    attempt_timeout: float | None = ...,
-    retry: Retry | None = ...,
-    errors: str = ...,
+    options: Options | None = ...,
+    **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[R]: ...
+@with_options()
 def async_map(
     fn: Callable[[Any], Any],
     iterable: Iterable[Any],
     *,
-    ordered: bool = True,
-    capacity: int = DEFAULT_CAPACITY,
-    reorder: int | None = None,
-    timeout: float | None = None,
-    attempt_timeout: float | None = None,
-    retry: Retry | None = None,
-    errors: str = "fail",
+    options: Options | None = None,
+    **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]:
     """Call `fn` with each item of `iterable`, many at a time, and iterate over the results.
 
@@ -205,16 +225,11 @@ def async_map(
         `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
         around all calls. An async generator gives the list of what it yields.
     iterable: lists, tuples, ranges, sets and dicts are read in place, anything else in a thread of its own,
-        at most 256 items ahead.
-    ordered: results in the order of the items; otherwise as they finish.
-    capacity: calls in flight at a time.
-    reorder: items admitted whose results have not left the operator, at most; default 8 x capacity. One
-        lot of results more may wait for the caller.
-    timeout: seconds over all attempts of an item, from the start of its first.
-    attempt_timeout: seconds for one attempt.
-    retry: a `Retry`; default is one attempt.
-    errors: "fail" raises `CallFailed` (or `CallTimeout`) with the first item that fails for good, and
-        cancels the others; "null" gives None for such items.
+        some 256 items ahead at most.
+    options: an `Options`; options that are given by name go before those in it.
+
+    With `errors="column"` each result is an `Outcome(result, error)`, with "null" a failed item gives None,
+    with "drop" nothing.
 
     Calls run on an event loop in a thread of their own, in a copy of the caller's context
     (`contextvars`). May be called in any thread, also in one with a running event loop, which it
@@ -222,8 +237,8 @@ def async_map(
 
     The operator is Flink's async I/O (FLIP-12).
     """
-    check_function(fn)
+    chosen = merge_options(options, dict(more))
+    check_function(fn, in_batches=chosen.batch is not None)
     if not isinstance(iterable, Iterable):
         raise TypeError(f"iterable={iterable!r}: must be an iterable, not {type(iterable).__name__}")
-    options = Options(ordered, capacity, reorder, timeout, attempt_timeout, retry, errors)
-    return AsyncMapIterator(fn, iterable, options)
+    return AsyncMapIterator(fn, iterable, chosen)

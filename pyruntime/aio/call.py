@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 
 class Call:
-    """One admitted row: admitted -> (waits for a slot or a retry) -> running -> finished -> emitted.
+    """One admitted row: admitted -> (waits for slot, rate or retry) -> running -> finished -> emitted.
 
     `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
     `runner` is what runs it now, `pause` the timer of its retry; at most one of them is set.
     `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
+    `began` is when its present attempt began, on the monotonic clock; `started`, once one has failed, its
+    first.
+    `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
+    `units` its weight at the rate once it was asked for. With batches `waits_since` is when it came to
+    wait, on the loop's clock, and `weight` what it weighs in a batch.
     """
 
-    __slots__ = ("attempt", "attempt_deadline", "deadline", "handle", "pause", "row", "runner")
+    __slots__ = (
+        "attempt",
+        "attempt_deadline",
+        "began",
+        "deadline",
+        "error",
+        "handle",
+        "held",
+        "pause",
+        "row",
+        "runner",
+        "started",
+        "units",
+        "waits_since",
+        "weight",
+    )
 
-    def __init__(self, row: Any) -> None:
+    began: float
+    started: float
+    waits_since: float
+    weight: float
+
+    def __init__(self, row: Any, held: int) -> None:
         self.row = row
+        self.held = held
         self.attempt = 0
         self.handle = 0
         self.deadline = self.attempt_deadline = -1
         self.runner: Any = None
         self.pause: asyncio.TimerHandle | None = None
+        self.error: BaseException | None = None
+        self.units: float | None = None
+
+    def elapsed(self) -> float:
+        """Seconds since the first attempt began; there must have been one."""
+        return time.monotonic() - (self.began if self.attempt == 1 else self.started)

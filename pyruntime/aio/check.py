@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pillarbox.aio.function import is_async, is_async_generator
+
 
 def check_positive_int(name: str, value: Any) -> int:
     """`value` if it is an int of at least 1; otherwise TypeError or ValueError."""
@@ -43,3 +45,22 @@ def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: must be one of {choices}")
     return value
+
+
+def check_positive_number(name: str, value: Any) -> float:
+    """`value` if it is a finite number above 0; otherwise TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name}={value!r}: must be a finite number above 0")
+    return float(value)
+
+
+def check_function_or_none(name: str, value: Any) -> None:
+    """Raise TypeError unless `value` is None or a plain function: its answer is not awaited."""
+    if value is None:
+        return
+    if not callable(value):
+        raise TypeError(f"{name}={value!r}: must be a function or None, not {type(value).__name__}")
+    if is_async(value) or is_async_generator(value):
+        raise TypeError(f"{name}={value!r}: must be a plain function, its answer cannot be awaited")

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from pillarbox.aio.attempts import Attempts
     from pillarbox.aio.call import Call
-    from pillarbox.aio.operator import AsyncOperator
 
 T = TypeVar("T")
 
@@ -37,32 +37,35 @@ CALLS_PER_TURN = 128
 
 
 class _Runner:
-    """A task and the call that it carries now; `call` is None once that call was taken from it."""
+    """A task and the call that it carries now; `call` is None once that call was taken from it.
 
-    __slots__ = ("abandoned", "call", "task")
+    `grace` is the timer of its abandonment, while it is asked to end.
+    """
+
+    __slots__ = ("abandoned", "call", "grace", "task")
 
     def __init__(self) -> None:
         self.call: Call | None = None
         self.task: asyncio.Task[None] | None = None
+        self.grace: asyncio.TimerHandle | None = None
         self.abandoned = False
 
 
 class CoroutineCalls:
-    """Carries waiting calls of one operator through an async function, `capacity` at a time."""
+    """Carries waiting calls of one operator through an async function, `limit` at a time."""
 
     def __init__(
         self,
-        operator: AsyncOperator,
+        attempts: Attempts,
         fn: Callable[..., Awaitable[Any]],
         name: str,
-        capacity: int,
         context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._operator = operator
+        self._attempts = attempts
         self._fn = fn
         self._name = name
-        self._capacity = capacity
+        self.limit = attempts.limit
         self._context = context
         self._loop = loop
         self._runners: set[_Runner] = set()
@@ -80,8 +83,21 @@ class CoroutineCalls:
 
     def feed(self) -> None:
         """Start runners for waiting calls while there are slots."""
-        waiting = self._operator.waiting
-        for _ in range(min(self._capacity - self._active, len(waiting) - self._starting)):
+        # spec: Feeding!Feed
+        slots = min(self.limit - self._active, len(self._attempts.waiting) - self._starting)
+        if slots <= 0:
+            return
+        admission = self._attempts.admission
+        if admission is None:
+            # As many as carry calls already, and each starts others with its first call: where calls end at
+            # once, one runner carries them all, and to make the others would be for nothing.
+            slots = min(slots, max(1, self._active - self._starting) - self._starting)
+        elif admission.holds or self._starting:
+            return
+        else:
+            # One at a time, and each that is let through starts the next: most may be held back.
+            slots = 1
+        for _ in range(slots):
             runner = _Runner()
             self._runners.add(runner)
             self._active += 1
@@ -98,7 +114,7 @@ class CoroutineCalls:
         call.runner = None
         runner.call = None
         runner.task.cancel()
-        self._loop.call_later(GRACE, self._operator.guarded, self._abandon, runner)
+        runner.grace = self._loop.call_later(GRACE, self._attempts.guarded, self._abandon, runner)
 
     async def close(self) -> None:
         """Cancel all calls and wait for them, for `GRACE` seconds at most."""
@@ -108,6 +124,8 @@ class CoroutineCalls:
             if runner.call is not None:
                 runner.call.runner = None
                 runner.call = None
+            if runner.grace is not None:
+                runner.grace.cancel()
             if runner.task is not None:
                 runner.task.cancel()
                 tasks.append(runner.task)
@@ -115,20 +133,32 @@ class CoroutineCalls:
             return
         _, pending = await asyncio.wait(tasks, timeout=GRACE)
         for task in pending:
-            self._disown(task)
+            disown(task, self._name, GRACE)
 
     async def _carry(self, runner: _Runner) -> None:
-        operator = self._operator
-        waiting = operator.waiting
+        attempts = self._attempts
+        waiting = attempts.waiting
         fn = self._fn
         context = self._context
+        gated = attempts.admission is not None
+        first = True
         self._starting -= 1
+        # spec: Feeding!Start, Feeding!GoOn
         try:
-            while waiting and not self._closed:
-                call = waiting.popleft()
+            while waiting and not self._closed and self._active <= self.limit:
+                if gated:
+                    admitted = self._next_admitted()
+                    if admitted is None:
+                        return
+                    call = admitted
+                else:
+                    call = waiting.popleft()
+                    if first:
+                        first = False
+                        self.feed()
                 runner.call = call
                 call.runner = runner
-                operator.begin(call)
+                attempts.begin(call)
                 try:
                     result = await fn(call.row)
                     if type(result) not in _PLAIN and hasattr(type(result), "__aiter__"):
@@ -141,7 +171,7 @@ class CoroutineCalls:
                         self._count_late(error)
                         return
                     runner.call = call.runner = None
-                    operator.failed(call, error)
+                    attempts.failed(call, error)
                     if not isinstance(error, Exception):
                         return
                 else:
@@ -149,27 +179,42 @@ class CoroutineCalls:
                         self._count_late(None)
                         return
                     runner.call = call.runner = None
-                    operator.succeeded(call, result)
+                    attempts.succeeded(call, result)
                 if _is_marked(runner.task, context):
                     return
                 self._streak += 1
                 if self._streak >= CALLS_PER_TURN:
                     self._streak = 0
                     await asyncio.sleep(0)
-        except Exception as error:
-            operator.fail(error)
+        except BaseException as error:
+            if self._closed or self._loop.is_closed():
+                raise
+            # A runner that is cancelled between two calls holds none; the next one is started below.
+            if not isinstance(error, asyncio.CancelledError):
+                attempts.stop(error)
         finally:
+            # spec: Feeding!Retire, Feeding!RevokedEnds
             self._runners.discard(runner)
+            if runner.grace is not None:
+                runner.grace.cancel()
             if not runner.abandoned:
                 self._active -= 1
             if not self._closed and waiting:
                 self.feed()
+
+    def _next_admitted(self) -> Call | None:
+        assert self._attempts.admission is not None
+        call = self._attempts.admission.next()
+        if call is not None:
+            self.feed()
+        return call
 
     def _count_late(self, error: BaseException | None) -> None:
         if not isinstance(error, asyncio.CancelledError):
             self.late += 1
 
     def _abandon(self, runner: _Runner) -> None:
+        # spec: Feeding!Abandon
         if runner not in self._runners or self._closed:
             return
         runner.abandoned = True
@@ -177,17 +222,17 @@ class CoroutineCalls:
         self._active -= 1
         self.abandoned += 1
         assert runner.task is not None
-        self._disown(runner.task)
+        disown(runner.task, self._name, GRACE)
         self.feed()
 
-    def _disown(self, task: asyncio.Task[None]) -> None:
-        log.warning(
-            "a call of %s did not end within %g s after it was cancelled; it goes on without a slot",
-            self._name,
-            GRACE,
-        )
-        # Otherwise asyncio reports it a second time, without its cause, when the task is collected.
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+def disown(task: asyncio.Task[None], name: str, grace: float) -> None:
+    """Say that a call of the function `name` did not end within `grace` seconds and is left to itself."""
+    log.warning(
+        "a call of %s did not end within %g s after it was cancelled; it goes on without a slot", name, grace
+    )
+    # Otherwise asyncio reports it a second time, without its cause, when the task is collected.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def _is_marked(task: Any, context: contextvars.Context) -> bool:

@@ -19,6 +19,14 @@ def shorten(value: object, limit: int = _ROW_CHARACTERS) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def said(error: BaseException) -> str:
+    """What `error` says; never raises, as an error's own text may."""
+    try:
+        return str(error)
+    except Exception as raised:
+        return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
+
+
 class CallFailed(PillarboxError):
     """A call that failed for good: in its last attempt, or with an error that is not retried.
 
@@ -40,7 +48,7 @@ class CallFailed(PillarboxError):
         where = "" if self.row is None else f" for row {self.row}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         trace = "" if self.trace is None else f"\n\nThe original traceback:\n{self.trace}"
-        return f"call failed after {times}{where}: {type(self.cause).__name__}: {self.cause}{trace}"
+        return f"call failed after {times}{where}: {type(self.cause).__name__}: {said(self.cause)}{trace}"
 
     def with_trace(self) -> CallFailed:
         """The same error with the traceback of its cause as text."""
@@ -69,4 +77,72 @@ class CallTimeout(PillarboxError, TimeoutError):
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
         detail = "" if self.detail is None else f"\n\n{self.detail}"
-        return f"no result within {self.limit}={self.seconds:g} s, in attempt {self.attempts}{where}{detail}"
+        return f"{self.reason}{where}{detail}"
+
+    @property
+    def reason(self) -> str:
+        """The limit and the attempt, without the row."""
+        return f"no result within {self.limit}={self.seconds:g} s, in attempt {self.attempts}"
+
+
+class NotCalled(PillarboxError):
+    """A row that was never called, since all that was allowed is used up; `reason` says what."""
+
+    attempts = 0
+
+    def __init__(self, reason: str, row: str | None = None) -> None:
+        super().__init__(reason, row)
+        self.reason = reason
+        self.row = row
+
+    def __str__(self) -> str:
+        where = "" if self.row is None else f": row {self.row}"
+        return f"{self.reason}{where}"
+
+
+class ResultRejected(PillarboxError):
+    """A result that the retry's predicate does not accept; `result` has it."""
+
+    def __init__(self, result: object) -> None:
+        super().__init__(result)
+        self.result = result
+
+    def __str__(self) -> str:
+        return f"the result {shorten(self.result)} is not accepted"
+
+
+class BatchResultError(PillarboxError, TypeError):
+    """A function that is called with batches did not give one result for each row. Never tried again.
+
+    `rows` is the number of rows in the batch, `gave` says what it gave instead, `function` is its name.
+    """
+
+    def __init__(self, function: str, rows: int, gave: str) -> None:
+        super().__init__(function, rows, gave)
+        self.function = function
+        self.rows = rows
+        self.gave = gave
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function} was called with a batch of {self.rows:,} rows and gave {self.gave}: it must "
+            f"give a list of {self.rows:,} results, by position"
+        )
+
+
+class TooManyFailures(PillarboxError):
+    """More rows failed than `fail_after` allows; the last one's error is `cause` (and `__cause__`)."""
+
+    def __init__(self, failed: int, finished: int, limit: float, cause: CallFailed | CallTimeout) -> None:
+        super().__init__(failed, finished, limit, cause)
+        self.failed = failed
+        self.finished = finished
+        self.limit = limit
+        self.cause = cause
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.failed:,} of {self.finished:,} rows failed, more than fail_after={self.limit!r} allows; "
+            f"the last: {self.cause}"
+        )

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 
-def check_function(fn: Any) -> None:
-    """Raise TypeError unless `fn` can be called."""
+def check_function(fn: Any, *, in_batches: bool = False) -> None:
+    """Raise TypeError unless `fn` can be called, with lists of rows where `in_batches`."""
     if isinstance(fn, type) or not callable(fn):
         raise TypeError(
             f"fn={fn!r}: must be an async function, a function, or an object with __call__, "
             f"not {'a class' if isinstance(fn, type) else type(fn).__name__}"
+        )
+    if in_batches and is_async_generator(fn):
+        raise TypeError(
+            f"fn={fn!r}: an async generator cannot be called with batches; make it an async function "
+            "that returns a list with one result for each row"
         )
 
 

@@ -20,7 +20,7 @@ from pillarbox.aio.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk, HandoverSink
-from pillarbox.aio.sources import CollectionSource, HandoverSource, read_ahead
+from pillarbox.aio.sources import CollectionSource, HandoverSource, Lot, one_lot, read_ahead
 from pillarbox.kernel import Handover, HandoverClosedError
 
 log = logging.getLogger("pillarbox")
@@ -43,9 +43,10 @@ class Job:
     rows: an `IN_MEMORY` collection, which is read on the loop's thread, or any iterable, which is read
         ahead in a thread of its own, by at most `read_ahead_items` items or `read_ahead_bytes` as `weigh`
         gives them.
-    unpack: turns items of a read-ahead iterable into rows.
+    unpack: turns items of a read-ahead iterable into lots of rows.
     loop_thread: the thread to run on; it outlives the job.
-    chunk_rows, linger: see `HandoverSink`. spread, failed: see `AsyncOperator`.
+    chunk_rows, linger: see `HandoverSink`. spread: see `AsyncOperator`.
+    idle: called by `take` after each second without a result; what it raises, `take` raises.
     """
 
     def __init__(
@@ -55,16 +56,17 @@ class Job:
         rows: Iterable[Any],
         *,
         loop_thread: LoopThread,
-        unpack: Callable[[Iterable[Any]], Iterator[Any]] = iter,
+        unpack: Callable[[Iterable[Any]], Iterator[Lot]] = one_lot,
         read_ahead_items: int,
         read_ahead_bytes: int | None = None,
         weigh: Callable[[Any], int] | None = None,
         chunk_rows: int = 1,
         linger: float = 0.0,
         spread: bool = False,
-        failed: Any = None,
+        idle: Callable[[], None] | None = None,
     ) -> None:
         self._loop_thread = loop_thread
+        self._idle = idle
         # A chunk waits while another is built: what is not taken stays in the operator's window.
         self._outbox = Handover(1)
         self._inbox: Handover | None = None
@@ -97,7 +99,6 @@ class Job:
             loop=loop_thread.loop,
             context=context,
             spread=spread,
-            failed=failed,
         )
         loop_thread.submit(self._run())
 
@@ -115,6 +116,8 @@ class Job:
             if chunk is not None:
                 return chunk  # type: ignore[no-any-return]
             self._check_stall()
+            if self._idle is not None:
+                self._idle()
 
     def close(self) -> bool:
         """Stop what still runs, drop what was not taken, and wait for the job's threads.

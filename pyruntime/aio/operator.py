@@ -14,37 +14,41 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from pillarbox.aio.attempts import Attempts
+from pillarbox.aio.batch_function import batch_function
+from pillarbox.aio.batches import BatchCalls
 from pillarbox.aio.call import Call
+from pillarbox.aio.calls import Calls
 from pillarbox.aio.coroutines import CoroutineCalls, collect
 from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.deadlines import Deadlines
-from pillarbox.aio.errors import CallFailed, CallTimeout, shorten
-from pillarbox.aio.function import is_async, is_async_generator
+from pillarbox.aio.errors import CallFailed
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.function import check_function, is_async, is_async_generator
+from pillarbox.aio.meter import SAMPLE, Meter
 from pillarbox.aio.options import Options
+from pillarbox.aio.single_flight import JOINED, single_flight
 from pillarbox.aio.sinks import Sink
+from pillarbox.aio.sizes import size_of
 from pillarbox.aio.sources import Source
 from pillarbox.aio.threads import ThreadCalls
 from pillarbox.kernel import Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
 
-log = logging.getLogger("pillarbox")
-
 
 class AsyncOperator:
     """Carries the rows of a source through `fn` into a sink. Confined to the thread of `loop`.
 
-    context: what each call's context is a copy of. spread: a row is a tuple of arguments.
-    failed: the result of a row that failed, where errors are null.
+    context: what each call's context is a copy of. options: their functions of a row get the row; see
+    `Options.spread` for rows that are tuples of arguments.
 
-    `ended` is a future of the loop that is done when the operator has stopped, whatever the reason;
-    the reason itself goes to the sink.
+    The sink gets a `Failed` for a row that failed for good, unless that ends the job. `ended` is a future of
+    the loop that is done when the operator has stopped, whatever the reason; the reason itself goes to
+    the sink.
     """
 
     def __init__(
@@ -57,55 +61,58 @@ class AsyncOperator:
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
         spread: bool = False,
-        failed: Any = None,
     ) -> None:
-        self._options = options
+        self._options = options = options.spread() if spread else options
         self._source = source
         self._sink = sink
         self._loop = loop
-        self._retry = options.retry
         self._queue = (OrderedQueue if options.ordered else UnorderedQueue)(options.window)
         self._mailbox = TaskMailbox()
         self._processor = MailboxProcessor(self._process_input, self._mailbox)
         self._driver = GuestDriver(self._processor, loop, self._processor_ended)
         self._emit_mail = Mail(self._emit, description="emit results")
-        self._emit_asked = False
+        self._emit_asked = self._output_full = self._stopping = False
         self._rows: Iterator[Any] | None = None
+        self._row_bytes: int | None = None
+        self._held = 0
         self._no_room: Suspension | None = None
-        self._pausing: set[Call] = set()
-        self._logged: set[type[BaseException]] = set()
-        self.waiting: deque[Call] = deque()
+        self._sampler: asyncio.TimerHandle | None = None
+        self._flights = single_flight(options.dedupe, options.memo)
+        self._meter = Meter()
+        self._attempts = Attempts(
+            options,
+            self._meter,
+            loop,
+            finish=self._complete if self._flights is None else self._finish_shared,
+            finished=lambda: self._meter.rows_in - self._queue.in_flight,
+            renew=self._renew,
+            stop=self.fail,
+        )
+        self._waiting = self._attempts.waiting
+        self._calls = self._attempts.calls = self._make_calls(fn, context, spread)
         self.ended: asyncio.Future[None] = loop.create_future()
-        self._stopping = False
-        self._rows_in = self._results = self._attempts = self._retries = self._errors = self._timeouts = 0
 
-        self._failed = failed
-        self._calls: CoroutineCalls | ThreadCalls
+    def _make_calls(self, fn: Callable[[Any], Any], context: contextvars.Context, spread: bool) -> Calls:
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        attempts = self._attempts
+        if self._options.batch is not None:
+            # Once more: of a resource only what entering it gave is known.
+            check_function(fn, in_batches=True)
+            in_batches = batch_function(fn, name, spread=spread)
+            return BatchCalls(attempts, self._options.batch, in_batches, name, context, self._loop)
         call = (lambda row: fn(*row)) if spread else fn
         if is_async_generator(fn):
-            self._calls = CoroutineCalls(self, partial(collect, call), name, options.capacity, context, loop)
-        elif is_async(fn):
-            self._calls = CoroutineCalls(self, call, name, options.capacity, context, loop)
-        else:
-            self._calls = ThreadCalls(self, call, name, options.capacity, context, loop, self._mailbox)
-        self._timeouts_of_calls = (
-            None
-            if options.timeout is None
-            else Deadlines[Call](loop, options.timeout, partial(self.guarded, self._timed_out))
-        )
-        self._timeouts_of_attempts = (
-            None
-            if options.attempt_timeout is None
-            else Deadlines[Call](
-                loop, options.attempt_timeout, partial(self.guarded, self._attempt_timed_out)
-            )
-        )
+            return CoroutineCalls(attempts, partial(collect, call), name, context, self._loop)
+        if is_async(fn):
+            return CoroutineCalls(attempts, call, name, context, self._loop)
+        return ThreadCalls(attempts, call, name, context, self._loop, self._mailbox)
 
     # -- life cycle ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to read the source."""
+        self._attempts.start()
+        self._sample()
         self._driver.start()
 
     def stop(self) -> None:
@@ -120,63 +127,93 @@ class AsyncOperator:
 
     def statistics(self) -> OperatorStatistics:
         """Counts so far. Any thread; the counts are those of one moment on the mailbox thread only there."""
-        return OperatorStatistics(
-            self._rows_in,
-            self._results,
-            self._calls.in_flight,
-            len(self.waiting) + len(self._pausing),
-            self._attempts,
-            self._retries,
-            self._errors,
-            self._timeouts,
-            self._calls.late,
-            self._calls.abandoned,
+        calls = self._calls
+        gate = None if self._attempts.admission is None else self._attempts.admission.gate.statistics()
+        return self._meter.statistics(
+            in_flight=calls.in_flight,
+            waiting=len(self._waiting) + len(self._attempts.pausing),
+            late=calls.late,
+            abandoned=calls.abandoned,
+            finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
+            held_bytes=self._held,
+            capacity=calls.limit,
+            gate=gate,
         )
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
-        found = []
-        for limit, deadlines in (
-            ("timeout", self._timeouts_of_calls),
-            ("attempt_timeout", self._timeouts_of_attempts),
-        ):
-            oldest = None if deadlines is None else deadlines.oldest()
-            if deadlines is not None and oldest is not None:
-                found.append((oldest[0], limit, deadlines.seconds, oldest[1]))
-        return min(found, key=lambda late: late[3], default=None)
-
-    def guarded(self, fn: Callable[..., None], *args: Any) -> None:
-        """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
-        try:
-            fn(*args)
-        except BaseException as error:
-            self.fail(error)
+        return self._attempts.overdue()
 
     # -- input: the default action ------------------------------------------------------------
 
     def _process_input(self, controller: Controller) -> None:
         self._calls.turn()
-        room = self._queue.capacity - len(self._queue)
         if self._rows is None:
-            rows = self._source.poll()
-            if rows is None:
+            lot = self._source.poll()
+            if lot is None:
                 self._await_input(controller)
                 return
-            self._rows = rows
-        put = self._queue.put
-        append = self.waiting.append
-        admitted = 0
-        for row in islice(self._rows, room):
-            call = Call(row)
-            call.handle = put(call)
-            append(call)
-            admitted += 1
-        self._rows_in += admitted
-        if admitted < room:
+            self._rows, self._row_bytes = lot
+        room = self._queue.capacity - len(self._queue)
+        most = self._options.max_bytes
+        if most is not None and len(self._queue):
+            # Where nothing is held, one row is let in whatever it weighs, or nothing would ever come out.
+            left = most - self._held
+            room = min(room, max(0, left // self._row_bytes if self._row_bytes else left))
+        elif most is not None and self._row_bytes:
+            room = min(room, max(1, most // self._row_bytes))
+        if self._admit(room) < room:
             self._rows = None
         else:
             self._no_room = controller.suspend_default_action()
+        self._attempts.more_rows = self._no_room is None
         self._calls.feed()
+
+    def _admit(self, room: int) -> int:
+        """Let rows in, at most `room`; returns how many there were, or `room` where bytes are the limit."""
+        assert self._rows is not None
+        put = self._queue.put
+        append = self._waiting.append
+        flights = self._flights
+        size = self._row_bytes
+        most = self._options.max_bytes
+        weigh = most is not None and size is None
+        admitted = 0
+        refused: list[tuple[Call, BaseException]] = []
+        for row in islice(self._rows, room):
+            call = Call(row, size_of(row) if weigh else size or 0)
+            call.handle = put(call)
+            admitted += 1
+            if flights is None:
+                append(call)
+            else:
+                try:
+                    self._board(flights.board(call), call)
+                except BaseException as error:
+                    refused.append((call, error))
+            if weigh:
+                self._held += call.held
+                if self._held >= most:  # type: ignore[operator]
+                    self._count_in(admitted, refused)
+                    return room
+        self._count_in(admitted, refused)
+        if most is not None and size is not None:
+            self._held += admitted * size
+        return admitted
+
+    def _count_in(self, admitted: int, refused: list[tuple[Call, BaseException]]) -> None:
+        self._meter.rows_in += admitted
+        for call, error in refused:
+            if not self._stopping:
+                self._attempts.fail_call(call, CallFailed(0, error))
+
+    def _board(self, found: Any, call: Call) -> None:
+        if found is None:
+            self._waiting.append(call)
+            return
+        self._meter.shared += 1
+        if found is not JOINED:
+            self._complete(call, found[0])
 
     def _await_input(self, controller: Controller) -> None:
         if not self._source.ended:
@@ -189,97 +226,27 @@ class AsyncOperator:
             # Everything in flight is waited for, at its own times; the emission that takes out the
             # last entry resumes the default action, which then ends the loop.
             self._no_room = controller.suspend_default_action()
+            self._attempts.more_rows = False
+            self._calls.feed()
 
-    # -- calls: what the runners say ----------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------
 
-    def begin(self, call: Call) -> None:
-        """An attempt of `call` begins now."""
-        call.attempt += 1
-        self._attempts += 1
-        if self._timeouts_of_attempts is not None:
-            call.attempt_deadline = self._timeouts_of_attempts.arm(call)
-        if call.attempt > 1:
-            call.handle = self._queue.renew(call.handle)
-        elif self._timeouts_of_calls is not None:
-            call.deadline = self._timeouts_of_calls.arm(call)
+    def _renew(self, call: Call) -> None:
+        call.handle = self._queue.renew(call.handle)
 
-    def succeeded(self, call: Call, result: Any) -> None:
-        """The attempt of `call` that runs ended with `result`."""
-        if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.cancel(call.attempt_deadline)
-        self._finish(call, result)
-
-    def failed(self, call: Call, error: BaseException) -> None:
-        """The attempt of `call` that runs ended with `error`, which its function raised."""
-        if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.cancel(call.attempt_deadline)
-        self._attempt_failed(call, error)
-
-    def _attempt_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
-        retry = self._retry
-        if retry is not None and retry.applies(call.attempt, error) and not self._stopping:
-            self._retries += 1
-            self._pausing.add(call)
-            call.pause = self._loop.call_later(
-                retry.pause(call.attempt), self.guarded, self._pause_over, call
-            )
-        else:
-            self._fail_call(call, CallFailed(call.attempt, error) if timed_out is None else timed_out)
-
-    def _fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
-        self._errors += 1
-        error.row = shorten(call.row)
-        if self._options.errors == "null":
-            self._log_once(error)
-            self._finish(call, self._failed)
-        else:
-            self._stop(error)
-
-    def _log_once(self, error: CallFailed | CallTimeout) -> None:
-        kind = type(error.cause) if isinstance(error, CallFailed) else type(error)
-        if kind not in self._logged:
-            self._logged.add(kind)
-            log.warning("a row is null, the first one for %s: %s", kind.__name__, error)
-
-    def _finish(self, call: Call, result: Any) -> None:
-        if self._timeouts_of_calls is not None:
-            self._timeouts_of_calls.cancel(call.deadline)
+    def _complete(self, call: Call, result: Any) -> None:
         self._queue.complete(call.handle, result)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
-    # -- timers -------------------------------------------------------------------------------
-
-    def _pause_over(self, call: Call) -> None:
-        call.pause = None
-        self._pausing.discard(call)
-        # Before the rows that have not been tried: in order, they would wait for this one anyway.
-        self.waiting.appendleft(call)
-        self._calls.feed()
-
-    def _attempt_timed_out(self, call: Call) -> None:
-        self._timeouts += 1
-        self._calls.revoke(call)
-        assert self._timeouts_of_attempts is not None
-        error = CallTimeout("attempt_timeout", self._timeouts_of_attempts.seconds, call.attempt)
-        self._attempt_failed(call, error, timed_out=error)
-
-    def _timed_out(self, call: Call) -> None:
-        self._timeouts += 1
-        if self._timeouts_of_attempts is not None:
-            self._timeouts_of_attempts.cancel(call.attempt_deadline)
-        if call.runner is not None:
-            self._calls.revoke(call)
-        elif call.pause is not None:
-            call.pause.cancel()
-            call.pause = None
-            self._pausing.discard(call)
-        else:
-            self.waiting.remove(call)
-        assert self._timeouts_of_calls is not None
-        self._fail_call(call, CallTimeout("timeout", self._timeouts_of_calls.seconds, call.attempt))
-
-    # -- output -------------------------------------------------------------------------------
+    def _finish_shared(self, call: Call, result: Any) -> None:
+        assert self._flights is not None
+        shared = self._flights.land(call, result)
+        if shared and type(result) is Failed:
+            self._attempts.count_shared(result, len(shared))
+        for sharing in shared:
+            self._complete(sharing, result)
+        self._complete(call, result)
 
     def _ask_to_emit(self) -> None:
         if not self._stopping:
@@ -289,15 +256,38 @@ class AsyncOperator:
     def _emit(self) -> None:
         if not self._sink.has_room:
             # The request to emit stands until then.
+            self._output_full = True
             self._sink.call_when_room(self._ask_to_emit)
             return
-        self._emit_asked = False
+        self._emit_asked = self._output_full = False
         results = self._queue.emit_many()
-        self._results += len(results)
+        self._meter.results += len(results)
+        if self._options.max_bytes is not None:
+            self._held -= sum([call.held for call, _ in results])
         self._sink.emit(results)
         if self._no_room is not None:
             self._no_room.resume()
             self._no_room = None
+
+    # -- what the time goes on ----------------------------------------------------------------
+
+    def _sample(self) -> None:
+        calls = self._calls
+        self._meter.fold()
+        self._meter.sample(min(1.0, calls.in_flight / calls.limit), self._why_idle())
+        self._sampler = self._loop.call_later(SAMPLE, self._sample)
+
+    def _why_idle(self) -> str:
+        attempts = self._attempts
+        if self._output_full:
+            return "output"
+        if attempts.admission is not None and attempts.admission.holds:
+            return "rate"
+        if self._source.ended and self._rows is None:
+            return "end" if self._calls.in_flight or not attempts.pausing else "retry"
+        if self._no_room is not None:
+            return "order" if self._options.ordered else "retry"
+        return "retry" if attempts.pausing and not self._waiting else "input"
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -305,6 +295,11 @@ class AsyncOperator:
         if error is not None:
             self._stop(error)
         elif not self._stopping:
+            try:
+                self._attempts.check_end()
+            except Exception as failed:
+                self._stop(failed)
+                return
             self._stopping = True
             self._close()
             self._loop.create_task(self._closed(self._sink.finish))
@@ -321,22 +316,18 @@ class AsyncOperator:
 
     def _close(self) -> None:
         self._source.close()
-        self.waiting.clear()
-        for call in self._pausing:
-            if call.pause is not None:
-                call.pause.cancel()
-        self._pausing.clear()
-        for deadlines in (self._timeouts_of_calls, self._timeouts_of_attempts):
-            if deadlines is not None:
-                deadlines.close()
+        self._attempts.close()
         self._queue.close()
+        if self._sampler is not None:
+            self._sampler.cancel()
 
     async def _closed(self, tell_sink: Callable[[], None]) -> None:
         try:
-            await self._calls.close()
+            await self._attempts.closed()
             self._processor.prepare_close()
             self._processor.close()
         finally:
+            self._meter.fold()
             tell_sink()
             if not self.ended.done():
                 self.ended.set_result(None)

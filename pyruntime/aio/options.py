@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from pillarbox.aio.check import check_bool, check_choice, check_positive_int, check_seconds
-from pillarbox.aio.retry import Retry
+from pillarbox.aio.batch import Batch
+from pillarbox.aio.check import (
+    check_bool,
+    check_choice,
+    check_function_or_none,
+    check_positive_int,
+    check_positive_number,
+    check_seconds,
+)
+from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.retry import check_retry
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8
 MAX_WINDOW = 2**24
 """Rows that a result queue can hold."""
+DEFAULT_MAX_BYTES = 256 * 2**20
+
+ERRORS = ("fail", "null", "column", "drop")
+
+
+class _Raise:
+    """The default of `on_timeout`: a time-out is an error like others."""
+
+    def __repr__(self) -> str:
+        return "RAISE"
+
+    def __reduce__(self) -> str:
+        return "RAISE"
+
+
+RAISE = _Raise()
 
 
 @dataclass(frozen=True)
@@ -18,46 +48,223 @@ class Options:
     """What bounds the calls of one operator and what becomes of their outcomes.
 
     ordered: results leave in the order of their rows; otherwise as calls finish.
-    capacity: calls in flight, at most (1 or more). A call that waits for its retry is not counted.
+    capacity: calls in flight, at most (1 or more). A call that waits for its retry or for the rate is not
+        counted. "auto" or an `Adaptive` finds the number while it runs.
     reorder: rows admitted and not yet emitted, at most; None for 8 x `capacity`. At least `capacity`.
+    max_bytes: bytes of rows admitted and not yet emitted, at most, by estimate; None for no limit. One row is
+        always admitted, however large.
     timeout: seconds over all attempts of a row, from the start of its first; None for no limit.
     attempt_timeout: seconds for one attempt; None for no limit.
-    retry: a `Retry`, or None to call once.
-    errors: "fail" ends the job with the first row that fails for good; "null" gives None for it.
+    on_timeout: what a row gets that times out for good: a value, or a function of the row that gives it.
+        Default: a time-out is an error, and `errors` says what becomes of it.
+    retry: a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to call once.
+    rate: a `Rate`: calls a second, units a minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
+    errors: what becomes of a row that fails for good. "fail" (the default) ends the job with the first;
+        "null" gives None for it; "column" says it beside the results; "drop" leaves it out.
+    fail_after: with `errors` other than "fail", end the job after all when more rows than this have failed:
+        a number (int), or a fraction of the rows (float below 1).
+    dedupe: equal rows in flight share one call; True to compare whole rows, or a function that gives what
+        is compared, which must be hashable.
+    memo: results kept for equal rows that come later, at most; 0 for none. Implies `dedupe`.
+    usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
+        call cost: a number, or a `Usage`.
+    max_calls: attempts, at most; max_cost: cost as `usage` gives it. Rows beyond are not called: they fail
+        with `NotCalled`, so `errors` may not be "fail".
+    coordinator: a `Coordinator`: `rate`, `max_calls` and `max_cost` hold for all tasks that share it
+        together, otherwise for each task alone.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
 
     ordered: bool = True
-    capacity: int = DEFAULT_CAPACITY
+    capacity: int | str | Adaptive = DEFAULT_CAPACITY
     reorder: int | None = None
+    max_bytes: int | None = DEFAULT_MAX_BYTES
     timeout: float | None = None
     attempt_timeout: float | None = None
-    retry: Retry | None = None
+    on_timeout: Any = RAISE
+    retry: Any = None
+    rate: Rate | None = None
+    batch: Batch | None = None
     errors: str = "fail"
+    fail_after: int | float | None = None
+    dedupe: bool | Callable[[Any], Hashable] = False
+    memo: int = 0
+    usage: Callable[[Any, Any], Any] | None = None
+    max_calls: int | None = None
+    max_cost: float | None = None
+    coordinator: SharedLimits | None = None
 
     def __post_init__(self) -> None:
         check_bool("ordered", self.ordered)
-        check_positive_int("capacity", self.capacity)
+        self._check_capacity()
+        for name in ("timeout", "attempt_timeout"):
+            check_seconds(name, getattr(self, name))
+        if self.max_bytes is not None:
+            check_positive_int("max_bytes", self.max_bytes)
+        if self.retry is not None:
+            # The parts of an object of tenacity: not each version of the object can be pickled.
+            object.__setattr__(self, "retry", check_retry(self.retry))
+        for name, kind, shown in (
+            ("rate", Rate, "Rate"),
+            ("batch", Batch, "Batch"),
+            ("coordinator", SharedLimits, "Coordinator"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"{name}={value!r}: must be a pillarbox.{shown} or None")
+        if self.coordinator is not None:
+            # Operators share their limits only if they were given one name.
+            object.__setattr__(self, "coordinator", self.coordinator.named())
+        self._check_errors()
+        self._check_sharing()
+
+    def _check_capacity(self) -> None:
+        if isinstance(self.capacity, str):
+            check_choice("capacity", self.capacity, ("auto",))
+        elif not isinstance(self.capacity, Adaptive):
+            check_positive_int("capacity", self.capacity)
         if self.reorder is not None:
             check_positive_int("reorder", self.reorder)
-            if self.reorder < self.capacity:
+            if self.reorder < self.most:
                 raise ValueError(
-                    f"reorder={self.reorder!r}: must be at least capacity ({self.capacity}), "
+                    f"reorder={self.reorder!r}: must be at least capacity ({self.most}), "
                     f"or None for {REORDER_FACTOR} x capacity"
                 )
         if self.window > MAX_WINDOW:
+            batch = "" if self.batch is None else f", batch={self.batch!r}"
             raise ValueError(
-                f"capacity={self.capacity!r}, reorder={self.reorder!r}: "
+                f"capacity={self.capacity!r}, reorder={self.reorder!r}{batch}: "
                 f"the window of rows may be at most {MAX_WINDOW:,}"
             )
-        check_seconds("timeout", self.timeout)
-        check_seconds("attempt_timeout", self.attempt_timeout)
-        if self.retry is not None and not isinstance(self.retry, Retry):
-            raise TypeError(f"retry={self.retry!r}: must be a pillarbox.Retry or None")
-        check_choice("errors", self.errors, ("fail", "null"))
+
+    def _check_errors(self) -> None:
+        check_choice("errors", self.errors, ERRORS)
+        limit = self.fail_after
+        if limit is not None:
+            if isinstance(limit, bool) or not isinstance(limit, int | float):
+                raise TypeError(f"fail_after={limit!r}: must be a number of rows or a fraction of them")
+            if not (limit >= 0 if isinstance(limit, int) else 0.0 <= limit < 1.0):
+                raise ValueError(
+                    f"fail_after={limit!r}: must be a number of rows (int, 0 or more) "
+                    "or a fraction of them (float, below 1)"
+                )
+            if self.errors == "fail":
+                raise ValueError(
+                    f"fail_after={limit!r}: errors='fail' ends the job with the first failed row; "
+                    "use another of " + ", ".join(repr(each) for each in ERRORS[1:])
+                )
+        if self.max_calls is not None:
+            check_positive_int("max_calls", self.max_calls)
+        if self.max_cost is not None:
+            check_positive_number("max_cost", self.max_cost)
+            if self.usage is None:
+                raise ValueError(f"max_cost={self.max_cost!r}: needs usage, which says what a call cost")
+        if self.limits_calls and self.errors == "fail":
+            raise ValueError(
+                "max_calls, max_cost: rows that are not called must be marked, "
+                "so errors may not be 'fail': use 'column', 'null' or 'drop'"
+            )
+
+    def _check_sharing(self) -> None:
+        if not isinstance(self.dedupe, bool) and not callable(self.dedupe):
+            raise TypeError(f"dedupe={self.dedupe!r}: must be True, False or a function of the row")
+        if isinstance(self.memo, bool) or not isinstance(self.memo, int):
+            raise TypeError(f"memo={self.memo!r}: must be a number of results, 0 for none")
+        if self.memo < 0:
+            raise ValueError(f"memo={self.memo!r}: must be a number of results, 0 for none")
+        check_function_or_none("usage", self.usage)
+        if callable(self.dedupe):
+            check_function_or_none("dedupe", self.dedupe)
+        if callable(self.on_timeout):
+            check_function_or_none("on_timeout", self.on_timeout)
+
+    @property
+    def limits_calls(self) -> bool:
+        """Whether there may be rows that are not called at all."""
+        return not (self.max_calls is None and self.max_cost is None)
+
+    @property
+    def adaptive(self) -> Adaptive | None:
+        """How the capacity is found, or None where it is given."""
+        if isinstance(self.capacity, Adaptive):
+            return self.capacity
+        return Adaptive() if self.capacity == "auto" else None
+
+    @property
+    def most(self) -> int:
+        """Calls in flight, at most, whatever is found."""
+        if isinstance(self.capacity, int):
+            return self.capacity
+        adaptive = self.adaptive
+        assert adaptive is not None
+        return adaptive.most
+
+    @property
+    def rows_in_flight(self) -> int:
+        """Rows whose calls may be in flight at a time."""
+        return self.most * (1 if self.batch is None else self.batch.size)
 
     @property
     def window(self) -> int:
         """Rows admitted and not yet emitted, at most."""
-        return self.capacity * REORDER_FACTOR if self.reorder is None else self.reorder
+        return self.rows_in_flight * REORDER_FACTOR if self.reorder is None else self.reorder
+
+    def spread(self) -> Options:
+        """The same for rows that are tuples of arguments: the functions of a row get the arguments."""
+        rate = self.rate
+        if rate is not None and rate.weight is not None:
+            rate = dataclasses.replace(rate, weight=_spread(rate.weight))
+        batch = self.batch
+        if batch is not None and batch.weight is not None:
+            batch = dataclasses.replace(batch, weight=_spread(batch.weight))
+        return dataclasses.replace(
+            self,
+            rate=rate,
+            batch=batch,
+            dedupe=self.dedupe if isinstance(self.dedupe, bool) else _spread(self.dedupe),
+            usage=None if self.usage is None else _spread(self.usage),
+            on_timeout=_spread(self.on_timeout) if callable(self.on_timeout) else self.on_timeout,
+        )
+
+
+def _spread(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda row, *more: fn(*row, *more)
+
+
+def merge_options(options: Options | None, given: dict[str, Any]) -> Options:
+    """`options`, or the defaults, with those given by name. Raises TypeError for an unknown name."""
+    if options is not None and not isinstance(options, Options):
+        raise TypeError(f"options={options!r}: must be a pillarbox.Options or None")
+    unknown = sorted(set(given) - _NAMES)
+    if unknown:
+        raise TypeError(f"unknown option {', '.join(unknown)}: the options are {', '.join(sorted(_NAMES))}")
+    return Options(**given) if options is None else dataclasses.replace(options, **given)
+
+
+_NAMES = frozenset(field.name for field in dataclasses.fields(Options))
+
+if TYPE_CHECKING:
+
+    class OptionNames(TypedDict, total=False):
+        """The options by name, for type checkers."""
+
+        ordered: bool
+        capacity: int | str | Adaptive
+        reorder: int | None
+        max_bytes: int | None
+        timeout: float | None
+        attempt_timeout: float | None
+        on_timeout: Any
+        retry: Any
+        rate: Rate | None
+        batch: Batch | None
+        errors: str
+        fail_after: int | float | None
+        dedupe: bool | Callable[[Any], Hashable]
+        memo: int
+        usage: Callable[[Any, Any], Any] | None
+        max_calls: int | None
+        max_cost: float | None
+        coordinator: SharedLimits | None

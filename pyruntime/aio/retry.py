@@ -1,12 +1,28 @@
-"""When a failed attempt is made again, and after which pause. A value without state: safe in any thread."""
+"""When a failed attempt is made again, and after which pause.
+
+`Retry` is a value without state: safe in any thread. The policy made of it is confined to the mailbox thread.
+"""
 
 from __future__ import annotations
 
 import math
 import random
+import time
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from numbers import Real
+from typing import Any, Protocol
 
-from pillarbox.aio.check import check_positive_int
+from pillarbox.aio.check import check_function_or_none, check_positive_int, check_positive_number
+from pillarbox.aio.errors import ResultRejected
+from pillarbox.aio.retry_after import (
+    MAX_RETRY_AFTER,
+    bounded_retry_after,
+    retry_after_of,
+    somewhat_later,
+)
+from pillarbox.aio.retry_budget import BudgetAccount, RetryBudget
+from pillarbox.aio.tenacity_policy import TenacityPolicy, TenacityRetry, adapt, is_of_tenacity
 
 
 @dataclass(frozen=True)
@@ -20,7 +36,20 @@ class Retry:
     initial, maximum: seconds. multiplier: 1 or more.
     on: exception types that are tried again. An attempt that met `attempt_timeout` counts as
         `CallTimeout`, a `TimeoutError`; `timeout` over all attempts is final.
+    when: a function of the error: whether it is tried again. `on` and `when` must both say so.
+    result: a function of the result: True to ask again for a result that is no good. `on` and `when` are
+        not asked then; after the last attempt the row fails with `ResultRejected`.
+    retry_after: a function of the error that gives the seconds after which the service asked to be called
+        again. Where it gives None, and without it, `Retry-After` is read, see `retry_after_of`. The pause is
+        the larger of the drawn one and this; with jitter this one is made longer by up to a tenth, so that
+        rows that the service sent away together do not come back together.
+    max_retry_after: seconds. A service that asks for more is called again after these, so that one bad
+        header does not stop the job for days.
+    budget: a `RetryBudget`, for all rows of a task together; None for no bound.
     jitter: draw the pause at random, so that rows that failed together do not come back together.
+
+    The functions are called on the mailbox thread and must return at once. One that raises fails the row
+    with that error. With Spark they travel to the workers.
 
     Full jitter: M. Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
     Raises TypeError or ValueError for a bad argument.
@@ -32,6 +61,11 @@ class Retry:
     maximum: float = 30.0
     multiplier: float = 2.0
     on: tuple[type[BaseException], ...] = (Exception,)
+    when: Callable[[BaseException], Any] | None = None
+    result: Callable[[Any], Any] | None = None
+    retry_after: Callable[[BaseException], float | None] | None = None
+    max_retry_after: float = MAX_RETRY_AFTER
+    budget: RetryBudget | None = None
     jitter: bool = True
 
     def __post_init__(self) -> None:
@@ -47,21 +81,166 @@ class Retry:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise TypeError(f"on={self.on!r}: must be an exception type or several, {kind!r} is none")
         object.__setattr__(self, "on", tuple(on))
+        _check_decision("when", self.when, "the error")
+        _check_decision("result", self.result, "the result")
+        _check_decision("retry_after", self.retry_after, "the error")
+        check_positive_number("max_retry_after", self.max_retry_after)
+        if not (self.budget is None or isinstance(self.budget, RetryBudget)):
+            raise TypeError(f"budget={self.budget!r}: must be a pillarbox.RetryBudget or None")
         if not isinstance(self.jitter, bool):
             raise TypeError(f"jitter={self.jitter!r}: must be True or False")
 
     def applies(self, attempt: int, error: BaseException) -> bool:
-        """Whether another attempt follows after attempt number `attempt` (from 1) ended with `error`."""
-        return attempt < self.attempts and isinstance(error, self.on)
+        """Whether another attempt may follow after attempt number `attempt` (from 1) ended with `error`.
+
+        Raises what `when` raises.
+        """
+        return (
+            attempt < self.attempts
+            and isinstance(error, self.on)
+            and (self.when is None or bool(self.when(error)))
+        )
 
     def bound(self, attempt: int) -> float:
-        """The longest pause after attempt number `attempt` (from 1), in seconds."""
+        """The longest drawn pause after attempt number `attempt` (from 1), in seconds."""
         try:
             return min(self.maximum, self.initial * self.multiplier ** (attempt - 1))
         except OverflowError:
             return self.maximum if self.initial else 0.0
 
-    def pause(self, attempt: int) -> float:
-        """The pause after attempt number `attempt` (from 1), in seconds; drawn anew at each call."""
+    def pause(self, attempt: int, retry_after: float | None = None) -> float:
+        """The pause after attempt number `attempt` (from 1), in seconds; drawn anew at each call.
+
+        retry_after: seconds after which the service asked to be called again, if it did.
+        """
         bound = self.bound(attempt)
-        return random.uniform(0.0, bound) if self.jitter else bound
+        pause = random.uniform(0.0, bound) if self.jitter else bound
+        if retry_after is None:
+            return pause
+        return max(pause, somewhat_later(retry_after) if self.jitter else retry_after)
+
+
+class RetryPolicy(Protocol):
+    """When attempts are made again, for one operator: it may keep counts. Confined to the mailbox thread."""
+
+    checks_results: bool
+    """Whether `rejects` is to be asked about results."""
+    counts_attempts: bool
+    """Whether `began` is to be called; otherwise it does nothing."""
+    refused: int
+    """Attempts that would have been made again but for the budget."""
+
+    def began(self, attempt: int) -> None:
+        """Attempt number `attempt` (from 1) of some row begins."""
+
+    def rejects(self, result: Any, attempt: int, elapsed: float) -> bool:
+        """Whether the result is one to be asked for again. Raises what the user's predicate raises."""
+
+    def pause(self, attempt: int, error: BaseException, elapsed: float) -> float | None:
+        """Seconds until the attempt that follows after number `attempt` ended with `error`; None for none.
+
+        `error` is a `ResultRejected` where `rejects` said so; elapsed: seconds since the row's first attempt
+        began. Raises what the user's predicate raises.
+        """
+
+    def retry_after(self, error: BaseException) -> float | None:
+        """Seconds after which the service asked to be called again; None where it said nothing.
+
+        Raises what the user's hook raises.
+        """
+
+
+class SimplePolicy:
+    """What a `Retry` decides for one operator. Confined to the mailbox thread."""
+
+    def __init__(self, retry: Retry, clock: Callable[[], float]) -> None:
+        self._retry = retry
+        self._account = None if retry.budget is None else BudgetAccount(retry.budget, clock)
+        self.checks_results = retry.result is not None
+        self.counts_attempts = self._account is not None
+        self.refused = 0
+
+    def began(self, attempt: int) -> None:
+        """An attempt begins: the first of a row adds to the budget."""
+        if attempt == 1 and self._account is not None:
+            self._account.row_begins()
+
+    def rejects(self, result: Any, attempt: int, elapsed: float) -> bool:
+        """Whether `Retry.result` says to ask again."""
+        return self._retry.result is not None and bool(self._retry.result(result))
+
+    def pause(self, attempt: int, error: BaseException, elapsed: float) -> float | None:
+        """The pause of `Retry`, at least as long as the service asked for, as far as the budget allows."""
+        retry = self._retry
+        if isinstance(error, ResultRejected):
+            follows = attempt < retry.attempts
+        else:
+            follows = retry.applies(attempt, error)
+        if not follows:
+            return None
+        pause = retry.pause(attempt, self.retry_after(error))
+        if self._account is not None and not self._account.take():
+            self.refused += 1
+            return None
+        return pause
+
+    def retry_after(self, error: BaseException) -> float | None:
+        """What the hook says, or else the error; at most `max_retry_after`."""
+        delay = None if self._retry.retry_after is None else _checked(self._retry.retry_after(error))
+        if delay is None:
+            delay = retry_after_of(error)
+        return None if delay is None else min(delay, self._retry.max_retry_after)
+
+
+def check_retry(retry: Any) -> Retry | TenacityRetry:
+    """The option `retry` as a value that can be sent to other processes. Raises TypeError or ValueError."""
+    if isinstance(retry, Retry | TenacityRetry):
+        return retry
+    if is_of_tenacity(retry):
+        return adapt(retry)
+    hint = ""
+    if is_of_tenacity(getattr(retry, "retry", None)):
+        hint = "; of a function that tenacity has decorated, give its attribute `retry`"
+    elif isinstance(retry, type) or callable(retry):
+        hint = "; of tenacity, give an object such as AsyncRetrying(...), no decorator"
+    raise TypeError(f"retry={retry!r}: must be a pillarbox.Retry, an object of tenacity, or None{hint}")
+
+
+def retry_policy(retry: Any, clock: Callable[[], float] = time.monotonic) -> RetryPolicy:
+    """The policy of the option `retry`, for one operator. `clock` gives seconds that never go back.
+
+    Raises TypeError for what is none, ValueError for an object of tenacity that asks for what cannot be.
+    """
+    checked = check_retry(retry)
+    if isinstance(checked, Retry):
+        return SimplePolicy(checked, clock)
+    return TenacityPolicy(checked, clock)
+
+
+def asked_delay(policy: RetryPolicy | None, error: BaseException) -> float | None:
+    """Seconds for which the service asked to be left alone; None where it did not, or where a hook raised.
+
+    A hook that raises fails its row when `pause` asks it; here it must not stop the others. Mailbox thread.
+    """
+    try:
+        return bounded_retry_after(error) if policy is None else policy.retry_after(error)
+    except BaseException:
+        return None
+
+
+def _checked(delay: Any) -> float | None:
+    if delay is None:
+        return None
+    if isinstance(delay, bool) or not isinstance(delay, Real):
+        raise TypeError(f"retry_after gave {delay!r}: must be a number of seconds or None")
+    if math.isnan(delay):
+        raise ValueError(f"retry_after gave {delay!r}: must be a number of seconds or None")
+    return max(0.0, float(delay))
+
+
+def _check_decision(name: str, value: Any, what: str) -> None:
+    if value is None:
+        return
+    if not callable(value):
+        raise TypeError(f"{name}={value!r}: must be a function of {what} or None, not {type(value).__name__}")
+    check_function_or_none(name, value)

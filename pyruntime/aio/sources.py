@@ -1,21 +1,25 @@
 """Where the operator's rows come from: a collection in memory, or another thread by way of a handover.
 
-Sources are used on the mailbox thread; `read_ahead` is the body of the thread that reads the input.
+Rows come in lots, whose rows weigh the same, so that nothing has to be weighed row by row. Sources are used
+on the mailbox thread; `read_ahead` is the body of the thread that reads the input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from pillarbox.kernel import Handover, HandoverClosedError
+
+Lot: TypeAlias = tuple[Iterator[Any], int | None]
+"""Rows, and the bytes of each of them; None where each is to be weighed by itself."""
 
 
 class Source(Protocol):
     """Where rows come from."""
 
-    def poll(self) -> Iterator[Any] | None:
+    def poll(self) -> Lot | None:
         """The next rows, or None when none are there now; raises what the input failed with."""
 
     @property
@@ -37,10 +41,10 @@ class CollectionSource:
     def __init__(self, rows: Collection[Any]) -> None:
         self._rows: Iterator[Any] | None = iter(rows)
 
-    def poll(self) -> Iterator[Any] | None:
-        """All rows at the first call, then None."""
+    def poll(self) -> Lot | None:
+        """All rows at the first call, then None. They weigh nothing more where they are admitted."""
         rows, self._rows = self._rows, None
-        return rows
+        return None if rows is None else (rows, 0)
 
     @property
     def ended(self) -> bool:
@@ -56,27 +60,38 @@ class CollectionSource:
         self._rows = None
 
 
+def one_lot(items: Iterable[Any]) -> Iterator[Lot]:
+    """Items that are rows themselves."""
+    yield iter(items), None
+
+
 class HandoverSource:
     """Rows that another thread puts into a handover, as `read_ahead` does.
 
-    unpack: turns the items taken in one step into an iterator of rows.
+    unpack: makes lots of the items taken in one step.
     """
 
-    __slots__ = ("_ended", "_handover", "_unpack")
+    __slots__ = ("_ended", "_handover", "_lots", "_unpack")
 
-    def __init__(self, handover: Handover, unpack: Callable[[Iterable[Any]], Iterator[Any]] = iter) -> None:
+    def __init__(
+        self, handover: Handover, unpack: Callable[[Iterable[Any]], Iterator[Lot]] = one_lot
+    ) -> None:
         self._handover = handover
         self._unpack = unpack
+        self._lots: Iterator[Lot] = iter(())
         self._ended = False
 
-    def poll(self) -> Iterator[Any] | None:
-        """Everything that has been read, or None; raises what the reading thread failed with."""
+    def poll(self) -> Lot | None:
+        """The next lot that has been read, or None; raises what the reading thread failed with."""
+        for lot in self._lots:
+            return lot
         try:
             items = self._handover.take_all()
         except HandoverClosedError:
             self._ended = True
             return None
-        return self._unpack(chain.from_iterable(items)) if items else None
+        self._lots = self._unpack(chain.from_iterable(items))
+        return next(self._lots, None)
 
     @property
     def ended(self) -> bool:

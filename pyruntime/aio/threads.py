@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 
 if TYPE_CHECKING:
+    from pillarbox.aio.attempts import Attempts
     from pillarbox.aio.call import Call
-    from pillarbox.aio.operator import AsyncOperator
 
 log = logging.getLogger("pillarbox")
 
@@ -30,34 +30,37 @@ GRACE = 1.0
 
 
 class _Attempt:
-    """One attempt in a thread; `call` is None once the attempt was revoked or has finished."""
+    """One attempt in a thread; `call` is None once the attempt was revoked or has finished.
 
-    __slots__ = ("abandoned", "call", "finished", "row")
+    `grace` is the timer of its abandonment, once it was revoked.
+    """
+
+    __slots__ = ("abandoned", "call", "finished", "grace", "row")
 
     def __init__(self, call: Call) -> None:
         self.call: Call | None = call
         self.row = call.row
+        self.grace: asyncio.TimerHandle | None = None
         self.finished = False
         self.abandoned = False
 
 
 class ThreadCalls:
-    """Carries waiting calls of one operator through a blocking function, `capacity` at a time."""
+    """Carries waiting calls of one operator through a blocking function, `limit` at a time."""
 
     def __init__(
         self,
-        operator: AsyncOperator,
+        attempts: Attempts,
         fn: Callable[..., Any],
         name: str,
-        capacity: int,
         context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
         mailbox: TaskMailbox,
     ) -> None:
-        self._operator = operator
+        self._owner = attempts
         self._fn = fn
         self._name = name
-        self._capacity = capacity
+        self.limit = attempts.limit
         self._context = context
         self._loop = loop
         self._mailbox = mailbox
@@ -80,20 +83,23 @@ class ThreadCalls:
 
     def feed(self) -> None:
         """Give waiting calls to threads while there are slots."""
-        operator = self._operator
-        waiting = operator.waiting
-        while waiting and self._active < self._capacity and not self._closed:
+        attempts = self._owner
+        waiting = attempts.waiting
+        admission = attempts.admission
+        while waiting and self._active < self.limit and not self._closed:
+            call = waiting.popleft() if admission is None else admission.next()
+            if call is None:
+                return
             if self._threads == self._active:
                 name = f"pillarbox-call-{self._threads + 1}"
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
                 thread.start()
                 self._started.append(thread)
                 self._threads += 1
-            call = waiting.popleft()
             call.runner = attempt = _Attempt(call)
             self._attempts.add(attempt)
             self._active += 1
-            operator.begin(call)
+            attempts.begin(call)
             with self._lock:
                 self._running += 1
             self._jobs.put(attempt)
@@ -106,13 +112,15 @@ class ThreadCalls:
         attempt = call.runner
         call.runner = None
         attempt.call = None
-        self._loop.call_later(GRACE, self._operator.guarded, self._abandon, attempt)
+        attempt.grace = self._loop.call_later(GRACE, self._owner.guarded, self._abandon, attempt)
 
     async def close(self) -> None:
         """Wait for the calls that run, for `GRACE` seconds at most, and for the end of their threads."""
         self._closed = True
         for attempt in self._attempts:
             attempt.call = None
+            if attempt.grace is not None:
+                attempt.grace.cancel()
         self._jobs.put(None)
         with self._lock:
             if self._running:
@@ -171,6 +179,8 @@ class ThreadCalls:
 
     def _done(self, attempt: _Attempt, result: Any, error: BaseException | None) -> None:
         attempt.finished = True
+        if attempt.grace is not None:
+            attempt.grace.cancel()
         self._attempts.discard(attempt)
         if not attempt.abandoned:
             self._active -= 1
@@ -180,9 +190,9 @@ class ThreadCalls:
         else:
             call.runner = attempt.call = None
             if error is None:
-                self._operator.succeeded(call, result)
+                self._owner.succeeded(call, result)
             else:
-                self._operator.failed(call, error)
+                self._owner.failed(call, error)
         self.feed()
 
     def _abandon(self, attempt: _Attempt) -> None:

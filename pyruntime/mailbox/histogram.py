@@ -5,6 +5,9 @@ One thread records; any thread looks. The scale is HdrHistogram's: equal steps w
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 STEPS_AS_BITS = 3
@@ -46,14 +49,24 @@ class LatencyHistogram:
         self._max = max(self._max, seconds)
         self._counts[bucket_of(seconds)] += 1
 
+    def record_all(self, durations: list[float]) -> None:
+        """Count many durations, which is several times as fast as one by one. One thread at a time."""
+        if not durations:
+            return
+        self._max = max(self._max, max(durations))
+        counts = self._counts
+        bounds = _bounds()
+        for seconds in durations:
+            counts[bisect_right(bounds, seconds)] += 1
+
     def snapshot(self) -> LatencySnapshot:
         """What has been recorded. Any thread."""
-        counts = self._counts.copy()
-        largest = self._max
-        total = sum(counts)
-        p50, p95, p99 = (_quantile(counts, total, percent, largest) for percent in (50, 95, 99))
-        buckets = tuple((bound_of(bucket), count) for bucket, count in enumerate(counts) if count)
-        return LatencySnapshot(total, p50, p95, p99, largest, buckets)
+        return _snapshot(self._counts.copy(), self._max)
+
+    def snapshot_with(self, other: LatencyHistogram) -> LatencySnapshot:
+        """What both have recorded together. Any thread."""
+        counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+        return _snapshot(counts, max(self._max, other._max))
 
 
 def bucket_of(seconds: float) -> int:
@@ -73,6 +86,19 @@ def bound_of(bucket: int) -> float:
     return ((bucket % STEPS + STEPS + 1) << shift) * 1e-9
 
 
+def _snapshot(counts: list[int], largest: float) -> LatencySnapshot:
+    total = sum(counts)
+    p50, p95, p99 = (_quantile(counts, total, percent, largest) for percent in (50, 95, 99))
+    buckets = tuple((bound_of(bucket), count) for bucket, count in enumerate(counts) if count)
+    return LatencySnapshot(total, p50, p95, p99, largest, buckets)
+
+
+@cache
+def _bounds() -> list[float]:
+    # Without the last: what is above it stays in the last bucket.
+    return [bound_of(bucket) for bucket in range(BUCKETS - 1)]
+
+
 def _quantile(counts: list[int], total: int, percent: int, largest: float) -> float:
     if total == 0:
         return 0.0
@@ -84,3 +110,44 @@ def _quantile(counts: list[int], total: int, percent: int, largest: float) -> fl
         if seen >= rank:
             return largest if bucket == BUCKETS - 1 else min(bound_of(bucket), largest)
     raise AssertionError("the ranks end with the last count")
+
+
+def snapshot_of(buckets: Iterable[tuple[float, int]], largest: float) -> LatencySnapshot:
+    """The snapshot that has these buckets, bounds and counts in any order, and this largest measurement.
+
+    Equal bounds add up, so that the buckets of several histograms may be given together. Any thread. Raises
+    ValueError for a bound that no histogram has.
+    """
+    numbers = _numbers()
+    counts = [0] * BUCKETS
+    for bound, count in buckets:
+        if bound not in numbers:
+            raise ValueError(f"bound={bound!r}: is not a bound of this scale")
+        counts[numbers[bound]] += count
+    return _snapshot(counts, largest)
+
+
+def merge_snapshots(snapshots: Iterable[LatencySnapshot]) -> LatencySnapshot:
+    """What one histogram would hold that had recorded what all of these have: exact. Any thread."""
+    some = list(snapshots)
+    buckets = (bucket for snapshot in some for bucket in snapshot.buckets)
+    return snapshot_of(buckets, max((snapshot.max for snapshot in some), default=0.0))
+
+
+def seconds_of(snapshot: LatencySnapshot) -> float:
+    """The sum of all measurements, each taken as the middle of its bucket: off by a sixteenth at most.
+
+    Those above five hours count as five hours. It never falls while a histogram grows. Any thread.
+    """
+    numbers = _numbers()
+    total = 0.0
+    for bound, count in snapshot.buckets:
+        number = numbers[bound]
+        low = bound_of(number - 1) if number else 0.0
+        total += count * (low + bound) / 2
+    return total
+
+
+@cache
+def _numbers() -> dict[float, int]:
+    return {bound_of(bucket): bucket for bucket in range(BUCKETS)}

@@ -18,6 +18,7 @@ from pillarbox.testing.linearizability import Verdict, follows, linearize
 from pillarbox.testing.models import HandoverModel, MailboxModel, OrderedModel, UnorderedModel
 from pillarbox.testing.outcome import BLOCKED, Raised
 from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
+from pillarbox.testing.virtual_loop import VirtualTimeLoop
 
 if TYPE_CHECKING:
     from pillarbox.testing.suites import Disagreement, handover_suite, mailbox_suite, queue_suite
@@ -41,6 +42,7 @@ __all__ = [
     "UnorderedModel",
     "Verdict",
     "Violation",
+    "VirtualTimeLoop",
     "explore",
     "follows",
     "handover_suite",

@@ -23,6 +23,8 @@ from pillarbox.aio import job
 from pillarbox.aio.loop_thread import LoopThread
 from pillarbox.aio.options import Options
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 def pillarbox_threads() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("pillarbox-"))
@@ -42,13 +44,20 @@ async def identity(row: int) -> int:
 
 
 class Endless:
-    """Calls that end only by cancellation, from row 1 on; says how many were cancelled."""
+    """Calls that end only by cancellation, from row 1 on; says how many were cancelled.
+
+    `full` is set when 8 of them run.
+    """
 
     def __init__(self) -> None:
-        self.cancelled = 0
+        self.begun = self.cancelled = 0
+        self.full = threading.Event()
 
     async def __call__(self, row: int) -> int:
         if row:
+            self.begun += 1
+            if self.begun == 8:
+                self.full.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -78,6 +87,7 @@ def test_closing_early_cancels_the_calls_and_ends_the_threads(
     endless = Endless()
     results = async_map(endless, source(), capacity=8)  # type: ignore[call-overload]
     assert next(results) == 0
+    assert endless.full.wait(30)
     end(results)
     assert endless.cancelled == 8
     assert pillarbox_threads() == []
@@ -88,6 +98,7 @@ def test_dropping_the_iterator_ends_the_threads() -> None:
     endless = Endless()
     results = async_map(endless, range(100), capacity=8)
     assert next(results) == 0
+    assert endless.full.wait(30)
     del results
     gc.collect()
     assert endless.cancelled == 8

@@ -15,6 +15,8 @@ import pytest
 from pillarbox import CallFailed, CallTimeout, Retry, async_map
 from pillarbox.aio import coroutines, job, threads
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 FAST = Retry(attempts=3, initial=0.001, maximum=0.002)
 
 
@@ -415,7 +417,7 @@ def test_a_null_in_the_place_of_a_row_is_explained_once_for_each_kind_of_error(
     with caplog.at_level(logging.WARNING, "pillarbox"):
         assert list(async_map(call, range(10), errors="null", capacity=1)) == [None] * 10
     assert [record.getMessage() for record in caplog.records] == [
-        "a row is null, the first one for ConnectionError: "
+        "a row failed, the first one for ConnectionError: "
         "call failed after 1 attempt for row 0: ConnectionError: 0",
-        "a row is null, the first one for ValueError: call failed after 1 attempt for row 1: ValueError: 1",
+        "a row failed, the first one for ValueError: call failed after 1 attempt for row 1: ValueError: 1",
     ]

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from pillarbox import CallFailed, async_map
 
+pytestmark = pytest.mark.usefixtures("each_loop")
+
 
 class Gate:
     """Calls that wait until the test lets them go, in the order that the test chooses."""

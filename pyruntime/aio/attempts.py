@@ -1,0 +1,396 @@
+"""The attempts at the calls of one operator: begun, ended, timed out, tried again, given up.
+
+Confined to the mailbox thread. The operator admits rows and emits results; what runs the calls
+(`coroutines`, `threads`, `batches`) takes them from `waiting` and says here how each attempt ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from pillarbox.aio.admission import Admission
+from pillarbox.aio.call import Call
+from pillarbox.aio.calls import Calls
+from pillarbox.aio.deadlines import Deadlines
+from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected, said
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.limits.gate import open_gate
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.options import Options
+from pillarbox.aio.outcomes import Outcomes
+from pillarbox.aio.retry import asked_delay, retry_policy
+from pillarbox.aio.status import is_overload
+from pillarbox.aio.usage import usage_of
+
+T = TypeVar("T")
+
+
+class Attempts:
+    """Follows each call from its first attempt to its outcome.
+
+    finish: takes a call and its result, once for each call. finished: gives the number of rows that have
+    finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
+    `calls` is set by the operator before anything runs. `more_rows` says whether more rows may come before
+    any result has left, `is_closed` that every call has been forgotten.
+    """
+
+    calls: Calls
+
+    def __init__(
+        self,
+        options: Options,
+        meter: Meter,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        finish: Callable[[Call, Any], None],
+        finished: Callable[[], int],
+        renew: Callable[[Call], None],
+        stop: Callable[[BaseException], None],
+    ) -> None:
+        self.options = options
+        self.meter = meter
+        self.waiting: deque[Call] = deque()
+        self.pausing: set[Call] = set()
+        self.renew = renew
+        self.stop = stop
+        self._loop = loop
+        self._finish_call = finish
+        self._finished = finished
+        self.is_closed = False
+        self.more_rows = True
+        self._outcomes = Outcomes(options, meter)
+        self._retry = None if options.retry is None else retry_policy(options.retry)
+        self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
+        self._adaptive = None if options.adaptive is None else options.adaptive.open()
+        # Results that nobody looks at take the short way.
+        self.looks_at_results = options.usage is not None or (
+            self._retry is not None and self._retry.checks_results
+        )
+        gate = open_gate(options.rate, options.max_calls, options.max_cost, options.coordinator)
+        units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
+        self.admission = None if gate is None else Admission(self, gate, units, loop)
+        self._timeouts = self._make_deadlines(options.timeout, self._timed_out)
+        # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
+        one = options.attempt_timeout if options.batch is None else None
+        self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
+        self._batch_timeouts: Deadlines[Any] | None = None
+        # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
+        needed = (self._retry, self._adaptive, self._timeouts, self._attempt_timeouts)
+        self._plain = not self.looks_at_results and all(each is None for each in needed)
+
+    def deadlines_of_batches(self, expired: Callable[[T], None]) -> Deadlines[T] | None:
+        """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
+        self._batch_timeouts = self._make_deadlines(self.options.attempt_timeout, expired)
+        return self._batch_timeouts
+
+    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> Deadlines[T] | None:
+        return None if seconds is None else Deadlines(self._loop, seconds, partial(self.guarded, expired))
+
+    @property
+    def limit(self) -> int:
+        """Calls in flight, at most, to begin with."""
+        return self.options.most if self._adaptive is None else self._adaptive.limit
+
+    def start(self) -> None:
+        """Open the gate, if there is one."""
+        if self.admission is not None:
+            self.admission.gate.start(self._loop, self.admission.wake)
+
+    def close(self) -> None:
+        """Forget every call: no timer fires any more, nothing is tried again."""
+        self.is_closed = True
+        self.waiting.clear()
+        for call in self.pausing:
+            if call.pause is not None:
+                call.pause.cancel()
+        self.pausing.clear()
+        for deadlines in (self._timeouts, self._attempt_timeouts, self._batch_timeouts):
+            if deadlines is not None:
+                deadlines.close()
+        if self.admission is not None:
+            self.admission.close()
+
+    async def closed(self) -> None:
+        """Wait until no call runs any more, for a time, and until the gate has closed."""
+        try:
+            await self.calls.close()
+        finally:
+            if self.admission is not None:
+                await self.admission.gate.close()
+
+    def guarded(self, fn: Callable[..., None], *args: Any) -> None:
+        """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
+        try:
+            fn(*args)
+        except BaseException as error:
+            self.stop(error)
+
+    def overdue(self) -> tuple[Call, str, float, float] | None:
+        """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
+        found = []
+        kept = (self._timeouts, self._attempt_timeouts, self._batch_timeouts)
+        for limit, deadlines in zip(("timeout", "attempt_timeout", "attempt_timeout"), kept, strict=True):
+            oldest = None if deadlines is None else deadlines.oldest()
+            if deadlines is not None and oldest is not None:
+                call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
+                found.append((call, limit, deadlines.seconds, oldest[1]))
+        return min(found, key=lambda late: late[3], default=None)
+
+    def check_end(self) -> None:
+        """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
+        self._outcomes.check(self._finished())
+
+    # -- what the runners say -----------------------------------------------------------------
+
+    def begin(self, call: Call) -> None:
+        """An attempt of `call` begins now."""
+        call.began = time.monotonic()
+        call.attempt += 1
+        self.meter.attempts += 1
+        if self._plain:
+            return
+        if self._attempt_timeouts is not None:
+            call.attempt_deadline = self._attempt_timeouts.arm(call)
+        if call.attempt > 1:
+            self.renew(call)
+        elif self._timeouts is not None:
+            call.deadline = self._timeouts.arm(call)
+        if self._counted is not None:
+            self._counted.began(call.attempt)
+
+    def begin_all(self, calls: list[Call], runner: object) -> None:
+        """An attempt of each of `calls`, which `runner` calls together, begins now."""
+        now = time.monotonic()
+        self.meter.attempts += len(calls)
+        timeouts = self._timeouts
+        for call in calls:
+            call.began = now
+            call.runner = runner
+            call.attempt += 1
+            if call.attempt > 1:
+                self.renew(call)
+            elif timeouts is not None:
+                call.deadline = timeouts.arm(call)
+        if self._counted is not None:
+            # Once, as a batch that is tried again is one retry.
+            self._counted.began(min(call.attempt for call in calls))
+
+    def succeeded(self, call: Call, result: Any) -> None:
+        """The attempt of `call` that runs ended with `result`."""
+        ended = time.monotonic()
+        if self._plain:
+            self.meter.ended.append(ended - call.began)
+            self._finish_call(call, result)
+            return
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
+        rejected = self.row_succeeded(call, result, ended)
+        if rejected is None:
+            self.call_succeeded(ended - call.began)
+        else:
+            self.overloaded(rejected)
+
+    def failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
+        """The attempt of `call` that runs ended with `error`, which its function raised.
+
+        timed_out: where the attempt met a limit of time, what the row fails with unless it is tried again.
+        """
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
+        self.overloaded(error)
+        self.row_failed(call, error, timed_out)
+
+    def row_succeeded(self, call: Call, result: Any, ended: float) -> ResultRejected | None:
+        """The row of `call` has a result since `ended`, by itself or in a batch; the error if it is no good.
+
+        The row is finished then, or it waits for its retry.
+        """
+        if self.looks_at_results:
+            try:
+                rejected = self._rejected(call, result)
+            except BaseException as error:
+                # A hook that raises fails the row: without an answer it would wait for ever.
+                self.fail_call(call, CallFailed(call.attempt, error))
+                return None
+            if rejected is not None:
+                self.row_failed(call, rejected)
+                return rejected
+        if call.attempt == 1:
+            self.meter.ended.append(ended - call.began)
+        else:
+            call.error = None
+            self.meter.ended_again.append(ended - call.began)
+            self.meter.rows_ended_again.append(ended - call.started)
+        self._finish(call, result)
+        return None
+
+    def rows_succeeded(self, calls: list[Call], results: list[Any], ended: float) -> None:
+        """The rows of `calls`, called together, have results since `ended` that nobody looks at."""
+        seconds = ended - calls[0].began
+        again = [call for call in calls if call.attempt > 1]
+        meter = self.meter
+        meter.ended += [seconds] * (len(calls) - len(again))
+        for call in again:
+            call.error = None
+            meter.ended_again.append(seconds)
+            meter.rows_ended_again.append(ended - call.started)
+        if self._timeouts is not None:
+            for call in calls:
+                self._timeouts.cancel(call.deadline)
+        finish = self._finish_call
+        for call, result in zip(calls, results, strict=True):
+            finish(call, result)
+
+    def row_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
+        """The row of `call` failed with `error`, by itself or in a batch: it is tried again or fails."""
+        self.measure_failed(call)
+        try:
+            pause = self.pause(call, error)
+        except BaseException as raised:
+            self.fail_call(call, CallFailed(call.attempt, raised))
+            return
+        if pause is None:
+            self.fail_call(call, CallFailed(call.attempt, error) if timed_out is None else timed_out)
+            return
+        self.count_retries(error, 1)
+        call.error = error
+        self.pausing.add(call)
+        call.pause = self._loop.call_later(pause, self.guarded, self._pause_over, call)
+
+    def call_succeeded(self, seconds: float) -> None:
+        """Tell what finds the capacity of a call, of one row or of a batch, that succeeded."""
+        if self._adaptive is not None:
+            self._adaptive.succeeded(seconds)
+            self._set_limit()
+
+    def pause(self, call: Call, error: BaseException) -> float | None:
+        """Seconds until the attempt of `call` that follows after `error`; None if there is none.
+
+        Raises what a predicate of the user raises.
+        """
+        if self._retry is None or self.is_closed:
+            return None
+        if self.admission is not None and self.admission.gate.exhausted is not None:
+            return None
+        return self._retry.pause(call.attempt, error, call.elapsed())
+
+    def overloaded(self, error: BaseException) -> None:
+        """Tell what holds calls back of an attempt that failed."""
+        if self._adaptive is None and self.admission is None:
+            return
+        overload = is_overload(error)
+        if self._adaptive is not None:
+            self._adaptive.failed(overload)
+            self._set_limit()
+        if overload and self.admission is not None:
+            self.admission.cool_down(asked_delay(self._retry, error))
+
+    def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        """`call` has failed for good. On the mailbox thread."""
+        try:
+            result = self._outcomes.of_failure(call, error, self._finished() + 1)
+        except Exception as ending:
+            self.stop(ending)
+            return
+        call.error = error
+        if call.attempt > 0:
+            self.meter.rows_ended_again.append(call.elapsed())
+        self._finish(call, result)
+
+    def count_shared(self, failed: Failed, rows: int) -> None:
+        """So many rows share the call of one that failed."""
+        self.guarded(self._outcomes.count_shared, failed, rows, self._finished() + 1 + rows)
+
+    def call_no_more(self, reason: str) -> None:
+        """What was allowed is used up: rows that wait are not called."""
+        waiting = [*self.waiting]
+        self.waiting.clear()
+        for call in waiting:
+            if call.error is not None:
+                self.fail_call(call, CallFailed(call.attempt, call.error))
+            else:
+                self._finish(call, self._outcomes.of_no_call(f"not called, {reason} is used up"))
+
+    def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
+        """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
+        if self.options.usage is not None:
+            used = usage_of(self.options.usage(call.row, result))
+            self.meter.cost += used.cost
+            self.meter.tokens += used.tokens
+            if self.admission is not None:
+                self.admission.gate.spend(used.cost)
+        retry = self._retry
+        if retry is not None and retry.checks_results and retry.rejects(result, call.attempt, call.elapsed()):
+            return ResultRejected(result)
+        return None
+
+    def measure_failed(self, call: Call) -> None:
+        """An attempt of `call` has ended without a result."""
+        if call.attempt == 1:
+            call.started = call.began
+        self.meter.ended_again.append(time.monotonic() - call.began)
+
+    def count_retries(self, error: BaseException, rows: int) -> None:
+        """So many rows are tried again because of `error`."""
+        self.meter.retries += rows
+        reason = (
+            "attempt_timeout"
+            if isinstance(error, CallTimeout)
+            else "result"
+            if isinstance(error, ResultRejected)
+            else type(error).__name__
+        )
+        self.meter.retries_by_reason[reason] += rows
+
+    def _set_limit(self) -> None:
+        assert self._adaptive is not None
+        grown = self._adaptive.limit > self.calls.limit
+        self.calls.limit = self._adaptive.limit
+        if grown:
+            self.calls.feed()
+
+    def _finish(self, call: Call, result: Any) -> None:
+        if self._timeouts is not None:
+            self._timeouts.cancel(call.deadline)
+        self._finish_call(call, result)
+
+    # -- timers -------------------------------------------------------------------------------
+
+    def _pause_over(self, call: Call) -> None:
+        call.pause = None
+        self.pausing.discard(call)
+        call.waits_since = self._loop.time()
+        # Before the rows that have not been tried: in order, they would wait for this one anyway.
+        self.waiting.appendleft(call)
+        self.calls.feed()
+
+    def _attempt_timed_out(self, call: Call) -> None:
+        self.meter.timeouts += 1
+        self.calls.revoke(call)
+        assert self._attempt_timeouts is not None
+        error = CallTimeout("attempt_timeout", self._attempt_timeouts.seconds, call.attempt)
+        self.failed(call, error, timed_out=error)
+
+    def _timed_out(self, call: Call) -> None:
+        self.meter.timeouts += 1
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
+        if call.runner is not None:
+            self.calls.revoke(call)
+        elif call.pause is not None:
+            call.pause.cancel()
+            call.pause = None
+            self.pausing.discard(call)
+        else:
+            self.waiting.remove(call)
+        assert self._timeouts is not None
+        error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
+        self.overloaded(error)
+        if call.error is not None:
+            error.detail = f"The attempt before ended with {type(call.error).__name__}: {said(call.error)}"
+        self.fail_call(call, error)

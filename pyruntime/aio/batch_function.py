@@ -1,0 +1,126 @@
+"""The user's function of a list of rows, as an async function whose results are checked.
+
+For the mailbox thread, which is the event loop's; a blocking function runs in a thread for each call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from itertools import islice
+from typing import Any, TypeAlias
+
+from pillarbox.aio.errors import BatchResultError
+from pillarbox.aio.function import is_async
+
+BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable[list[Any]]]
+
+_NOT_BY_POSITION = (str, bytes, bytearray, memoryview, Mapping, Set)
+
+_numbers = itertools.count(1)
+
+
+def batch_function(fn: Callable[..., Any], name: str, *, spread: bool) -> BatchFunction:
+    """What gives the list of results for a list of rows, by `fn`.
+
+    fn: an async function, or one that blocks, of a list of rows. spread: rows are tuples of arguments, and
+    `fn` takes a list for each argument. name: what errors call it.
+
+    The async function raises what `fn` raises, and `BatchResultError` for results that are not one
+    for each row.
+    """
+    if is_async(fn):
+
+        async def call(rows: list[Any]) -> list[Any]:
+            results = await (fn(*_columns(rows)) if spread else fn(rows))
+            return _checked(results, len(rows), name)
+
+        return call
+
+    def blocking(rows: list[Any]) -> list[Any]:
+        results = fn(*_columns(rows)) if spread else fn(rows)
+        if inspect.isawaitable(results):
+            if inspect.iscoroutine(results):
+                results.close()
+            raise TypeError(
+                f"{name} is a plain function and returned an awaitable: "
+                "make it `async def`, so that it runs on the event loop"
+            )
+        return _checked(results, len(rows), name)
+
+    return lambda rows: _in_thread(blocking, rows)
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _checked(results: Any, rows: int, name: str) -> list[Any]:
+    if type(results) is not list:
+        # A table of pandas, polars or Arrow gives its columns, or their names.
+        by_columns = hasattr(type(results), "columns")
+        if by_columns or not isinstance(results, Iterable) or isinstance(results, _NOT_BY_POSITION):
+            what = (
+                "None" if results is None else f"{type(results).__name__}, which has no results by position"
+            )
+            raise BatchResultError(name, rows, what)
+        if not hasattr(results, "__len__"):
+            # No further than is needed to see that there are too many: it may have no end.
+            results = list(islice(results, rows + 1))
+            if len(results) > rows:
+                raise BatchResultError(name, rows, f"{rows + 1:,} results or more")
+        else:
+            results = list(results)
+    if len(results) != rows:
+        raise BatchResultError(name, rows, f"{len(results):,} results")
+    return results  # type: ignore[no-any-return]
+
+
+async def _in_thread(fn: Callable[[list[Any]], list[Any]], rows: list[Any]) -> list[Any]:
+    """`fn(rows)` in a thread of its own, which has ended when this ends: cancelling it waits for the thread.
+
+    A daemon, because a call that never returns must not hold the process.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    context = contextvars.copy_context()
+    outcome: list[list[Any]] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(context.run(fn, rows))
+        except BaseException as error:
+            errors.append(error)
+        try:
+            loop.call_soon_threadsafe(_set, done)
+        except RuntimeError:
+            # The loop was closed without waiting any longer.
+            return
+
+    thread = threading.Thread(target=run, name=f"pillarbox-batch-{next(_numbers)}", daemon=True)
+    thread.start()
+    while not done.done():
+        try:
+            await asyncio.wait([done])
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled; its slot is kept for it as long as for a coroutine that goes on.
+            continue
+    thread.join()
+    if errors:
+        error = errors.pop()
+        try:
+            raise error
+        finally:
+            # Or the frame and the error would keep each other, and the rows.
+            del error
+    return outcome[0]
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,352 @@
+"""Runs the calls of a function that takes many rows at once: puts rows together, and takes them apart again.
+
+Confined to the mailbox thread, which is the thread of the event loop.
+
+Each call of a batch is a task of its own, in a copy of the job's context: what it does there reaches no
+other. There is no task, no timer and no future for a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections import deque
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.aio.batch_filling import Filling
+from pillarbox.aio.blame import blames_rows
+from pillarbox.aio.coroutines import GRACE, disown
+from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
+from pillarbox.aio.status import is_overload
+
+if TYPE_CHECKING:
+    from pillarbox.aio.attempts import Attempts
+    from pillarbox.aio.batch import Batch
+    from pillarbox.aio.batch_function import BatchFunction
+    from pillarbox.aio.call import Call
+
+
+class _Together:
+    """Rows that are called together, once; when they are called again, that is another one.
+
+    Each of `calls` whose `runner` is this one is still waited for, `left` of them. `timer` is of the pause
+    before its call, then of the grace period after it was cancelled.
+    """
+
+    __slots__ = ("abandoned", "calls", "deadline", "left", "started", "task", "timer")
+
+    def __init__(self, calls: list[Call]) -> None:
+        self.calls = calls
+        self.left = len(calls)
+        self.deadline = -1
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.started = self.abandoned = False
+
+
+class BatchCalls:
+    """Carries waiting calls of one operator in batches through a function, `limit` batches at a time.
+
+    Which rows make a batch, and when, `Filling` says. A batch whose call failed is called again whole, if the
+    retry says so; otherwise its halves are called, down to the rows that fail alone, unless the error can be
+    no row's fault.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        batch: Batch,
+        fn: BatchFunction,
+        name: str,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._attempts = attempts
+        self._waiting = attempts.waiting
+        self._fn = fn
+        self._name = name
+        self._context = context
+        self._loop = loop
+        self.limit = attempts.limit
+        self.late = 0
+        self.abandoned = 0
+        self._active = 0
+        self._running: set[_Together] = set()
+        self._pausing: set[_Together] = set()
+        self._again: deque[_Together] = deque()
+        # Rows of the latter two.
+        self._kept = 0
+        self._filling = Filling(attempts, batch, loop)
+        self._deadlines = attempts.deadlines_of_batches(self._attempt_timed_out)
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that hold a slot now."""
+        return self._active
+
+    def feed(self) -> None:
+        """Call batches while there are slots."""
+        self._filling.note_arrivals()
+        while self._active < self.limit and not self._attempts.is_closed:
+            batch = self._next()
+            if batch is None:
+                return
+            self._begin(batch)
+
+    def turn(self) -> None:
+        """Each call is a task: the event loop has its turn."""
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` out of its batch, which goes on for the others and is cancelled when none is left."""
+        batch = call.runner
+        call.runner = None
+        batch.left -= 1
+        if batch.task is not None:
+            if not batch.left:
+                self._cancel(batch)
+            return
+        batch.calls.remove(call)
+        self._attempts.pausing.discard(call)
+        self._kept -= 1
+        if batch.calls:
+            return
+        if batch.timer is not None:
+            batch.timer.cancel()
+            self._pausing.discard(batch)
+        else:
+            self._again.remove(batch)
+
+    async def close(self) -> None:
+        """Cancel all calls and wait for them, for `GRACE` seconds at most."""
+        self._filling.close()
+        for batch in (*self._pausing, *self._running):
+            if batch.timer is not None:
+                batch.timer.cancel()
+        self._pausing.clear()
+        self._again.clear()
+        tasks = []
+        for batch in self._running:
+            batch.left = 0
+            assert batch.task is not None
+            batch.task.cancel()
+            tasks.append(batch.task)
+        if not tasks:
+            return
+        _, pending = await asyncio.wait(tasks, timeout=GRACE)
+        for task in pending:
+            disown(task, self._name, GRACE)
+
+    # -- which call is next -------------------------------------------------------------------
+
+    def _next(self) -> _Together | None:
+        """The next batch that may be called now."""
+        admission = self._attempts.admission
+        if admission is not None and admission.holds:
+            return None
+        if self._again:
+            batch = self._again[0]
+            if not self._admitted(batch.calls):
+                return None
+            self._again.popleft()
+            self._kept -= len(batch.calls)
+            self._attempts.pausing.difference_update(batch.calls)
+            return batch
+        # Whole batches that pause bring no row for this one.
+        rows = self._filling.rows_now(len(self._attempts.pausing) > self._kept)
+        waiting = self._waiting
+        if not rows:
+            return None
+        if admission is not None and not self._admitted([*islice(waiting, rows)]):
+            return None
+        return _Together([waiting.popleft() for _ in range(rows)])
+
+    def _admitted(self, calls: list[Call]) -> bool:
+        admission = self._attempts.admission
+        if admission is None:
+            return True
+        if admission.admit(sum([admission.weigh(call) for call in calls])):
+            return True
+        if admission.gate.exhausted is not None:
+            while self._again:
+                batch = self._again.popleft()
+                self._kept -= len(batch.calls)
+                self._attempts.pausing.difference_update(batch.calls)
+                for call in batch.calls:
+                    call.runner = None
+                    assert call.error is not None
+                    self._attempts.fail_call(call, CallFailed(call.attempt, call.error))
+        return False
+
+    # -- one call -----------------------------------------------------------------------------
+
+    def _begin(self, batch: _Together) -> None:
+        self._active += 1
+        self._running.add(batch)
+        self._attempts.begin_all(batch.calls, batch)
+        self._attempts.meter.batches += 1
+        if self._deadlines is not None:
+            batch.deadline = self._deadlines.arm(batch)
+        batch.task = self._context.run(self._loop.create_task, self._call(batch))
+
+    async def _call(self, batch: _Together) -> None:
+        results: list[Any] = []
+        failed: BaseException | None = None
+        batch.started = True
+        try:
+            if not batch.left or self._attempts.is_closed:
+                raise asyncio.CancelledError
+            results = await self._fn([call.row for call in batch.calls])
+        except BaseException as raised:
+            if self._loop.is_closed():
+                # The task is being collected after its loop; nobody waits for the call.
+                raise
+            failed = raised
+        self._attempts.guarded(self._ended, batch, results, failed)
+
+    def _ended(self, batch: _Together, results: list[Any], error: BaseException | None) -> None:
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if self._deadlines is not None:
+            self._deadlines.cancel(batch.deadline)
+        self._running.discard(batch)
+        if not batch.abandoned:
+            self._active -= 1
+        if self._attempts.is_closed:
+            return
+        calls = batch.calls
+        sent = len(calls)
+        gone = sent - batch.left
+        if gone:
+            if not isinstance(error, asyncio.CancelledError):
+                self.late += gone
+            results = [result for call, result in zip(calls, results, strict=False) if call.runner is batch]
+            calls = [call for call in calls if call.runner is batch]
+        if calls:
+            for call in calls:
+                call.runner = None
+            if error is None:
+                self._succeeded(calls, results)
+            else:
+                self._failed(calls, sent, error)
+        self.feed()
+
+    def _succeeded(self, calls: list[Call], results: list[Any]) -> None:
+        """There is a result or an error for each row; the call is told of once, by its worst."""
+        attempts = self._attempts
+        ended = time.monotonic()
+        seconds = ended - calls[0].began
+        errors: list[BaseException] = [result for result in results if isinstance(result, BaseException)]
+        if not errors and not attempts.looks_at_results:
+            attempts.rows_succeeded(calls, results, ended)
+        else:
+            for call, result in zip(calls, results, strict=True):
+                if isinstance(result, BaseException):
+                    attempts.row_failed(call, result)
+                else:
+                    rejected = attempts.row_succeeded(call, result, ended)
+                    if rejected is not None:
+                        errors.append(rejected)
+                if attempts.is_closed:
+                    return
+        overloads = [error for error in errors if is_overload(error)]
+        if overloads:
+            attempts.overloaded(overloads[0])
+        else:
+            attempts.call_succeeded(seconds)
+
+    def _failed(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool = False) -> None:
+        """The call of `sent` rows gave no results: these are called again, or parts of them, or they fail."""
+        attempts = self._attempts
+        attempts.overloaded(error)
+        for call in calls:
+            attempts.measure_failed(call)
+            call.error = error
+        if isinstance(error, BatchResultError):
+            self._fail(calls, error, False)
+            return
+        calls = sorted(calls, key=attrgetter("attempt"))
+        for _, group in groupby(calls, attrgetter("attempt")):
+            self._try_again([*group], sent, error, timed_out)
+
+    def _try_again(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool) -> None:
+        """What follows for those of `sent` rows that have had as many attempts."""
+        attempts = self._attempts
+        try:
+            pause = attempts.pause(calls[0], error)
+        except BaseException as raised:
+            self._fail(calls, raised, False)
+            return
+        if pause is not None:
+            attempts.count_retries(error, len(calls))
+            batch = self._keep(calls)
+            batch.timer = self._loop.call_later(pause, attempts.guarded, self._pause_over, batch)
+            self._pausing.add(batch)
+        elif sent > 1 and blames_rows(error):
+            attempts.count_retries(error, len(calls))
+            # Without the others a part may do well, and no row fails for another.
+            middle = len(calls) // 2 if len(calls) == sent else 0
+            # At once, and before all others: most of their rows are as good as finished.
+            self._again.extendleft(self._keep(part) for part in (calls[middle:], calls[:middle]) if part)
+        else:
+            self._fail(calls, error, timed_out)
+
+    def _keep(self, calls: list[Call]) -> _Together:
+        batch = _Together(calls)
+        for call in calls:
+            call.runner = batch
+        self._kept += len(calls)
+        self._attempts.pausing.update(calls)
+        return batch
+
+    def _pause_over(self, batch: _Together) -> None:
+        batch.timer = None
+        self._pausing.discard(batch)
+        self._again.append(batch)
+        self.feed()
+
+    def _fail(self, calls: list[Call], error: BaseException, timed_out: bool) -> None:
+        for call in calls:
+            if self._attempts.is_closed:
+                return
+            self._attempts.fail_call(
+                call, self._timeout(call) if timed_out else CallFailed(call.attempt, error)
+            )
+
+    # -- time-outs ----------------------------------------------------------------------------
+
+    def _timeout(self, call: Call) -> CallTimeout:
+        assert self._deadlines is not None
+        return CallTimeout("attempt_timeout", self._deadlines.seconds, call.attempt)
+
+    def _attempt_timed_out(self, batch: _Together) -> None:
+        calls = [call for call in batch.calls if call.runner is batch]
+        self._attempts.meter.timeouts += len(calls)
+        for call in calls:
+            call.runner = None
+        batch.left = 0
+        self._cancel(batch)
+        self._failed(calls, len(batch.calls), self._timeout(calls[0]), timed_out=True)
+        self.feed()
+
+    def _cancel(self, batch: _Together) -> None:
+        """Nobody waits for what `batch` brings."""
+        if self._deadlines is not None:
+            self._deadlines.cancel(batch.deadline)
+        assert batch.task is not None
+        if batch.started:
+            # A task that was cancelled before its first step would never come to its end here.
+            batch.task.cancel()
+        batch.timer = self._loop.call_later(GRACE, self._attempts.guarded, self._abandon, batch)
+
+    def _abandon(self, batch: _Together) -> None:
+        batch.timer = None
+        batch.abandoned = True
+        self._running.discard(batch)
+        self._active -= 1
+        self.abandoned += 1
+        assert batch.task is not None
+        disown(batch.task, self._name, GRACE)
+        self.feed()

@@ -1,0 +1,44 @@
+"""Whether the error of a batch may be the fault of some of its rows. Pure: any thread."""
+
+from __future__ import annotations
+
+from pillarbox.aio.status import is_overload, status_of
+
+OF_ALL_ROWS = frozenset({401, 403, 407, 502, 504})
+"""Answers about who calls (RFC 9110), or from a gateway that does not reach the service."""
+
+OF_CONNECTIONS = frozenset(
+    {
+        "APIConnectionError",
+        "ClientConnectionError",
+        "ConnectionError",
+        "HTTPClientError",
+        "NetworkError",
+        "ProtocolError",
+        "gaierror",
+    }
+)
+"""Names of the errors of connections: built in, of aiohttp, botocore, httpx, requests and others."""
+
+_CAUSES = 8
+
+
+def blames_rows(error: BaseException) -> bool:
+    """Whether some of a batch's rows, called without the others, might not meet `error`.
+
+    Not where it says that the service is overloaded, cannot be reached or does not know the caller: all rows
+    would meet it, and calling them in ever smaller batches would make an outage worse. A time-out may be the
+    fault of one row. Errors are known by their names and attributes, along `__cause__`. Raises nothing.
+    """
+    if is_overload(error) or status_of(error) in OF_ALL_ROWS:
+        return False
+    each: BaseException | None = error
+    for _ in range(_CAUSES):
+        if each is None:
+            return True
+        if isinstance(each, TimeoutError):
+            return True
+        if any(kind.__name__ in OF_CONNECTIONS for kind in type(each).__mro__):
+            return False
+        each = each.__cause__
+    return True

@@ -1,0 +1,37 @@
+"""What runs the calls of one operator, as `attempts` sees it. Confined to the mailbox thread."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pillarbox.aio.call import Call
+
+
+class Calls(Protocol):
+    """What runs calls."""
+
+    limit: int
+    """Calls in flight, at most; may change while they run."""
+    late: int
+    """Outcomes that came after their call was taken away."""
+    abandoned: int
+    """Calls that did not end when they were cancelled."""
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that hold a slot now."""
+
+    def feed(self) -> None:
+        """Begin waiting calls while there are slots."""
+
+    def turn(self) -> None:
+        """Note that the event loop had its turn."""
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from what runs it and cancel that; what it still brings is ignored.
+
+        With batches: take it from its batch, whether that runs or waits.
+        """
+
+    async def close(self) -> None:
+        """Cancel all calls and wait for their end, for a time."""

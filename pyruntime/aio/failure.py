@@ -1,0 +1,56 @@
+"""What a row that failed for good leaves behind: the result that stands for it, and what is said about it.
+
+Values without state: safe in any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, said
+from pillarbox.aio.status import status_of
+
+MESSAGE_CHARACTERS = 1000
+
+
+class ErrorInfo(NamedTuple):
+    """What is said about a row that failed for good."""
+
+    type: str
+    """The class of the function's error; `CallTimeout` for a limit of time, `NotCalled` for no call."""
+    message: str
+    """Its text, shortened."""
+    attempts: int
+    """Attempts begun."""
+    latency: float
+    """Seconds from the start of the first attempt to the end of the last; 0 without any."""
+    status: int | None
+    """The status of an HTTP answer, where the error has one."""
+
+
+class Outcome(NamedTuple):
+    """One item's result under `errors="column"`: one of the two is None, unless the function gave None."""
+
+    result: Any
+    error: ErrorInfo | None
+
+
+class Failed:
+    """Stands in the operator's output for the result of a row that failed for good."""
+
+    __slots__ = ("info",)
+
+    def __init__(self, info: ErrorInfo) -> None:
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"a failed row ({self.info.type}: {self.info.message})"
+
+
+def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> ErrorInfo:
+    """What `errors="column"` and dead letters say about an error."""
+    cause = error.cause if isinstance(error, CallFailed) else error
+    message = said(cause) if isinstance(error, CallFailed) else error.reason
+    if len(message) > MESSAGE_CHARACTERS:
+        message = message[: MESSAGE_CHARACTERS - 1] + "…"
+    return ErrorInfo(type(cause).__name__, message, error.attempts, latency, status_of(cause))

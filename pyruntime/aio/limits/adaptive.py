@@ -1,0 +1,211 @@
+"""A capacity that is found while calls are made. `Adaptive` is a value without state: safe in any thread.
+
+What it opens belongs to one operator, and to its mailbox thread.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pillarbox.aio.check import check_positive_int, check_positive_number
+
+FEW = 64
+"""Latencies that a mean is made of, at least: fewer are noise."""
+FULL = 0.75
+"""Share of the limit that must have been in flight for the limit to be raised."""
+CUTS_TO_BELIEVE = 3
+"""Cuts in a row that did not help: then the service is slower than it was, and not overloaded by us."""
+PROBE_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Find the number of calls in flight: additive increase, multiplicative decrease.
+
+    The limit begins at `start` and doubles in each round trip until the first sign of overload. Then it grows
+    by `increase` for each `limit` calls that succeed while it is used. It is multiplied by `decrease`,
+    at most once in a round trip, when the service says "overloaded" (429), when more than the share
+    `error_share` of the calls fails beyond what usually fails, and when the mean latency is above
+    `latency_factor` x the latency without a queue.
+
+    start, least, most: calls in flight. increase: calls. decrease, error_share: between 0 and 1.
+    latency_factor: above 1.
+    probe: seconds after which the latency without a queue is measured again, with a quarter of the calls in
+        flight for a round trip or two; a service that has become slower or faster is noticed so.
+
+    AIMD is Chiu and Jain's (1989), the latency as a sign is TCP Vegas' (Brakmo, 1994), for calls instead of
+    packets it is Netflix's concurrency-limits; the probe is that of TCP BBR (Cardwell, 2016).
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    start: int = 16
+    least: int = 1
+    most: int = 1024
+    decrease: float = 0.7
+    increase: float = 1.0
+    latency_factor: float = 2.0
+    error_share: float = 0.1
+    probe: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("start", "least", "most"):
+            check_positive_int(name, getattr(self, name))
+        if not self.least <= self.start <= self.most:
+            raise ValueError(
+                f"start={self.start!r}: must be between least={self.least!r} and most={self.most!r}"
+            )
+        for name in ("decrease", "increase", "latency_factor", "error_share", "probe"):
+            check_positive_number(name, getattr(self, name))
+        for name in ("decrease", "error_share"):
+            if getattr(self, name) >= 1.0:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be above 0 and below 1")
+        if self.latency_factor <= 1.0:
+            raise ValueError(f"latency_factor={self.latency_factor!r}: must be above 1")
+
+    def open(self, clock: Callable[[], float] = time.monotonic) -> AdaptiveController:
+        """What finds the limit of one operator. `clock` gives seconds and never goes back."""
+        return AdaptiveController(self, clock)
+
+
+class AdaptiveController:
+    """Finds one limit. Told of each attempt that has ended, on the mailbox thread; nothing else is needed.
+
+    How many calls were in flight it knows by Little's law: the latencies that ended in some time, summed,
+    divided by that time.
+    """
+
+    def __init__(self, options: Adaptive, clock: Callable[[], float]) -> None:
+        self.limit = options.start
+        """Calls that may be in flight now."""
+        self._options = options
+        self._clock = clock
+        self._exact = float(options.start)
+        self._doubling = True
+        now = clock()
+        # Since the last raise.
+        self._since = now
+        self._successes = 0
+        self._seconds = 0.0
+        # Since the last look at errors.
+        self._outcomes = 0
+        self._errors = 0
+        self._usual_errors = 0.0
+        # The latency: smoothed, without a queue, and what the present measurement has.
+        self._latency = 0.0
+        self._samples = 0
+        self._base = math.inf
+        self._cuts = 0
+        # Until then, or after so many outcomes, what ends was begun before the last cut.
+        self._settled_at = now
+        self._unsettled = 0
+        self._probe_at = now + options.probe
+        self._before_probe: float | None = None
+
+    def succeeded(self, seconds: float) -> None:
+        """An attempt succeeded after so many seconds."""
+        now = self._clock()
+        self._ended(now)
+        self._successes += 1
+        self._seconds += seconds
+        if self._unsettled <= 0:
+            self._samples += 1
+            # A plain mean at first, then one that forgets.
+            span = min(self._samples, max(FEW, self.limit))
+            self._latency += (seconds - self._latency) / span
+            if self._samples >= max(FEW, self.limit):
+                self._judge(now)
+        if self._successes >= (1 if self._doubling else self.limit) and self._before_probe is None:
+            self._grow(now)
+
+    def failed(self, overloaded: bool, seconds: float | None = None) -> None:
+        """An attempt failed; `overloaded` if the service said that it has too much to do.
+
+        seconds: how long it was in flight; None where nobody knows, then as long as others.
+        """
+        now = self._clock()
+        self._ended(now)
+        self._seconds += self._latency if seconds is None else seconds
+        self._errors += 1
+        if overloaded:
+            self._errors -= 1
+            self._outcomes -= 1
+            self._cut(now)
+
+    def _ended(self, now: float) -> None:
+        if self._unsettled > 0:
+            self._unsettled = 0 if now >= self._settled_at else self._unsettled - 1
+        self._outcomes += 1
+        if self._outcomes >= max(FEW, self.limit):
+            share = self._errors / self._outcomes
+            # Twice what chance makes of so few.
+            chance = 2 * math.sqrt(share * (1 - share) / self._outcomes)
+            if share > self._usual_errors + self._options.error_share + chance:
+                self._cut(now)
+            self._usual_errors += (share - self._usual_errors) / 4
+            self._outcomes = self._errors = 0
+
+    def _judge(self, now: float) -> None:
+        """There is a mean of the latencies since the last cut."""
+        if self._before_probe is not None:
+            self._base = self._latency
+            self._set(self._before_probe)
+            self._before_probe = None
+            self._begin_measuring(now)
+            return
+        if self._latency < self._base:
+            self._base = self._latency
+        if self._latency > self._options.latency_factor * self._base:
+            self._cuts += 1
+            if self._cuts > CUTS_TO_BELIEVE:
+                self._cuts = 0
+                self._base = self._latency
+            else:
+                self._cut(now)
+                return
+        else:
+            self._cuts = 0
+        if now >= self._probe_at:
+            self._probe_at = now + self._options.probe
+            if self._exact > self._options.least:
+                self._before_probe = self._exact
+                self._begin_measuring(now)
+                self._set(self._exact * PROBE_SHARE)
+
+    def _grow(self, now: float) -> None:
+        used = now <= self._since or self._seconds / (now - self._since) >= FULL * self.limit
+        if self._doubling:
+            # Calls of a limit that grows say little one by one: look at those of a whole limit.
+            if self._successes < self.limit:
+                return
+            if used:
+                self._set(self._exact * 2)
+        elif used:
+            self._set(self._exact + self._options.increase)
+        self._since = now
+        self._successes = 0
+        self._seconds = 0.0
+
+    def _cut(self, now: float) -> None:
+        if self._unsettled > 0 and now < self._settled_at:
+            return
+        self._doubling = False
+        self._before_probe = None
+        self._begin_measuring(now)
+        self._set(self._exact * self._options.decrease)
+        self._since = now
+        self._successes = 0
+        self._seconds = 0.0
+
+    def _begin_measuring(self, now: float) -> None:
+        """What is in flight now was begun under another limit: one round trip of it says nothing."""
+        self._unsettled = self.limit
+        self._settled_at = now + (2 * self._latency if self._latency > 0.0 else math.inf)
+        self._samples = 0
+
+    def _set(self, limit: float) -> None:
+        self._exact = min(max(limit, float(self._options.least)), float(self._options.most))
+        self.limit = int(self._exact)

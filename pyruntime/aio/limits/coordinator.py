@@ -1,0 +1,203 @@
+"""What tasks of one job share their rate and their budget through: a small server beside the driver.
+
+`Coordinator` is for any thread of the driver. What travels to the tasks is a `CoordinatorHandle`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import socket
+import uuid
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from pillarbox.aio.check import check_seconds
+from pillarbox.aio.limits.client import CoordinatorGate
+from pillarbox.aio.limits.server import LimitServer, SharedStatistics
+from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
+from pillarbox.aio.limits.state import read_state
+from pillarbox.aio.loop_thread import LoopThread
+
+SECRET = 32
+PATIENCE = 60.0
+STOP = 10.0
+
+
+class CoordinatorHandle(SharedLimits):
+    """The way to a `Coordinator`: where it listens, its secret, and the name of one gate. Safe in any thread.
+
+    Pickles with the secret in it, as it must to reach the tasks. Its text does not show the secret.
+    """
+
+    def __init__(
+        self, addresses: tuple[tuple[str, int], ...], secret: bytes, name: str | None, patience: float
+    ) -> None:
+        self.addresses = addresses
+        self.name = name
+        self._secret = secret
+        self._patience = patience
+
+    def open(self, limits: Limits) -> CoordinatorGate:
+        """See `SharedLimits.open`."""
+        name = SHARED_NAME if self.name is None else self.name
+        return CoordinatorGate(self.addresses, self._secret, name, limits, self._patience)
+
+    def named(self, name: str | None = None) -> CoordinatorHandle:
+        """See `SharedLimits.named`."""
+        if name is None:
+            if self.name is not None:
+                return self
+            name = uuid.uuid4().hex
+        return CoordinatorHandle(self.addresses, self._secret, check_name(name), self._patience)
+
+    def __repr__(self) -> str:
+        where = ", ".join(f"{host}:{port}" for host, port in self.addresses)
+        return f"<coordinator at {where}, gate {self.name!r}>"
+
+
+class Coordinator(SharedLimits):
+    """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
+
+    It listens on a thread of its own. Each task connects, and takes what it needs for a tenth of a second at
+    a time, so that a call costs no round trip. A task that ends gives back what it has not used; what a task
+    held that died is granted again after about two seconds. If one task is told that the service is
+    overloaded, all cool down.
+
+    host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
+        connects must prove that he knows the secret, which travels with the job. Nothing is encrypted.
+    port: 0 for any that is free.
+    state: a file that lets another coordinator go on after this one has died: it has the same port, the same
+        secret, the same sums. The tasks come back to it by themselves. None keeps all in memory.
+    advertise: the name or address by which tasks reach this machine. None for `host`, or, where
+        that is every address, for this machine's name.
+    patience: seconds for which a task that needs calls waits for a coordinator before the job fails.
+
+    `max_calls` is exact: never more calls begin, whoever dies, and calls that did not begin are not lost,
+    except those that a task held which died while the coordinator was away. `max_cost` is known only after a
+    call, so calls that are in flight then still cost.
+
+    Raises TypeError or ValueError for a bad argument; `start` raises OSError where it cannot listen.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        state: str | os.PathLike[str] | None = None,
+        advertise: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        for name, text in (("host", host), ("advertise", advertise)):
+            if (text is not None or name == "host") and not (isinstance(text, str) and text):
+                raise TypeError(f"{name}={text!r}: must be the name or the address of a machine")
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise TypeError(f"port={port!r}: must be an int, not {type(port).__name__}")
+        if not 0 <= port < 65536:
+            raise ValueError(f"port={port!r}: must be from 0 (any) to 65535")
+        seconds = check_seconds("patience", patience)
+        if seconds is None:
+            raise TypeError(f"patience={patience!r}: must be a number of seconds")
+        self._patience = seconds
+        self._host = host
+        self._port = port
+        self._path = None if state is None else Path(os.fspath(state)).absolute()
+        self._advertise = advertise
+        self._secret = secrets.token_bytes(SECRET)
+        self._thread: LoopThread | None = None
+        self._server: LimitServer | None = None
+        self._memory: dict[str, Any] | None = None
+
+    def start(self) -> Coordinator:
+        """Listen. Any thread, once; again after `close`. Raises OSError; ValueError for a bad state file."""
+        if self._thread is not None:
+            raise RuntimeError("the coordinator has been started")
+        state = self._memory if self._path is None else read_state(self._path)
+        if state is not None:
+            self._secret = bytes.fromhex(state["secret"])
+            self._port = self._port or state["port"]
+        server = LimitServer(self._secret, self._path, state)
+        thread = LoopThread("pillarbox-coordinator")
+        try:
+            self._port = thread.submit(server.serve(self._host, self._port)).result()
+        except BaseException:
+            thread.close(STOP)
+            raise
+        self._thread, self._server = thread, server
+        return self
+
+    def close(self) -> None:
+        """Stop listening and end every connection. Tasks that need it wait for it. Any thread; idempotent."""
+        thread, server = self._thread, self._server
+        self._thread = self._server = None
+        if thread is None or server is None:
+            return
+        try:
+            self._memory = thread.submit(server.stop()).result(STOP)
+        finally:
+            thread.close(STOP)
+
+    def __enter__(self) -> Coordinator:
+        return self if self._thread is not None else self.start()
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens: host and port."""
+        return self._host, self._port
+
+    def statistics(self) -> dict[str, SharedStatistics]:
+        """What all tasks together have done, by the names of the gates. Any thread."""
+        thread, server = self._running()
+        answer: Future[dict[str, SharedStatistics]] = Future()
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):
+                answer.set_result(server.statistics())
+
+        thread.call(ask)
+        return answer.result(STOP)
+
+    def handle(self, name: str | None = None) -> CoordinatorHandle:
+        """What tasks need. Any thread; raises RuntimeError unless the coordinator has been started."""
+        self._running()
+        addresses = tuple((host, self._port) for host in self._hosts())
+        return CoordinatorHandle(addresses, self._secret, name, self._patience)
+
+    def named(self, name: str | None = None) -> CoordinatorHandle:
+        """A handle for the gate called `name`: operators that share a name share their limits.
+
+        None gives a new name that is nobody else's. Any thread; raises RuntimeError unless started.
+        """
+        return self.handle().named(name)
+
+    def open(self, limits: Limits) -> CoordinatorGate:
+        """See `SharedLimits.open`."""
+        return self.handle().open(limits)
+
+    def _hosts(self) -> list[str]:
+        if self._advertise is not None:
+            return [self._advertise]
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(self._host).is_unspecified:
+                return [socket.getfqdn(), socket.gethostname(), "127.0.0.1"]
+        return [self._host]
+
+    def _running(self) -> tuple[LoopThread, LimitServer]:
+        if self._thread is None or self._server is None:
+            raise RuntimeError("the coordinator is not started: use it in a `with` block")
+        return self._thread, self._server
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        handle = self.handle()
+        return CoordinatorHandle, (handle.addresses, self._secret, None, self._patience)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._thread is None else "running"
+        return f"<coordinator on {self._host}:{self._port}, {state}>"

@@ -1,0 +1,324 @@
+"""The gate of a task that shares its limits: it holds a few calls ahead, so that a call costs no round trip.
+
+Confined to the mailbox thread. Where the calls come from is for subclasses: a coordinator, or Redis. A lease
+is a time: what is not used within it is given back (Gray and Cheriton, "Leases", 1989).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pillarbox.aio.limits.book import Report
+from pillarbox.aio.limits.bucket import TICK
+from pillarbox.aio.limits.gate import GateStatistics
+from pillarbox.aio.limits.shared import CoordinatorError, Limits
+
+AHEAD = 0.1
+"""Seconds of calls to hold ahead."""
+FIRST = 4
+"""Calls to ask for before it is known how many are needed."""
+MOST = 4096
+"""Calls to ask for at a time, at most."""
+MEASURE = 0.02
+"""Seconds over which it is measured how many are needed, at least."""
+REPORT = 0.02
+"""Seconds until what nobody waits for is said."""
+DUST = 1e-9
+"""Units by which sums may differ that were added up in another order."""
+
+
+class LeaseGate(ABC):
+    """A `Gate` that admits from what it was granted. `clock` gives seconds and never goes back.
+
+    What it says of itself are counts since its beginning, so that it may be said again.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.exhausted: str | None = None
+        self.limits = limits
+        self.connected = False
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop
+        self._wake: Callable[[], None] = lambda: None
+        self._failure: CoordinatorError | None = None
+        self._closed = False
+        # Of a number of calls no more than that may begin: each is said before it begins, or does not begin.
+        self._strict = limits.max_calls is not None
+        self._weighs = limits.units_per_second is not None
+        self._calls = 0
+        self._units = 0.0
+        self._received = 0
+        self._used = 0
+        self._back = 0
+        self._units_received = 0.0
+        self._units_gone = 0.0
+        self._units_used = 0.0
+        self._cost = 0.0
+        self._cool_until = -math.inf
+        self._cool_downs = 0
+        # Until when, and what had been received by then. The oldest first.
+        self._leases: deque[tuple[float, int, float]] = deque()
+        self._lapse_at = math.inf
+        self._lapse_timer: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.Handle | None = None
+        self._report_soon = False
+        # What was asked for and has not come.
+        self._wanted_calls = 0
+        self._wanted_units = 0.0
+        self._wanted_head = 0.0
+        self._held_back = False
+        self._size = FIRST
+        self._low = FIRST // 2
+        self._measured_at = clock()
+        self._measured_used = 0
+        self._dry = False
+
+    # -- for the operator ---------------------------------------------------------------------
+
+    def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        """See `Gate.start`."""
+        self._loop = loop
+        self._wake = wake
+        self._begin()
+
+    def admit(self, units: float = 1.0) -> float:
+        """See `Gate.admit`."""
+        if self._failure is not None:
+            raise self._failure
+        if self.exhausted is not None:
+            return math.inf
+        now = self._clock()
+        if now < self._cool_until:
+            return self._cool_until - now + TICK
+        if now >= self._lapse_at:
+            self._lapse(now)
+        if (
+            self._calls < 1
+            or (self._weighs and self._units + DUST < units)
+            or (self._strict and not self.connected)
+        ):
+            self._held_back = self._dry = True
+            self._ask(now, units)
+            return math.inf
+        # spec: RateLease!Begin
+        self._held_back = False
+        self._calls -= 1
+        self._used += 1
+        self._units_used += units
+        if self._weighs:
+            self._units -= units
+            self._units_gone += units
+        if not self._report_soon:
+            self._report(self._strict)
+        if self._calls <= self._low and self._wanted_calls <= 0:
+            self._ask(now, 0.0)
+        return 0.0
+
+    def spend(self, cost: float) -> None:
+        """See `Gate.spend`."""
+        self._cost += cost
+        if cost and not self._report_soon:
+            self._report(self.limits.max_cost is not None)
+
+    def cool_down(self, seconds: float | None) -> None:
+        """See `Gate.cool_down`. All who share the limits are told."""
+        pause = self.limits.cool_down if seconds is None else seconds
+        self._cooled(pause)
+        self._tell_cool_down(pause)
+
+    def statistics(self) -> GateStatistics:
+        """See `Gate.statistics`."""
+        return GateStatistics(self._used, self._units_used, self._cost, self._cool_downs)
+
+    async def close(self) -> None:
+        """See `Gate.close`. Takes two seconds at most, where nobody answers."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake = lambda: None
+        for timer in (self._lapse_timer, self._report_timer):
+            if timer is not None:
+                timer.cancel()
+        unspent, units = self._calls, max(0.0, self._units)
+        self._give_back()
+        await self._finish(unspent, units)
+
+    # -- for subclasses -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begin to connect."""
+
+    @abstractmethod
+    def _tell_want(self) -> None:
+        """Say what is wanted: `_wanted_calls`, `_wanted_units`, `_wanted_head`. May do nothing if cut off."""
+
+    @abstractmethod
+    def _tell_report(self) -> None:
+        """Say what `report` gives. May do nothing if cut off."""
+
+    @abstractmethod
+    def _tell_cool_down(self, seconds: float) -> None:
+        """Have all others cool down."""
+
+    @abstractmethod
+    async def _finish(self, unspent: int, units: float) -> None:
+        """Say the last report, and what may go back into the buckets; then end everything."""
+
+    async def _guarded(self, run: Coroutine[Any, Any, None]) -> None:
+        """Run what talks to the others. If it fails in a way that nobody thought of, so does the job."""
+        try:
+            await run
+        except Exception as error:
+            self._fail(f"sharing the limits has failed: {type(error).__name__}: {error}")
+
+    def report(self) -> Report:
+        """What this task has done since its beginning."""
+        return Report(self._received, self._used, self._back, self._cost)
+
+    def _granted(self, calls: int, units: float) -> None:
+        """So much was granted, and may be used for the life of a lease."""
+        # spec: RateLease!Receive
+        now = self._clock()
+        self._calls += calls
+        self._received += calls
+        self._units += units
+        self._units_received += units
+        self._wanted_calls -= calls
+        self._wanted_units -= units
+        self._leases.append((now + self.limits.life, self._received, self._units_received))
+        if self._lapse_timer is None:
+            self._await_lapse()
+        if self._held_back:
+            self._wake()
+
+    def _cooled(self, seconds: float) -> None:
+        """Everybody cools down. What is held is given back: it would be a burst at the end."""
+        now = self._clock()
+        if now + seconds > self._cool_until:
+            self._cool_until = now + seconds
+            self._cool_downs += 1
+        self._give_back()
+
+    def _over(self, why: str) -> None:
+        """No call will be let through any more."""
+        if self.exhausted is None:
+            self.exhausted = why
+            self._wake()
+
+    def _fail(self, why: str) -> None:
+        """What the limits are shared through is lost for good."""
+        if self._failure is None and not self._closed:
+            self._failure = CoordinatorError(why)
+            self._wake()
+
+    def _connection(self, connected: bool) -> None:
+        """The connection is made, or lost; what was asked for is asked for again."""
+        self.connected = connected
+        self._wanted_calls = 0
+        self._wanted_units = self._wanted_head = 0.0
+        if connected and self._held_back:
+            self._wake()
+
+    # -- what is held -------------------------------------------------------------------------
+
+    def _give_back(self) -> None:
+        # spec: RateLease!GiveBack
+        self._back += self._calls
+        self._calls = 0
+        self._units_gone += self._units
+        self._units = 0.0
+        if not self._closed and not self._report_soon:
+            self._report(False)
+
+    def _await_lapse(self) -> None:
+        self._lapse_timer = None
+        if self._leases and not self._closed:
+            self._lapse_at = self._leases[0][0]
+            self._lapse_timer = self._loop.call_later(
+                max(0.0, self._lapse_at - self._clock()) + 0.001, self._lapse_timed
+            )
+        else:
+            self._lapse_at = math.inf
+
+    def _lapse_timed(self) -> None:
+        self._lapse(self._clock())
+
+    def _lapse(self, now: float) -> None:
+        """Give back what is left of leases that are over. The oldest is used first."""
+        back = self._back
+        while self._leases and self._leases[0][0] <= now:
+            _, received, units_received = self._leases.popleft()
+            lapsed = min(received - self._used - self._back, self._calls)
+            if lapsed > 0:
+                self._calls -= lapsed
+                self._back += lapsed
+            units = min(units_received - self._units_gone, self._units)
+            if units > 0.0:
+                self._units -= units
+                self._units_gone += units
+        if self._back != back:
+            if not self._held_back and self._wanted_calls > 0:
+                # What was asked for is not needed any more, and would be taken from others.
+                self._wanted_calls = 0
+                self._wanted_units = self._wanted_head = 0.0
+                if self.connected:
+                    self._tell_want()
+            if not self._report_soon:
+                self._report(False)
+        if self._lapse_timer is not None:
+            self._lapse_timer.cancel()
+        self._await_lapse()
+
+    # -- what is wanted, and what is said -----------------------------------------------------
+
+    def _ask(self, now: float, units: float) -> None:
+        """Ask for more calls, unless enough were asked for; the next call needs so many units."""
+        lacks = units - self._units if self._weighs else 0.0
+        if self._wanted_calls > 0 and lacks <= max(self._wanted_head, 0.0) + DUST:
+            return
+        self._measure(now)
+        self._wanted_calls = max(1 if self._calls < 1 else 0, self._size - self._calls)
+        if self._weighs:
+            mean = self._units_used / self._used if self._used else units
+            self._wanted_head = max(0.0, lacks)
+            self._wanted_units = max(self._wanted_head, mean * self._size - self._units)
+        if self.connected:
+            self._tell_want()
+
+    def _measure(self, now: float) -> None:
+        """See how many calls to hold ahead: those of a tenth of a second, twice as many after running dry."""
+        elapsed = now - self._measured_at
+        if elapsed < MEASURE:
+            return
+        calls = math.ceil((self._used - self._measured_used) / elapsed * AHEAD)
+        self._size = min(MOST, max(FIRST if self._dry else 1, calls * 2 if self._dry else calls))
+        # Who needs a call now and then asks for it then: what is held ahead would lapse.
+        self._low = self._size // 2 if self._size >= FIRST else -1
+        self._dry = False
+        self._measured_at = now
+        self._measured_used = self._used
+
+    def _report(self, soon: bool) -> None:
+        """Have the counts said: in the next turn of the loop, so before what began in this one can answer."""
+        if self._report_timer is not None:
+            if not soon:
+                return
+            self._report_timer.cancel()
+        self._report_soon = soon
+        if soon:
+            self._report_timer = self._loop.call_soon(self._report_now)
+        else:
+            self._report_timer = self._loop.call_later(REPORT, self._report_now)
+
+    def _report_now(self) -> None:
+        self._report_timer = None
+        self._report_soon = False
+        if self.connected:
+            self._tell_report()

@@ -1,0 +1,96 @@
+"""What a gate may be shared through, whatever that is: the base of `Coordinator` and `RedisCoordinator`.
+
+Values without state: safe in any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.aio.limits.local import COOL_DOWN
+from pillarbox.kernel import PillarboxError
+
+if TYPE_CHECKING:
+    from pillarbox.aio.limits.gate import Gate
+    from pillarbox.aio.limits.rate import Rate
+
+SHARED_NAME = "shared"
+"""The gate of a coordinator that nobody gave a name to."""
+
+
+class CoordinatorError(PillarboxError):
+    """What the limits are shared through cannot be reached, or will not have this task. Ends the job."""
+
+
+class Limits(NamedTuple):
+    """What is shared: plain numbers, the same for all who share it. None for no limit."""
+
+    per_second: float | None = None
+    units_per_second: float | None = None
+    burst: float = 1.0
+    cool_down: float = COOL_DOWN
+    max_calls: int | None = None
+    max_cost: float | None = None
+
+    @classmethod
+    def of(cls, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Limits:
+        """The limits that the options of an operator give."""
+        if rate is None:
+            return cls(max_calls=max_calls, max_cost=max_cost)
+        units = None if rate.units_per_minute is None else rate.units_per_minute / 60.0
+        return cls(rate.per_second, units, rate.burst, rate.cool_down, max_calls, max_cost)
+
+    @property
+    def life(self) -> float:
+        """Seconds for which a task may use what it was granted."""
+        return min(max(self.burst / 4, 0.05), 0.25)
+
+    def capacity(self, rate: float, least: float) -> float:
+        """What a shared bucket holds. Tasks hold the rest of the burst: both are no more than it."""
+        return max(least, rate * (self.burst - self.life))
+
+    def differences(self, other: Limits) -> str:
+        """What `other` has otherwise, as in "per_second=5.0 (not 7.0)"."""
+        return ", ".join(
+            f"{name}={mine!r} (not {its!r})"
+            for name, mine, its in zip(self._fields, self, other, strict=True)
+            if mine != its
+        )
+
+    @classmethod
+    def from_json(cls, value: Any) -> Limits:
+        """The limits that another process sent. Raises ValueError for what are none."""
+        if not isinstance(value, list) or len(value) != len(cls._fields):
+            raise ValueError("no limits")
+        for each in value:
+            if each is not None and (type(each) not in (int, float) or not 0 < each < math.inf):
+                raise ValueError("no limits")
+        if value[2] is None or value[3] is None:
+            raise ValueError("no limits")
+        return cls(*value)
+
+
+class SharedLimits(ABC):
+    """Makes the gates of tasks that share their limits. Pickles, so that it can travel to them."""
+
+    @abstractmethod
+    def open(self, limits: Limits) -> Gate:
+        """A gate for one task. Any thread; connects when the gate is started."""
+
+    @abstractmethod
+    def named(self, name: str | None = None) -> SharedLimits:
+        """The same with the gate called `name`: who shares a name shares the limits.
+
+        None gives a new name that is nobody else's, unless there is one already. Any thread.
+        """
+
+
+def check_name(name: object) -> str:
+    """`name` if it can be the name of a gate; otherwise TypeError or ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"name={name!r}: must be a str, not {type(name).__name__}")
+    if not 1 <= len(name) <= 200 or not name.isprintable():
+        raise ValueError(f"name={name!r}: must be 1 to 200 printable characters")
+    return name

@@ -1,0 +1,90 @@
+"""What becomes of a row that failed for good: the job's end, or a result that stands for it.
+
+Confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pillarbox.aio.call import Call
+from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, TooManyFailures, shorten
+from pillarbox.aio.failure import Failed, describe
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.options import RAISE, Options
+
+log = logging.getLogger("pillarbox")
+
+FRACTION_FROM = 100
+"""Rows that must have finished before a fraction of failed ones ends a job; at the end it always counts."""
+
+
+class Outcomes:
+    """Decides by the options what a failure gives: a result, or an error that ends the job."""
+
+    __slots__ = ("_fail_after", "_last", "_logged", "_meter", "_on_timeout", "_policy")
+
+    def __init__(self, options: Options, meter: Meter) -> None:
+        self._policy = options.errors
+        self._fail_after = options.fail_after
+        self._on_timeout = options.on_timeout
+        self._meter = meter
+        self._logged: set[str] = set()
+        self._last: CallFailed | CallTimeout | None = None
+
+    def of_failure(self, call: Call, error: CallFailed | CallTimeout, finished: int) -> Any:
+        """The result that stands for `call`; raises the error that ends the job.
+
+        finished: rows that have finished, this one included.
+        """
+        if isinstance(error, CallTimeout) and self._on_timeout is not RAISE:
+            try:
+                return self._on_timeout(call.row) if callable(self._on_timeout) else self._on_timeout
+            except BaseException as raised:
+                error = CallFailed(call.attempt, raised)
+        meter = self._meter
+        meter.errors += 1
+        cause = error.cause if isinstance(error, CallFailed) else error
+        kind = type(cause).__name__
+        meter.errors_by_type[kind] += 1
+        error.row = shorten(call.row)
+        if self._policy == "fail":
+            raise error
+        if kind not in self._logged:
+            self._logged.add(kind)
+            log.warning("a row failed, the first one for %s: %s", kind, error)
+        self._last = error
+        limit = self._fail_after
+        if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
+            self.check(finished)
+        latency = call.elapsed() if call.attempt else 0.0
+        return Failed(describe(error, latency))
+
+    def count_shared(self, failed: Failed, rows: int, finished: int) -> None:
+        """So many rows more have the outcome `failed`; raises the error that ends the job.
+
+        finished: rows that have finished, these included.
+        """
+        kind = failed.info.type
+        if kind == NotCalled.__name__ and not failed.info.attempts:
+            self._meter.not_called += rows
+            return
+        self._meter.errors += rows
+        self._meter.errors_by_type[kind] += rows
+        limit = self._fail_after
+        if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
+            self.check(finished)
+
+    def check(self, finished: int) -> None:
+        """Raise `TooManyFailures` if more rows failed than are allowed of `finished`."""
+        limit = self._fail_after
+        if limit is not None and self._last is not None:
+            errors = self._meter.errors
+            if errors > (limit if isinstance(limit, int) else limit * finished):
+                raise TooManyFailures(errors, finished, limit, self._last)
+
+    def of_no_call(self, reason: str) -> Failed:
+        """The result that stands for a row that is not called."""
+        self._meter.not_called += 1
+        return Failed(describe(NotCalled(reason), 0.0))

@@ -1,0 +1,96 @@
+"""A real Redis for the tests, with a password, on loopback, with nothing on disk. A process for each.
+
+The one that is installed, or Debian's package, unpacked below `build/`. Any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "correct-horse"
+PACKAGES = ("redis-tools", "libjemalloc2", "liblzf1")
+
+
+def fetched(folder: Path) -> list[str]:
+    """Debian's program, unpacked into `folder`; what runs it. Raises OSError or CalledProcessError."""
+    program = folder / "usr/bin/redis-check-rdb"
+    if not program.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, check=True, capture_output=True)
+        for package in folder.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, folder], check=True, capture_output=True)
+    libraries = next((folder / "usr/lib").glob("*-linux-gnu*"))
+    # It is one program under several names.
+    server = folder / "redis-server"
+    if not server.exists():
+        server.symlink_to(program)
+    return ["env", f"LD_LIBRARY_PATH={libraries}", str(server)]
+
+
+@functools.cache
+def command() -> list[str]:
+    """What runs a Redis here. Skips the test, with the reason, where there is none."""
+    installed = shutil.which("redis-server")
+    if installed is not None:
+        return [installed]
+    try:
+        return fetched(ROOT / "build" / "redis")
+    except (OSError, StopIteration, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no redis-server is installed, and Debian's cannot be had: {error}")
+
+
+class RedisServer:
+    """A running Redis, until `close`. Can be killed and started again on its port, empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
+        self.start()
+
+    def start(self) -> None:
+        """Run it, and wait until it answers."""
+        options = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "requirepass": PASSWORD,
+            "save": "",
+            "appendonly": "no",
+        }
+        self._process = subprocess.Popen(
+            [*command(), *(text for name, value in options.items() for text in (f"--{name}", str(value)))],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        until = time.monotonic() + 20.0
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+                return
+            except OSError:
+                assert self._process.poll() is None and time.monotonic() < until, "Redis does not start"
+                time.sleep(0.01)
+
+    def kill(self) -> None:
+        """End it at once; what it knew is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def command(self, *words: str) -> object:
+        """Ask it something, as an administrator would."""
+        import redis
+
+        with redis.Redis.from_url(self.url, decode_responses=True) as client:
+            return client.execute_command(*words)

@@ -1,0 +1,139 @@
+"""The capacity that is found: against a model of a service whose knee is known, on a clock of its own."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import statistics
+from typing import Any
+
+import pytest
+
+from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.testing import FakeClock
+from tests.limits.service_model import Caller, Service
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"start": 0}, ValueError, "start=0: must be at least 1"),
+        ({"most": 2.5}, TypeError, "most=2.5: must be an int"),
+        ({"start": 5, "least": 6}, ValueError, "start=5: must be between least=6 and most=1024"),
+        ({"decrease": 1.0}, ValueError, "decrease=1.0: must be above 0 and below 1"),
+        ({"error_share": 2}, ValueError, "error_share=2: must be above 0 and below 1"),
+        ({"increase": 0}, ValueError, "increase=0"),
+        ({"latency_factor": 1.0}, ValueError, "latency_factor=1.0: must be above 1"),
+        ({"probe": -1}, ValueError, "probe=-1"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name(given: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=re.escape(says)):
+        Adaptive(**given)
+
+
+def test_it_pickles_and_opens_with_its_start() -> None:
+    adaptive = pickle.loads(pickle.dumps(Adaptive(start=3, most=9)))
+    assert adaptive == Adaptive(start=3, most=9)
+    assert adaptive.open().limit == 3
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("serves", [8, 64, 256])
+def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: int, sigma: float) -> None:
+    caller = Caller(Adaptive(), Service(serves, sigma=sigma))
+    caller.run(25.0)
+    served = caller.served
+    caller.run(15.0)
+    limits = caller.last(15.0)
+    assert 0.8 * serves <= statistics.median(limits) <= 4.5 * serves
+    assert max(limits) <= 5.5 * serves
+    assert caller.served - served >= 0.88 * 15.0 * serves / 0.02
+
+
+def test_it_recovers_when_the_service_becomes_twice_as_large_and_when_it_shrinks_again() -> None:
+    service = Service(32, sigma=0.5)
+    caller = Caller(Adaptive(), service)
+    caller.run(30.0)
+    service.serves = 64
+    caller.run(30.0)
+    served = caller.served
+    caller.run(20.0)
+    assert caller.served - served >= 0.9 * 20.0 * 64 / 0.02
+    service.serves = 16
+    caller.run(60.0)
+    assert max(caller.last(20.0)) <= 4 * 16
+    assert statistics.median(caller.last(20.0)) >= 0.8 * 16
+
+
+def test_a_service_that_is_slower_from_now_on_does_not_make_it_collapse() -> None:
+    service = Service(64, sigma=0.5)
+    caller = Caller(Adaptive(), service)
+    caller.run(30.0)
+    service.mean = 0.2
+    caller.run(60.0)
+    served = caller.served
+    caller.run(30.0)
+    assert caller.served - served >= 0.85 * 30.0 * 64 / 0.2
+    assert statistics.median(caller.last(30.0)) >= 0.8 * 64
+
+
+def test_noise_alone_does_not_make_it_fall() -> None:
+    # As large as anybody may ask for: there is no knee, so whatever brings the limit down is noise.
+    caller = Caller(Adaptive(start=256, most=256, probe=1e9), Service(10_000, sigma=0.5))
+    caller.run(20.0)
+    assert min(caller.last(19.0)) == 256
+
+
+def test_overload_brings_it_down_at_most_once_in_a_round_trip() -> None:
+    clock = FakeClock(50.0)
+    controller = Adaptive(start=100, decrease=0.5).open(clock)
+    for _ in range(60):
+        controller.failed(True)
+    assert controller.limit == 50
+    clock.advance(0.1)
+    for _ in range(40):
+        controller.failed(True)
+    assert controller.limit == 50
+    controller.failed(True)
+    assert controller.limit == 25
+
+
+def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> None:
+    caller = Caller(Adaptive(), Service(64, sigma=0.5, refuses_above=40))
+    caller.run(30.0)
+    served = caller.served
+    caller.run(30.0)
+    assert max(caller.last(30.0)) <= 42
+    assert 24 <= statistics.mean(caller.last(30.0)) <= 40
+    assert caller.served - served >= 0.6 * 30.0 * 40 / 0.02
+
+
+def test_errors_that_begin_bring_it_down_and_errors_that_stay_do_not_hold_it_there() -> None:
+    service = Service(64, sigma=0.5)
+    caller = Caller(Adaptive(), service)
+    caller.run(5.0)
+    before = caller.controller.limit
+    service.fails = 0.5
+    caller.run(0.5)
+    assert min(caller.last(0.5)) <= 0.75 * before
+    caller.run(60.0)
+    assert statistics.median(caller.last(20.0)) >= 0.8 * 64
+
+
+def test_a_limit_that_is_not_used_does_not_grow() -> None:
+    caller = Caller(Adaptive(start=16), Service(1000), offered=10)
+    caller.run(60.0)
+    assert caller.controller.limit <= 32
+
+
+def test_the_limit_stays_between_least_and_most() -> None:
+    caller = Caller(Adaptive(start=8, least=6, most=20), Service(1000, sigma=0.5))
+    caller.run(20.0)
+    assert caller.controller.limit == 20
+    clock = FakeClock()
+    controller = Adaptive(start=8, least=6).open(clock)
+    for _ in range(1000):
+        controller.failed(True)
+        clock.advance(1.0)
+    assert controller.limit == 6

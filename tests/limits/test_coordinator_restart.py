@@ -1,0 +1,208 @@
+"""A coordinator that ends and begins again: nothing is counted twice, nothing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pillarbox.aio.limits.book import GRACE
+from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
+from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from tests.limits import calling, coordinating
+from tests.limits.calling import Caller, most_in, wait_until
+
+
+@contextlib.contextmanager
+def coordinator_process(state: Path) -> Iterator[CoordinatorHandle]:
+    program, handle = coordinating.start(state)
+    try:
+        yield handle
+    finally:
+        coordinating.kill(program)
+
+
+async def in_turns(tasks: list[Caller], number: int) -> int:
+    """Calls by all in parallel until so many have begun in all, or no more may."""
+    begun = 0
+
+    async def one(caller: Caller) -> None:
+        nonlocal begun
+        while begun < number and await caller.call():
+            begun += 1
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(one(caller) for caller in tasks))
+    return begun
+
+
+def test_killed_and_started_again_it_lets_exactly_the_rest_begin(tmp_path: Path) -> None:
+    limits = Limits(max_calls=400, max_cost=1e9)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            with coordinator_process(tmp_path / "state") as handle:
+                shared = handle.named("g")
+                tasks = [await stack.enter_async_context(Caller(shared.open(limits))) for _ in range(4)]
+                assert await in_turns(tasks, 150) >= 150
+            for task in tasks:
+                task.gate.spend(2.0)
+            with coordinator_process(tmp_path / "state") as again:
+                assert again.addresses == handle.addresses
+                await in_turns(tasks, 10**9)
+                assert sum(len(task.begun) for task in tasks) == 400
+                assert {task.gate.exhausted for task in tasks} == {"max_calls=400"}
+                await asyncio.gather(*(task.gate.close() for task in tasks))
+            # The cost that was reported while nobody listened is known too.
+            state = json.loads((tmp_path / "state").read_text())
+            assert state["gates"]["g"]["sums"] == [400, 400, 8.0]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_task_that_dies_while_it_is_away_may_have_begun_all_that_it_held(tmp_path: Path) -> None:
+    limits = Limits(max_calls=300)
+    with coordinator_process(tmp_path / "state") as handle:
+        shared = handle.named("g")
+        program = calling.start(shared, limits._replace(per_second=40.0), 60.0)
+        assert program.stdout is not None
+        lines = [program.stdout.readline() for _ in range(20)]
+    program.kill()
+    lines += program.stdout.readlines()
+    program.wait()
+    program.stdout.close()
+
+    async def rest(coordinator: Coordinator) -> int:
+        async with Caller(coordinator.named("g").open(limits._replace(per_second=40.0))) as caller:
+            assert await caller.call()
+            await wait_until(lambda: coordinator.statistics()["g"].clients == 1)
+            return len(caller.begun)
+
+    # Faster than waiting for all calls: the sums say what may still begin.
+    with Coordinator(state=tmp_path / "state") as coordinator:
+        begun = len(lines) + asyncio.run(rest(coordinator))
+        asyncio.run(wait_until(lambda: coordinator.statistics()["g"].held == 0, GRACE + 10))
+        calls = coordinator.statistics()["g"].calls
+    assert begun <= calls <= begun + 20
+
+
+def test_stopped_and_started_in_one_process_it_goes_on() -> None:
+    limits = Limits(max_calls=60)
+
+    async def run() -> None:
+        coordinator = Coordinator().start()
+        try:
+            address = coordinator.address
+            gates = [coordinator.named("g").open(limits) for _ in range(2)]
+            async with Caller(gates[0]) as one, Caller(gates[1]) as other:
+                assert await in_turns([one, other], 30) >= 30
+                await asyncio.to_thread(coordinator.close)
+                await asyncio.to_thread(coordinator.start)
+                assert coordinator.address == address
+                await in_turns([one, other], 10**9)
+                assert len(one.begun) + len(other.begun) == 60
+        finally:
+            await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
+    limits = Limits(per_second=300.0, burst=1.0)
+
+    async def run() -> list[float]:
+        async with contextlib.AsyncExitStack() as stack:
+            tasks: list[Caller] = []
+            with coordinator_process(tmp_path / "state") as handle:
+                shared = handle.named("g")
+                tasks += [await stack.enter_async_context(Caller(shared.open(limits))) for _ in range(3)]
+                await asyncio.gather(*(task.calls(seconds=0.5) for task in tasks))
+            with coordinator_process(tmp_path / "state"):
+                await asyncio.gather(*(task.calls(seconds=1.5) for task in tasks))
+            return sorted(at for task in tasks for at in task.begun)
+
+    begun = asyncio.run(asyncio.wait_for(run(), 60))
+    for window in (0.25, 1.0, 2.0):
+        assert most_in(begun, window) <= 300 * (1.0 + window) + 1
+    assert begun[-1] - begun[0] > 1.0
+
+
+def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> None:
+    limits = Limits(per_second=1000.0)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            with coordinator_process(tmp_path / "state") as handle:
+                shared = handle.named("g")
+                one = await stack.enter_async_context(Caller(shared.open(limits)))
+                assert await one.call()
+            one.gate.cool_down(3.0)
+            until = time.monotonic() + 3.0
+            with coordinator_process(tmp_path / "state"):
+                late = await stack.enter_async_context(Caller(shared.open(limits)))
+                await wait_until(lambda: late.gate.statistics().cool_downs == 1)
+                assert await late.call()
+                assert late.begun[0] >= until - 0.01
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_job_that_waits_longer_than_its_patience_fails_and_says_why() -> None:
+    async def run() -> None:
+        coordinator = Coordinator(patience=0.4).start()
+        address = "{}:{}".format(*coordinator.address)
+        async with Caller(coordinator.named().open(Limits(max_calls=100))) as caller:
+            assert await caller.call()
+            await asyncio.to_thread(coordinator.close)
+            with pytest.raises(CoordinatorError, match=re.escape("patience=0.4 s at " + address)) as caught:
+                await caller.calls()
+            assert coordinator._secret.hex() not in str(caught.value)
+            assert repr(coordinator._secret) not in str(caught.value)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_short_absence_is_waited_for() -> None:
+    async def run() -> None:
+        coordinator = Coordinator(patience=30.0).start()
+        try:
+            async with Caller(coordinator.named().open(Limits(per_second=50.0, burst=0.1))) as caller:
+                assert await caller.call()
+                await asyncio.to_thread(coordinator.close)
+                calls = asyncio.create_task(caller.calls(number=20))
+                await wait_until(lambda: bool(caller.gate._held_back))  # type: ignore[attr-defined]
+                await asyncio.to_thread(coordinator.start)
+                assert await calls == 20
+        finally:
+            await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    before = os.umask(0)
+    try:
+        with Coordinator(state=path) as coordinator:
+            address = coordinator.address
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert json.loads(path.read_text())["port"] == address[1]
+    finally:
+        os.umask(before)
+    assert [each.name for each in tmp_path.iterdir()] == ["state"]
+    with Coordinator(state=path) as coordinator:
+        assert coordinator.address == address
+    path.chmod(0o644)
+    with pytest.raises(PermissionError, match="others may read it"):
+        Coordinator(state=path).start()
+    path.chmod(0o600)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="not the state of a coordinator"):
+        Coordinator(state=path).start()

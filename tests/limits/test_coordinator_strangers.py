@@ -1,0 +1,237 @@
+"""Peers that are not what they should be: no secret, nonsense, frames that were recorded, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pillarbox.aio.limits import server as server_module
+from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
+from pillarbox.aio.limits.frames import CODE, MAGIC, MAX_FRAME, NONCE, Channel, introduce
+from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from tests.limits.calling import Caller
+
+LIMITS = Limits(max_calls=1000)
+
+
+async def works(coordinator: Coordinator) -> None:
+    async with Caller(coordinator.named().open(LIMITS)) as caller:
+        assert await asyncio.wait_for(caller.call(), 10)
+
+
+def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        await test(coordinator)
+        # Whatever was tried, who belongs here is served.
+        await works(coordinator)
+
+    with Coordinator() as coordinator:
+        asyncio.run(asyncio.wait_for(run(coordinator), 60))
+
+
+class Peer:
+    """A connection of somebody who knows the secret and keeps what he sends."""
+
+    async def connect(self, coordinator: Coordinator) -> Peer:
+        self.reader, self.writer = await asyncio.open_connection(*coordinator.address)
+        self.channel: Channel = await introduce(self.reader, self.writer, coordinator._secret)
+        self.sent: list[bytes] = []
+        write = self.writer.write
+
+        def keep(data: bytes) -> None:
+            self.sent.append(bytes(data))
+            write(data)
+
+        self.writer.write = keep  # type: ignore[method-assign, assignment]
+        return self
+
+    def say(self, **message: Any) -> None:
+        self.channel.send({"report": [0, 0, 0, 0.0], **message})
+
+    def open(self, gate: str = "g", client: str = "c") -> None:
+        self.say(**{"is": "open", "gate": gate, "limits": [*LIMITS], "client": client})
+
+    async def ended(self) -> bool:
+        """Whether the other side closes the connection; what it says until then is passed over."""
+        try:
+            while await asyncio.wait_for(self.reader.read(4096), 10):
+                pass
+        except ConnectionError:
+            pass
+        self.writer.close()
+        return True
+
+
+def test_a_task_without_the_secret_is_not_served_and_its_job_says_why() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        handle = CoordinatorHandle((coordinator.address,), os.urandom(32), "g", 0.5)
+        async with Caller(handle.open(LIMITS)) as caller:
+            with pytest.raises(CoordinatorError, match="does not accept this task's secret"):
+                await caller.call()
+        assert coordinator.statistics() == {}
+
+    with_coordinator(run)
+
+
+def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
+    heard = bytearray()
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(MAGIC + bytes(NONCE))
+        heard.extend(await reader.readexactly(NONCE + CODE))
+        writer.write(bytes(CODE))
+        heard.extend(await reader.read())
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+        handle = CoordinatorHandle((server.sockets[0].getsockname(),), os.urandom(32), "g", 0.3)
+        async with Caller(handle.open(LIMITS)) as caller:
+            with pytest.raises(CoordinatorError, match="it does not know the secret"):
+                await caller.call()
+        server.close()
+        await server.wait_closed()
+        assert len(heard) % (NONCE + CODE) == 0
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("size", [1, 64, 100_000])
+def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        reader, writer = await asyncio.open_connection(*coordinator.address)
+        writer.write(os.urandom(size))
+        if size < NONCE + CODE:
+            writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
+        writer.close()
+
+    with_coordinator(run)
+
+
+def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # So that it is not impatience that ends them.
+    monkeypatch.setattr(server_module, "CONNECT", 60.0)
+
+    async def run(coordinator: Coordinator) -> None:
+        number = server_module.MAX_STRANGERS + 20
+        connections = [await asyncio.open_connection(*coordinator.address) for _ in range(number)]
+        await works(coordinator)
+        for reader, _ in connections[:20]:
+            # The oldest had to go.
+            with pytest.raises((ConnectionError, EOFError)):
+                await asyncio.wait_for(reader.readexactly(len(MAGIC) + NONCE + 1), 10)
+        for _, writer in connections:
+            writer.close()
+
+    with_coordinator(run)
+
+
+def test_who_is_slow_to_say_who_he_is_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "CONNECT", 0.2)
+
+    async def run(coordinator: Coordinator) -> None:
+        reader, writer = await asyncio.open_connection(*coordinator.address)
+        assert len(await asyncio.wait_for(_all(reader), 10)) == len(MAGIC) + NONCE
+        writer.close()
+
+    with_coordinator(run)
+
+
+async def _all(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    try:
+        while data := await reader.read(4096):
+            found += data
+    except ConnectionError:
+        pass
+    return found
+
+
+def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.open()
+        assert (await peer.channel.receive())["is"] == "opened"
+        peer.say(**{"is": "did", "report": [5, 5, 0, 1.0]})
+        peer.writer.write(peer.sent[-1])
+        assert await peer.ended()
+        assert coordinator.statistics()["g"].calls == 5
+        # Nor in another connection, where it would be the first.
+        other = await Peer().connect(coordinator)
+        other.writer.write(peer.sent[0])
+        assert await other.ended()
+
+    with_coordinator(run)
+
+
+def test_a_changed_frame_is_refused() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.open()
+        peer.sent.clear()
+        recorded = peer.writer.write
+        frames: list[bytes] = []
+        peer.writer.write = frames.append  # type: ignore[method-assign, assignment]
+        peer.say(**{"is": "did", "report": [5, 5, 0, 1.0]})
+        recorded(frames[0].replace(b"[5,5,", b"[5,0,"))
+        assert await peer.ended()
+        assert coordinator.statistics()["g"].calls == 0
+
+    with_coordinator(run)
+
+
+def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.writer.write((MAX_FRAME + 1).to_bytes(4, "big"))
+        assert await peer.ended()
+
+    with_coordinator(run)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"is": "want", "calls": 1, "units": 1, "head": 0},
+        {"is": "open", "gate": "g", "limits": [1], "client": "c"},
+        {"is": "open", "gate": "g", "limits": [*LIMITS[:-2], 0, None], "client": "c"},
+        {"is": "open", "gate": 7, "limits": [*LIMITS], "client": "c"},
+        {"is": "open", "gate": "g", "limits": [*LIMITS], "client": "c", "report": [-1, 0, 0, 0.0]},
+        {"is": "open", "gate": "g", "limits": [*LIMITS], "client": "c", "report": "x"},
+        {"gate": "g"},
+    ],
+)
+def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(
+    message: dict[str, Any],
+) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.say(**message)
+        assert await peer.ended()
+
+    with_coordinator(run)
+
+
+@pytest.mark.parametrize("field", ["calls", "units", "head"])
+@pytest.mark.parametrize("value", [-1, "many", None, 1e400])
+def test_a_want_that_makes_no_sense_harms_nobody(field: str, value: Any) -> None:
+    async def run(coordinator: Coordinator) -> None:
+        peer = await Peer().connect(coordinator)
+        peer.open(client="odd")
+        assert (await peer.channel.receive())["is"] == "opened"
+        try:
+            peer.say(**{"is": "want", "calls": 1, "units": 1.0, "head": 0.0, field: value})
+        except ValueError:
+            # A number that JSON does not know is not sent at all.
+            peer.writer.close()
+            return
+        assert await peer.ended()
+
+    with_coordinator(run)

@@ -1,0 +1,48 @@
+"""What observing costs those who do not: neither a client nor the report is imported, nor needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pillarbox.aio import observe
+
+CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server")
+
+
+def modules_after(statement: str) -> set[str]:
+    script = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_it_imports_no_client_and_no_report() -> None:
+    loaded = modules_after("import pillarbox.aio.observe, pillarbox.aio.observe.watch")
+    assert "pillarbox.aio.observe.totals" in loaded
+    assert loaded & {*CLIENTS, "pillarbox.aio.observe.html_report"} == set()
+
+
+def test_every_name_that_it_has_is_there() -> None:
+    assert all(getattr(observe, name).__doc__ for name in observe.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'reports'"):
+        _ = observe.reports
+
+
+@pytest.mark.parametrize(
+    ("made", "missing", "extra"),
+    [
+        ("PrometheusExporter", "prometheus_client", "prometheus"),
+        ("OpenTelemetryExporter", "opentelemetry.metrics", "opentelemetry"),
+    ],
+)
+def test_an_exporter_without_its_client_names_the_extra(
+    made: str, missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = getattr(observe, made)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ImportError, match=rf"pip install 'pillarbox\[{extra}\]'"):
+        exporter()

@@ -1,0 +1,171 @@
+"""Totals add up over tasks, exactly, and come back from JSON as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox import async_map
+from pillarbox.aio.counts import SPENT, OperatorStatistics
+from pillarbox.aio.observe.totals import (
+    COUNTS,
+    HISTOGRAMS,
+    LEVELS,
+    ROWS,
+    TABLES,
+    Totals,
+    ended,
+    from_json,
+    merge,
+    to_json,
+    totals_of,
+    without_rows,
+)
+from pillarbox.mailbox.histogram import (
+    LatencyHistogram,
+    LatencySnapshot,
+    bound_of,
+    merge_snapshots,
+    seconds_of,
+    snapshot_of,
+)
+
+DURATIONS = st.lists(st.floats(0.0, 2e4), max_size=20)
+
+
+def histogram(durations: list[float]) -> LatencySnapshot:
+    found = LatencyHistogram()
+    for seconds in durations:
+        found.record(seconds)
+    return found.snapshot()
+
+
+@st.composite
+def totals(draw: st.DrawFn) -> Totals:
+    fields: dict[str, Any] = {name: draw(st.integers(0, 2**40)) for name in (*ROWS, *COUNTS, *LEVELS)}
+    for name in TABLES:
+        fields[name] = draw(st.dictionaries(st.text(max_size=4), st.integers(0, 2**40), max_size=4))
+    for name in HISTOGRAMS:
+        fields[name] = histogram(draw(DURATIONS))
+    return Totals(**fields)
+
+
+# ---- histograms
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(DURATIONS, max_size=4))
+def test_merged_histograms_are_the_histogram_of_all_measurements(parts: list[list[float]]) -> None:
+    whole = histogram([seconds for part in parts for seconds in part])
+    assert merge_snapshots(histogram(part) for part in parts) == whole
+
+
+@settings(deadline=None, max_examples=50)
+@given(DURATIONS)
+def test_the_sum_of_a_histogram_is_right_to_a_sixteenth(durations: list[float]) -> None:
+    # Whole buckets of nanoseconds are off by more than that, and by less than a nanosecond.
+    durations = [min(seconds, 1e4) for seconds in durations]
+    estimate, exact = seconds_of(histogram(durations)), sum(durations)
+    assert estimate == pytest.approx(exact, rel=1 / 16 + 1e-9, abs=1e-9 * len(durations))
+
+
+@settings(deadline=None, max_examples=50)
+@given(DURATIONS, DURATIONS)
+def test_the_sum_of_a_histogram_never_falls(first: list[float], more: list[float]) -> None:
+    assert seconds_of(histogram(first + more)) >= seconds_of(histogram(first))
+
+
+def test_buckets_of_another_scale_are_refused() -> None:
+    with pytest.raises(ValueError, match="bound=0.5: is not a bound of this scale"):
+        snapshot_of([(0.5, 1)], 0.4)
+    assert snapshot_of([(bound_of(9), 2), (bound_of(9), 1)], 1e-9).measurements == 3
+
+
+# ---- totals
+
+
+def test_every_field_has_a_rule_for_adding_up() -> None:
+    fields = {field.name for field in dataclasses.fields(Totals)}
+    assert fields == {*ROWS, *COUNTS, *LEVELS, *TABLES, *HISTOGRAMS}
+    assert set(OperatorStatistics._fields) == fields
+
+
+@settings(deadline=None, max_examples=50)
+@given(totals(), totals(), totals())
+def test_merging_may_go_in_any_order_and_in_any_groups(a: Totals, b: Totals, c: Totals) -> None:
+    whole = merge([a, b, c])
+    assert whole == merge([c, a, b]) == merge([merge([a, b]), c]) == merge([a, merge([b, c])])
+    assert merge([a]) == merge([a, Totals()]) == a
+    assert whole.calls == a.calls + b.calls + c.calls
+
+
+@settings(deadline=None, max_examples=50)
+@given(totals())
+def test_json_gives_the_same_totals_back(some: Totals) -> None:
+    assert from_json(json.loads(json.dumps(to_json(some)))) == some
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version=2: these totals are not of version 1"),
+        ({"calls": "7"}, "'7' is not a number"),
+        ({"calls": True}, "True is not a number"),
+        ({"spent": 7}, "no totals"),
+        ({"latency": {"max": 1.0}}, "no totals"),
+        ({"latency": {"max": 1.0, "buckets": [[0.5, 1]]}}, "not a bound"),
+    ],
+)
+def test_what_are_no_totals_of_this_version_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_json({**to_json(Totals()), **change})
+    for other in (None, [], "x", {}):
+        with pytest.raises(ValueError, match="version=None"):
+            from_json(other)
+
+
+def test_a_key_that_is_missing_is_no_zero() -> None:
+    written = to_json(Totals(calls=1))
+    del written["errors"]
+    with pytest.raises(ValueError, match="errors"):
+        from_json(written)
+
+
+@settings(deadline=None, max_examples=50)
+@given(totals())
+def test_an_operator_that_has_ended_keeps_counts_and_no_levels(some: Totals) -> None:
+    after = ended(some)
+    assert [getattr(after, name) for name in LEVELS] == [0] * len(LEVELS)
+    assert dataclasses.replace(after, **{name: getattr(some, name) for name in LEVELS}) == some
+    after = without_rows(some)
+    assert [getattr(after, name) for name in ROWS] == [0] * len(ROWS)
+    assert (after.calls, after.in_flight, after.latency) == (some.calls, some.in_flight, some.latency)
+
+
+def test_the_mean_latency_is_that_of_attempts() -> None:
+    assert Totals().mean_latency == 0.0
+    some = Totals(latency=histogram([0.01, 0.03]), call_latency=histogram([5.0]))
+    assert some.mean_latency == pytest.approx(0.02, rel=1 / 16)
+
+
+def test_the_statistics_of_a_real_operator_become_totals() -> None:
+    async def call(n: int) -> int:
+        if n == 3:
+            raise ValueError
+        return n
+
+    assert totals_of(None) == Totals()
+    with async_map(call, range(50), errors="null", capacity=5) as results:
+        assert len(list(results)) == 50
+        found = results.statistics()
+    some = totals_of(found)
+    assert (some.rows_in, some.results, some.calls, some.errors) == (50, 50, 50, 1)
+    assert dict(some.errors_by_type) == {"ValueError": 1}
+    assert some.latency.measurements == 50
+    assert set(some.spent) == set(SPENT)
+    assert 0 < some.elapsed == pytest.approx(sum(some.spent.values()), abs=0.1)
