@@ -2,8 +2,32 @@
 
 from pillarbox.spark.async_map import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
+from pillarbox.spark.dead_letter import DeadLetter, DeadLetterError
+from pillarbox.spark.error_column import failed, not_done
+from pillarbox.spark.estimate import estimate
+from pillarbox.spark.forecast import Estimate
+from pillarbox.spark.latency import LOW_LATENCY
+from pillarbox.spark.listener import BatchProgress, ProgressListener, observed
 from pillarbox.spark.progress import Progress, ProgressTotals
 from pillarbox.spark.record import Record
 from pillarbox.spark.results import ResultError
 
-__all__ = ["AsyncUdf", "Progress", "ProgressTotals", "Record", "ResultError", "async_map", "async_udf"]
+__all__ = [
+    "LOW_LATENCY",
+    "AsyncUdf",
+    "BatchProgress",
+    "DeadLetter",
+    "DeadLetterError",
+    "Estimate",
+    "Progress",
+    "ProgressListener",
+    "ProgressTotals",
+    "Record",
+    "ResultError",
+    "async_map",
+    "async_udf",
+    "estimate",
+    "failed",
+    "not_done",
+    "observed",
+]

@@ -5,41 +5,45 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.options import DEFAULT_CAPACITY, Options
-from pillarbox.aio.retry import Retry
-from pillarbox.aio.sinks import Chunk
+from pillarbox.aio.options import Options
+from pillarbox.aio.signature import with_options
+from pillarbox.spark.dead_letter import DeadLetter
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.function import check_sendable
+from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.record import Columns, records, sliced
-from pillarbox.spark.results import FAILED, RowEncoder
+from pillarbox.spark.record import records, sliced
 from pillarbox.spark.schema import check_unique, kept_columns, parse_schema
-from pillarbox.spark.types import time_zone
+from pillarbox.spark.work import Work, check_nullable, check_progress, settle, settle_options
 from pillarbox.spark.worker import run_job
+from pillarbox.spark.writer import RowWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox.aio.options import OptionNames
 
 
+@with_options()
 def async_map(
     df: DataFrame,
     fn: Callable[[Any], Any],
     *,
     schema: str | T.StructType,
     keep: str | Sequence[str] = (),
-    ordered: bool = True,
-    capacity: int = DEFAULT_CAPACITY,
-    reorder: int | None = None,
-    timeout: float | None = None,
-    attempt_timeout: float | None = None,
-    retry: Retry | None = None,
-    errors: str = "fail",
     progress: Progress | None = None,
+    dead_letter: str | DeadLetter | None = None,
+    latency: str = "normal",
+    options: Options | None = None,
+    **given: Unpack[OptionNames],
 ) -> DataFrame:
     """Call `fn` with each row of `df`, many at a time in each task; a DataFrame of the rows it gives.
 
@@ -50,133 +54,69 @@ def async_map(
         has one column that is no array, map or struct), a list of 0..n rows, or an async iterator of rows.
     schema: the columns of the rows that `fn` gives, as a DDL string or a StructType.
     keep: input columns to carry in front of them, as Arrow; "*" for all.
-    ordered: rows in the order of the input, within a partition; otherwise as calls finish.
-    capacity: calls in flight in one task. reorder: rows read and not yet written by one task, at most;
-        default 8 x capacity.
-    timeout, attempt_timeout: seconds for all attempts of a row, and for one. retry: a `Retry`.
-    errors: "fail" fails the task with the first row that fails for good; "null" gives one row of nulls
-        in its place.
     progress: a `Progress`, to see the job while it runs.
+    dead_letter: a folder, or a `DeadLetter`, where rows that fail for good are put aside, with the whole
+        input row; `errors` is then "drop" unless given.
+    latency: "low" hands each result on at once, for streams; the session must be set up with `LOW_LATENCY`.
+    options: an `Options` instead of single options; those given by name stand above it.
+
+    The limits of the options hold for each task, but `max_calls` and `max_cost` for all tasks together.
+    `errors`: "fail" fails the task with the first row that fails for good; "null" gives one row of
+    nulls in its place; "column" does so and adds a last column `_error`, a struct of type, message,
+    attempts, latency and status, null for good rows; "drop" gives no row.
 
     Batch and streaming DataFrames, classic and Connect. Nothing is called before an action runs; a
     task that Spark runs again calls again. Raises TypeError or ValueError at once for a bad argument;
-    in the task, `CallFailed` or `CallTimeout` with the row, and `ResultError` for a result that does not
-    fit the schema.
+    in the task, `CallFailed`, `CallTimeout` or `TooManyFailures` with the row, `ResultError` for a
+    result that does not fit the schema, and `DeadLetterError`.
     """
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
-    token = check_sendable(fn)
-    options = Options(ordered, capacity, reorder, timeout, attempt_timeout, retry, errors)
+    settled = settle_options(options, dict(given), dead_letter, instead="drop")
+    token = check_sendable(fn, settled)
     check_progress(progress)
     results = parse_schema("schema", schema)
     check_unique("df", df.columns)
     kept = kept_columns(keep, df.schema)
     output = T.StructType([df.schema[name] for name in kept] + results.fields)
+    if settled.errors == "column":
+        if ERROR in output.names:
+            raise ValueError(
+                f"errors='column': keep and schema have a column {ERROR!r} already, which says what failed"
+            )
+        output = output.add(ERROR, ERROR_TYPE)
     check_unique("keep and schema", output.names)
-    for field in results.fields:
-        if errors == "null" and not field.nullable:
-            raise ValueError(f"errors='null': column {field.name!r} of the schema is NOT NULL")
-    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
-    folder = None if progress is None else progress.new_operator()
-    task = MapTask(fn, token, options, results, kept, zone, folder)
-    return df.mapInArrow(task.run, output)
-
-
-def check_progress(progress: Any) -> None:
-    """Raise TypeError unless `progress` is a `Progress` or None."""
-    if progress is not None and not isinstance(progress, Progress):
-        raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None")
+    check_nullable(settled.errors, results)
+    work = settle(
+        fn,
+        settled,
+        token=token,
+        session=df.sparkSession,
+        progress=progress,
+        dead_letter=dead_letter,
+        latency=latency,
+        columns=df.columns,
+        shape=f"{df.schema.simpleString()} {output.simpleString()}",
+    )
+    return df.mapInArrow(MapTask(work, results, kept).run, output)
 
 
 class MapTask:
     """What `async_map` runs in each task. Sent to the workers as it is."""
 
-    def __init__(
-        self,
-        fn: Callable[[Any], Any],
-        token: str,
-        options: Options,
-        schema: T.StructType,
-        kept: list[str],
-        zone: str | None,
-        progress: str | None,
-    ) -> None:
-        self._fn = fn
-        self._token = token
-        self._options = options
+    def __init__(self, work: Work, schema: T.StructType, kept: list[str]) -> None:
+        self._work = work
         self._schema = schema
         self._kept = kept
-        self._zone = zone
-        self._progress = progress
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The output batches for a partition's input batches."""
-        zone = None if self._zone is None else time_zone(self._zone)
-        writer = _Writer(self._kept, self._schema, zone)
-        chunks = run_job(
-            self._fn,
-            self._token,
-            self._options,
-            sliced(batches),
-            records,
-            spread=False,
-            failed=FAILED,
-            progress=self._progress,
-        )
-        with closing(chunks):
+        work = self._work
+        with ExitStack() as stack:
+            letters = None if work.letters is None else stack.enter_context(LetterWriter(work.letters))
+            writer = RowWriter(self._kept, self._schema, work.time_zone, work.options, letters)
+            chunks = stack.enter_context(closing(run_job(work, sliced(batches), records, spread=False)))
             for chunk in chunks:
                 batch = writer.write(chunk)
                 if batch.num_rows:
                     yield batch
-
-
-class _Writer:
-    """Makes output batches of chunks: kept columns as Arrow, beside the results of their rows."""
-
-    def __init__(self, kept: list[str], schema: T.StructType, zone: datetime.tzinfo | None) -> None:
-        self._kept = kept
-        self._encoder = RowEncoder(schema, zone)
-        self._names = kept + schema.names
-
-    def write(self, chunk: Chunk) -> pa.RecordBatch:
-        rows = [call.row for call, _ in chunk]
-        if not self._kept:
-            arrays, _ = self._encoder.encode(rows, [result for _, result in chunk])
-            return pa.RecordBatch.from_arrays(arrays, self._names)
-        # Rows of several input slices may be mixed in a chunk of unordered results. Grouping them
-        # by slice costs nothing in order, as there is none among them, and one `take` per slice.
-        groups: dict[int, tuple[Columns, list[int], list[Any], list[Any]]] = {}
-        for row, (_, result) in zip(rows, chunk, strict=True):
-            columns = row._columns
-            group = groups.get(id(columns))
-            if group is None:
-                group = groups[id(columns)] = (columns, [], [], [])
-            group[1].append(row._index)
-            group[2].append(row)
-            group[3].append(result)
-        inputs = [row for _, _, some, _ in groups.values() for row in some]
-        results = [result for _, _, _, some in groups.values() for result in some]
-        arrays, counts = self._encoder.encode(inputs, results)
-        parts = []
-        offset = 0
-        for columns, indices, _, _ in groups.values():
-            if counts is not None:
-                some = counts[offset : offset + len(indices)]
-                offset += len(indices)
-                indices = [index for index, count in zip(indices, some, strict=True) for _ in range(count)]
-            parts.append(_take(columns.batch.select(self._kept), indices))
-        kept = parts[0].columns
-        if len(parts) > 1:
-            kept = [pa.concat_arrays([part.column(name) for part in parts]) for name in self._kept]
-        return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
-
-
-def _take(batch: pa.RecordBatch, indices: list[int]) -> pa.RecordBatch:
-    count = len(indices)
-    if (
-        count
-        and indices[-1] - indices[0] == count - 1
-        and indices == list(range(indices[0], indices[0] + count))
-    ):
-        return batch.slice(indices[0], count)
-    return batch.take(pa.array(indices, pa.int64()))

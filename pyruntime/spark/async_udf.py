@@ -6,40 +6,59 @@ runs on their task thread.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pillarbox.aio.check import check_choice
+from pillarbox.aio.failure import Failed
 from pillarbox.aio.function import is_async_generator
-from pillarbox.aio.options import DEFAULT_CAPACITY, Options
-from pillarbox.aio.retry import Retry
-from pillarbox.spark.async_map import check_progress
+from pillarbox.aio.options import Options
+from pillarbox.aio.signature import with_options
+from pillarbox.aio.sources import Lot
+from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
+from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import check_sendable
+from pillarbox.spark.latency import LATENCIES
+from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import SLICE
-from pillarbox.spark.results import FAILED, ValueEncoder
+from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import parse_type
-from pillarbox.spark.types import decode_column, time_zone
+from pillarbox.spark.types import decode_column
+from pillarbox.spark.work import Work, check_progress, settle, settle_options
 from pillarbox.spark.worker import run_job
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from pillarbox.aio.options import OptionNames
+
+Slice: TypeAlias = tuple[pa.Array, ...]
+"""The argument columns of some rows."""
+
+ROW_BYTES = 72
+"""What a row of arguments holds besides its share of its columns."""
+
+
+@with_options(but=["ordered"])
 def async_udf(
     returnType: str | T.DataType,
     *,
-    capacity: int = DEFAULT_CAPACITY,
-    reorder: int | None = None,
-    timeout: float | None = None,
-    attempt_timeout: float | None = None,
-    retry: Retry | None = None,
-    errors: str = "fail",
     progress: Progress | None = None,
+    dead_letter: str | DeadLetter | None = None,
+    latency: str = "normal",
+    options: Options | None = None,
+    **given: Unpack[OptionNames],
 ) -> Callable[[Callable[..., Any]], AsyncUdf]:
     """Make a column function of an async function: called with each row's values, many at a time.
 
@@ -48,27 +67,40 @@ def async_udf(
 
         df.withColumn("vector", embed("text"))
 
-    returnType: the type of one result, as a DDL string or a DataType.
+    returnType: the type of one result, as a DDL string or a DataType. With `errors="column"` the column is
+        a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
+        null for good rows.
+    dead_letter: a folder, or a `DeadLetter`, where rows that fail for good are put aside, with the values of
+        all arguments; `errors` is then "null" unless given.
+    progress, latency, options: as for `async_map`.
     The function gets the columns as arguments and returns one value; it may be plain (it then runs in
-    threads), and it may be an object with `__aenter__`/`__aexit__`, as in `async_map`, where the other
-    arguments are described too.
+    threads), and it may be an object with `__aenter__`/`__aexit__`, as in `async_map`.
 
     The column is non-deterministic, so that Spark neither repeats its calls nor drops them. Results
-    stand with their rows; calls of several rows overlap over the whole partition.
+    stand with their rows, always in order, and no row can be left out; calls of several rows overlap over
+    the whole partition.
     Raises TypeError or ValueError at once for a bad argument; errors in the task are those of
     `async_map`.
     """
-    options = Options(True, capacity, reorder, timeout, attempt_timeout, retry, errors)
+    settled = settle_options(options, dict(given), dead_letter, instead="null")
+    if not settled.ordered:
+        raise ValueError("ordered=False: results of a column stand with their rows; use async_map")
+    if settled.errors == "drop":
+        if dead_letter is None:
+            raise ValueError("errors='drop': a column cannot leave out rows; use 'null' or 'column'")
+        settled = dataclasses.replace(settled, errors="null")
     check_progress(progress)
+    check_choice("latency", latency, LATENCIES)
+    dead_letter = dead_letter_of(dead_letter, ())
     result = parse_type("returnType", returnType)
 
     def decorate(fn: Callable[..., Any]) -> AsyncUdf:
-        token = check_sendable(fn)
+        token = check_sendable(fn, settled)
         if is_async_generator(fn):
             raise TypeError(
                 f"fn={fn!r}: must return one value, an async generator gives several: use async_map"
             )
-        return AsyncUdf(fn, token, options, result, progress)
+        return AsyncUdf(fn, token, settled, result, progress, dead_letter, latency)
 
     return decorate
 
@@ -76,7 +108,7 @@ def async_udf(
 class AsyncUdf:
     """A function of columns. Built only by `async_udf`; for the driver, safe in any thread.
 
-    `func` is the function that was given.
+    `func` is the function that was given, `returnType` the type of the column.
     """
 
     def __init__(
@@ -84,16 +116,23 @@ class AsyncUdf:
         fn: Callable[..., Any],
         token: str,
         options: Options,
-        returnType: T.DataType,
+        result: T.DataType,
         progress: Progress | None,
+        dead_letter: DeadLetter | None,
+        latency: str,
     ) -> None:
         if hasattr(fn, "__name__"):
             functools.update_wrapper(self, fn)
         self.func = fn
-        self.returnType = returnType
+        self.returnType: T.DataType = result
+        if options.errors == "column":
+            self.returnType = T.StructType().add("result", result).add(ERROR, ERROR_TYPE)
+        self._result = result
         self._token = token
         self._options = options
         self._progress = progress
+        self._dead_letter = dead_letter
+        self._latency = latency
 
     def __call__(self, *columns: Column | str, **named: Column | str) -> Column:
         """The column of the results for the given columns, or names of columns.
@@ -118,17 +157,30 @@ class AsyncUdf:
                     f"{name}: argument {argument!r} must be a Column or the name of one, "
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
-        zone = _session_time_zone()
-        folder = None if self._progress is None else self._progress.new_operator()
-        task = UdfTask(self.func, self._token, self._options, self.returnType, zone, folder)
-        return _call(task, bound.args)
+        names = _argument_names(bound)
+        work = settle(
+            self.func,
+            self._options,
+            token=self._token,
+            session=SparkSession.getActiveSession(),
+            progress=self._progress,
+            dead_letter=self._dead_letter,
+            latency=self._latency,
+            columns=names,
+            shape=f"{', '.join(map(str, bound.args))} {self.returnType.simpleString()}",
+        )
+        return _call(UdfTask(work, self._result, self.returnType), bound.args)
 
 
-def _session_time_zone() -> str | None:
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    return None if session is None else session.conf.get("spark.sql.session.timeZone")
+def _argument_names(bound: inspect.BoundArguments) -> list[str]:
+    """The names of the arguments as the function has them; those of `*rest` are numbered from 0."""
+    names: list[str] = []
+    for name, value in bound.arguments.items():
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            names.extend(f"{name}_{place}" for place in range(len(value)))
+        else:
+            names.append(name)
+    return names
 
 
 def _call(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
@@ -142,57 +194,92 @@ def _call(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
 
 
 class UdfTask:
-    """What a column of `async_udf` runs in each task. Sent to the workers as it is."""
+    """What a column of `async_udf` runs in each task. Sent to the workers as it is.
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        token: str,
-        options: Options,
-        return_type: T.DataType,
-        zone: str | None,
-        progress: str | None,
-    ) -> None:
-        self._fn = fn
-        self._token = token
-        self._options = options
+    result: the type of what the function gives. return_type: that of the column.
+    """
+
+    def __init__(self, work: Work, result: T.DataType, return_type: T.DataType) -> None:
+        self._work = work
+        self._result = result
         self.return_type = return_type
-        self._zone = zone
-        self._progress = progress
 
     def run_one(self, columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """The results for a function of one column."""
         return self.results((column,) for column in columns)
 
-    def run_many(self, columns: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    def run_many(self, columns: Iterator[Slice]) -> Iterator[pa.Array]:
         """The results for a function of several columns."""
         return self.results(columns)
 
-    def results(self, batches: Iterator[tuple[pa.Array, ...]]) -> Generator[pa.Array, None, None]:
+    def results(self, batches: Iterator[Slice]) -> Generator[pa.Array, None, None]:
         """The results for batches of argument columns, in batches of other sizes."""
-        encoder = ValueEncoder(self.return_type, None if self._zone is None else time_zone(self._zone))
-        chunks = run_job(
-            self._fn,
-            self._token,
-            self._options,
-            _sliced(batches),
-            _rows,
-            spread=True,
-            failed=FAILED,
-            progress=self._progress,
-        )
-        with closing(chunks):
+        work = self._work
+        encoder = ValueEncoder(self._result, work.time_zone)
+        with ExitStack() as stack:
+            aside = None
+            slices = _sliced(batches)
+            if work.letters is not None:
+                aside = _Aside(stack.enter_context(LetterWriter(work.letters)), work.letters.names)
+                slices = aside.remember(slices)
+            chunks = stack.enter_context(closing(run_job(work, slices, _rows, spread=True)))
             for chunk in chunks:
-                arrays, _ = encoder.encode([call.row for call, _ in chunk], [result for _, result in chunk])
-                yield arrays[0]
+                calls, results = zip(*chunk, strict=True)
+                if aside is not None:
+                    aside.put(results)
+                arrays, _ = encoder.encode((call.row for call in calls), results)
+                yield arrays[0] if work.options.errors != "column" else self._with_errors(arrays[0], results)
+
+    def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:
+        fields = [pa.field("result", array.type), pa.field(ERROR, ERROR_ARROW)]
+        return pa.StructArray.from_arrays([array, error_array(results)], fields=fields)
 
 
-def _sliced(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[tuple[pa.Array, ...]]:
+class _Aside:
+    """Finds the arguments of failed rows again: results come in the order of the rows."""
+
+    def __init__(self, letters: LetterWriter, names: Sequence[str]) -> None:
+        self._letters = letters
+        self._names = list(names)
+        # Grows on the thread that reads the input, shrinks on the task's.
+        self._slices: deque[Slice] = deque()
+        self._done = 0
+
+    def remember(self, slices: Iterator[Slice]) -> Iterator[Slice]:
+        for columns in slices:
+            self._slices.append(columns)
+            yield columns
+
+    def put(self, results: Sequence[Any]) -> None:
+        if Failed not in set(map(type, results)):
+            return self._skip(len(results))
+        place = 0
+        while place < len(results):
+            columns = self._slices[0]
+            count = min(len(columns[0]) - self._done, len(results) - place)
+            some = results[place : place + count]
+            bad = [index for index, result in enumerate(some) if type(result) is Failed]
+            if bad:
+                indices = pa.array([self._done + index for index in bad], pa.int64())
+                rows = pa.RecordBatch.from_arrays([column.take(indices) for column in columns], self._names)
+                self._letters.add(rows, [some[index] for index in bad])
+            self._skip(count)
+            place += count
+        return None
+
+    def _skip(self, count: int) -> None:
+        self._done += count
+        while self._slices and self._done >= len(self._slices[0][0]):
+            self._done -= len(self._slices.popleft()[0])
+
+
+def _sliced(batches: Iterator[Slice]) -> Iterator[Slice]:
     for columns in batches:
         for start in range(0, len(columns[0]), SLICE):
             yield tuple(column.slice(start, SLICE) for column in columns)
 
 
-def _rows(slices: Iterable[tuple[pa.Array, ...]]) -> Iterator[tuple[Any, ...]]:
+def _rows(slices: Iterable[Slice]) -> Iterator[Lot]:
     for columns in slices:
-        yield from zip(*[decode_column(column) for column in columns], strict=True)
+        size = sum(column.nbytes for column in columns) // len(columns[0])
+        yield zip(*[decode_column(column) for column in columns], strict=True), size + ROW_BYTES

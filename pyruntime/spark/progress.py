@@ -1,52 +1,50 @@
 """What the driver shows while a job runs: rows, calls in flight, rate, retries and errors of all tasks.
 
-`Progress` is for the driver's thread that runs the job; a thread of its own reads the tasks' counts.
+`Progress` is for the driver. A thread of its own reads the tasks' totals; what it found is for any thread.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TextIO
+from typing import TextIO
+
+from pillarbox.aio.observe.series import Point, Series
+from pillarbox.aio.observe.tasks import TaskTotals
+from pillarbox.aio.observe.totals import Totals, merged_fields
+from pillarbox.spark.progress_display import Display, open_display
+from pillarbox.spark.progress_reader import ProgressReader
 
 INTERVAL = 0.25
-"""Seconds between two looks at the tasks' counts."""
+"""Seconds between two looks at the tasks' totals."""
 
-STALE = 5.0
-"""Seconds after which a task that has written no counts is taken for dead."""
-
-LINE_INTERVAL = 5.0
-"""Seconds between two lines where the output is no terminal."""
+SHARE, LONGEST = 0.1, 2.0
+"""The share of a thread that looks may take, where there are many tasks; seconds between two at most."""
 
 
-class ProgressTotals(NamedTuple):
-    """The counts of all tasks of a job at one moment."""
+@dataclass(frozen=True)
+class ProgressTotals(Totals):
+    """The totals of all tasks of a job at one moment.
 
-    rows_in: int = 0
-    """Rows read by the operator, in the latest attempt of each task."""
-    results: int = 0
-    """Rows whose results were emitted, in the latest attempt of each task."""
-    in_flight: int = 0
-    """Calls in flight."""
-    calls: int = 0
-    """Attempts at calls, of all task attempts: what the service saw."""
-    retries: int = 0
-    """Attempts at calls that failed and were followed by another."""
-    errors: int = 0
-    """Rows that failed for good."""
-    timeouts: int = 0
-    """Attempts and rows that met a limit of time."""
+    Rows (`rows_in`, `results`, `not_called`) are those of the latest attempt of each task. Everything else is
+    of all task attempts, since the service saw them all.
+    """
+
     mean_in_flight: float = 0.0
     """Calls in flight, averaged over the looks at which a task ran."""
     seconds: float = 0.0
     """Seconds since the progress began."""
+    tasks_running: int = 0
+    """Tasks that run now, one for each operator in them."""
+    tasks_ended: int = 0
+    """Tasks that have ended, one for each operator in them."""
 
 
 class Progress:
@@ -55,14 +53,15 @@ class Progress:
         with Progress(total=1000) as progress:
             async_map(df, fn, schema=..., progress=progress).write.parquet(path)
         print(progress.totals.calls)
+        progress.report("report.html")
 
     total: rows expected, for the bar; None where that is not known.
     label: what the bar is called.
     directory: a folder that the driver and all workers see; needed on a cluster, where it must be on a
         shared file system. Default is a temporary one, which is right for local mode.
-    bar: True for a live bar (needs `rich`), False for lines of text; None for a bar where the
-        output is a terminal and `rich` is installed.
-    file: where it is shown; default is standard error.
+    bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
+        a notebook, and where the output is a terminal and `rich` is installed.
+    file: where it is shown; default is the notebook, or standard error.
     """
 
     def __init__(
@@ -80,38 +79,78 @@ class Progress:
         self._label = label
         self._directory = None if directory is None else Path(directory)
         self._bar = bar
-        self._file = sys.stderr if file is None else file
+        self._file = file
         self._folder: Path | None = None
+        self._reader: ProgressReader | None = None
+        self._numbers = itertools.count()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        # Held by a look: the thread makes them, and so does who asks for a micro-batch.
+        self._lock = threading.Lock()
         self._began = 0.0
-        self._ended: float | None = None
         self._in_flight_sum = 0
         self._looks = 0
         self._totals = ProgressTotals()
+        self._series = Series()
 
     def new_operator(self) -> str:
-        """A folder where the tasks of one operator write their counts.
+        """A folder where the tasks of one operator write their totals.
 
         Each operator has its own, as several may run in the tasks of one stage. Raises RuntimeError
         outside the `with` block.
         """
         if self._folder is None:
             raise RuntimeError("this Progress is not running: use it in `with Progress(...) as progress:`")
-        return tempfile.mkdtemp(dir=self._folder)
+        return tempfile.mkdtemp(prefix=f"{next(self._numbers)}-", dir=self._folder)
 
     @property
     def totals(self) -> ProgressTotals:
-        """The counts of all tasks, as last seen. Any thread."""
+        """The totals of all tasks, as last seen. Any thread."""
         return self._totals
+
+    @property
+    def series(self) -> list[Point]:
+        """The totals over time, as the driver saw them: some hundred points, however long. Any thread."""
+        return self._series.points()
+
+    @property
+    def tasks(self) -> list[TaskTotals]:
+        """The totals of each task that runs and of the last thousand that have ended. Any thread."""
+        with self._lock:
+            return [] if self._reader is None else self._reader.tasks()
+
+    @property
+    def partitions(self) -> dict[int, Totals]:
+        """The totals of each partition, over all stages; -1 for all from 1,000 on. Any thread."""
+        with self._lock:
+            return {} if self._reader is None else self._reader.partitions()
+
+    def batch(self, query: str, number: int) -> Totals:
+        """The totals of one micro-batch of a streaming query, of those not long gone. Any thread.
+
+        query: the query's id, as `query.id` gives it. number: the batch's, as in `lastProgress["batchId"]`.
+        """
+        with self._lock:
+            if self._reader is None:
+                return Totals()
+            if self._folder is not None:
+                self._reader.look()
+            return self._reader.batch(query, number)
+
+    def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
+        """Write what has been seen as one HTML page: see `pillarbox.aio.observe.report`. Any thread."""
+        from pillarbox.aio.observe.html_report import report
+
+        return report(self, path, title=self._label if title is None else title)
 
     def __enter__(self) -> Progress:
         if self._thread is not None:
             raise RuntimeError("this Progress has been used already: make another one")
-        display = self._display()
+        display = open_display(self._label, self._total, self._bar, self._file)
         if self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="pillarbox-progress-", dir=self._directory))
+        self._reader = ProgressReader(self._folder, time.monotonic)
         self._began = time.monotonic()
         self._thread = threading.Thread(
             target=self._run, args=(display,), name="pillarbox-progress", daemon=True
@@ -123,35 +162,25 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop.set()
-        assert self._thread is not None and self._folder is not None
+        assert self._thread is not None
         self._thread.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+        with self._lock:
+            folder, self._folder = self._folder, None
+            assert folder is not None
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def _display(self) -> Any:
-        wanted = self._file.isatty() if self._bar is None else self._bar
-        if wanted:
-            try:
-                from pillarbox.spark.progress_bar import Bar
-            except ImportError:
-                if self._bar:
-                    raise ImportError(
-                        "bar=True: needs the package rich (pip install 'pillarbox[progress]')"
-                    ) from None
-            else:
-                return Bar(self._label, self._total, self._file)
-        return _Lines(self._label, self._total, self._file)
-
-    def _run(self, display: Any) -> None:
+    def _run(self, display: Display) -> None:
         showing = True
+        took = 0.0
+        self._series.add(0.0, self._totals)
         while True:
-            last = self._stop.wait(INTERVAL)
+            last = self._stop.wait(min(max(INTERVAL, took / SHARE), LONGEST))
+            began = time.monotonic()
             self._look()
+            took = time.monotonic() - began
             if showing:
                 try:
-                    display.show(self._totals)
-                    if last:
-                        display.close(self._totals)
+                    (display.close if last else display.show)(self._totals, self._series.points())
                 except (OSError, ValueError):
                     # Nobody looks any more (a closed pipe, a closed file); the totals still count.
                     showing = False
@@ -159,65 +188,17 @@ class Progress:
                 return
 
     def _look(self) -> None:
-        latest: dict[tuple[str, int, int], dict[str, Any]] = {}
-        sums = dict.fromkeys(("calls", "retries", "errors", "timeouts"), 0)
-        for counts in self._counts():
-            key = counts["operator"], counts["stage"], counts["partition"]
-            if key not in latest or counts["written"] >= latest[key]["written"]:
-                latest[key] = counts
-            for name in sums:
-                sums[name] += counts[name]
-        # The file of a task that was killed says for ever that it runs.
-        oldest = time.time() - STALE
-        running = [counts for counts in latest.values() if counts["running"] and counts["written"] > oldest]
-        in_flight = sum(counts["in_flight"] for counts in running)
-        if running:
+        with self._lock:
+            assert self._reader is not None
+            seen = self._reader.look()
+        if seen.running:
             self._looks += 1
-            self._in_flight_sum += in_flight
+            self._in_flight_sum += seen.totals.in_flight
         self._totals = ProgressTotals(
-            rows_in=sum(counts["rows_in"] for counts in latest.values()),
-            results=sum(counts["results"] for counts in latest.values()),
-            in_flight=in_flight,
+            **merged_fields([seen.totals]),
             mean_in_flight=self._in_flight_sum / self._looks if self._looks else 0.0,
             seconds=time.monotonic() - self._began,
-            **sums,
+            tasks_running=seen.running,
+            tasks_ended=seen.ended,
         )
-
-    def _counts(self) -> list[dict[str, Any]]:
-        assert self._folder is not None
-        found = []
-        for path in self._folder.glob("*/*.json"):
-            try:
-                counts = json.loads(path.read_text(encoding="utf-8"))
-                found.append({**counts, "operator": path.parent.name, "written": path.stat().st_mtime})
-            except (OSError, ValueError):
-                continue
-        return found
-
-
-class _Lines:
-    """Progress as lines of text, for logs."""
-
-    def __init__(self, label: str, total: int | None, file: TextIO) -> None:
-        self._label = label
-        self._of = "" if total is None else f"/{total:,}"
-        self._file = file
-        self._next = time.monotonic() + LINE_INTERVAL
-
-    def show(self, totals: ProgressTotals) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + LINE_INTERVAL
-            self._line(totals)
-
-    def close(self, totals: ProgressTotals) -> None:
-        self._line(totals)
-
-    def _line(self, totals: ProgressTotals) -> None:
-        rate = totals.results / totals.seconds if totals.seconds else 0.0
-        print(
-            f"{self._label}: {totals.results:,}{self._of} rows, {totals.in_flight} in flight, "
-            f"{rate:,.0f} rows/s, {totals.retries:,} retries, {totals.errors:,} errors",
-            file=self._file,
-            flush=True,
-        )
+        self._series.add(self._totals.seconds, self._totals)

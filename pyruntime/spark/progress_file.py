@@ -1,4 +1,4 @@
-"""The live counts of one task attempt, as a small file that the driver reads.
+"""The live totals of one task attempt, as a small file that the driver reads.
 
 Files need no listening socket and reach the driver wherever both see the folder: in local mode, or
 on a shared file system. Written by a thread of its own, as such a file system may be slow, and by
@@ -11,10 +11,12 @@ import json
 import os
 import threading
 import uuid
+from typing import Any
 
 from pyspark import TaskContext
 
 from pillarbox.aio.job import Job
+from pillarbox.aio.observe.totals import to_json, totals_of
 
 INTERVAL = 0.25
 """Seconds between two writes."""
@@ -24,24 +26,19 @@ CLOSE = 5.0
 
 
 class ProgressFile:
-    """Writes the counts of `job` to a file in `folder` until it is closed. For the task's thread."""
+    """Writes the totals of `job` to a file in `folder` until it is closed. For the task's thread."""
 
     def __init__(self, folder: str, job: Job) -> None:
-        context = TaskContext.get()
-        stage, partition, attempt = (
-            (0, 0, 0)
-            if context is None
-            else (context.stageId(), context.partitionId(), context.attemptNumber())
-        )
         self._job = job
+        self._head = _head()
+        stage, partition, attempt = (self._head[name] for name in ("stage", "partition", "attempt"))
         self._path = os.path.join(folder, f"{stage}-{partition}-{attempt}-{uuid.uuid4().hex}.json")
-        self._head = {"stage": stage, "partition": partition, "attempt": attempt}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pillarbox-progress-file", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Write the last counts."""
+        """Write the last totals."""
         self._stop.set()
         self._thread.join(CLOSE)
 
@@ -55,10 +52,26 @@ class ProgressFile:
         if statistics is None:
             return
         part = f"{self._path}.part"
+        written = {**self._head, "running": running, "totals": to_json(totals_of(statistics))}
         try:
             with open(part, "w", encoding="utf-8") as file:
-                json.dump({**self._head, "running": running, **statistics._asdict()}, file)
+                json.dump(written, file)
             os.replace(part, self._path)
         except OSError:
             # The folder goes when the driver has seen enough; counts are never worth a task.
             return
+
+
+def _head() -> dict[str, Any]:
+    """Which task attempt this is; in a stream, of which query and micro-batch."""
+    context = TaskContext.get()
+    if context is None:
+        return {"stage": 0, "partition": 0, "attempt": 0, "query": None, "batch": None}
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return {
+        "stage": context.stageId(),
+        "partition": context.partitionId(),
+        "attempt": context.attemptNumber(),
+        "query": context.getLocalProperty("sql.streaming.queryId"),
+        "batch": int(batch) if batch is not None and batch.isdigit() else None,
+    }

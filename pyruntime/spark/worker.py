@@ -9,24 +9,31 @@ workers are not used again, it is closed after the task.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-from pillarbox.aio.errors import CallFailed
+from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.loop_thread import LoopThread
-from pillarbox.aio.options import Options
 from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
+from pillarbox.aio.sources import Lot
+from pillarbox.spark.hangup import Hangup
 from pillarbox.spark.progress_file import ProgressFile
+from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
 
 READ_AHEAD_SLICES = 64
 READ_AHEAD_BYTES = 64 * 1024 * 1024
+
+COLLECT_AFTER = 50_000
+"""Objects made since the last garbage collection that a worker waits for while it runs a job."""
 
 IDLE = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
@@ -48,10 +55,42 @@ class _Resource:
         self.timer: asyncio.TimerHandle | None = None
 
 
+class _Collector:
+    """The garbage collector's threshold, raised while jobs run. For the tasks' threads, one at a time.
+
+    Every row leaves a few objects that live as long as it is in the window, so that the collector finds next to
+    nothing, each time that it looks. The process is Spark's, and gets its threshold back.
+    """
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._before = gc.get_threshold()
+
+    def __enter__(self) -> None:
+        self._users += 1
+        if self._users == 1:
+            self._before = gc.get_threshold()
+            first, *others = self._before
+            if 0 < first < COLLECT_AFTER:
+                gc.set_threshold(COLLECT_AFTER, *others)
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        if not self._users:
+            gc.set_threshold(*self._before)
+
+
+_collector = _Collector()
+
+
 class Worker:
     """The event loop and the resources of one worker process. Its methods are for the task's thread."""
 
     def __init__(self) -> None:
+        # What Spark, pandas and pyarrow have made so far stays as long as the worker. Without this the
+        # collector walks through all of it again and again, driven by the objects of each row.
+        gc.collect()
+        gc.freeze()
         self.pid = os.getpid()
         self.loop_thread = LoopThread("pillarbox-loop")
         self._resources: dict[str, _Resource] = {}
@@ -121,25 +160,33 @@ def worker() -> Worker:
 
 
 def run_job(
-    fn: Callable[..., Any],
-    token: str,
-    options: Options,
+    work: Work,
     items: Iterable[Any],
-    unpack: Callable[[Iterable[Any]], Iterator[Any]],
+    unpack: Callable[[Iterable[Any]], Iterator[Lot]],
     *,
     spread: bool,
-    failed: Any,
-    progress: str | None,
+    ended: Callable[[OperatorStatistics], None] | None = None,
 ) -> Generator[Chunk, None, None]:
-    """Run `fn` over the rows that `unpack` makes of `items`; yields chunks of (call, result).
+    """Call the function of `work` for the rows that `unpack` makes of `items`; yields (call, result) chunks.
 
-    token: the identity of `fn` among the worker's resources. spread: a row is a tuple of arguments.
-    failed: the result of rows that failed where errors are null. progress: folder for live counts.
+    spread: a row is a tuple of arguments. ended: gets the last counts, once all is through.
     The thread that reads `items` has ended when this generator has.
     """
+    with _collector:
+        yield from _run_job(work, items, unpack, spread, ended)
+
+
+def _run_job(
+    work: Work,
+    items: Iterable[Any],
+    unpack: Callable[[Iterable[Any]], Iterator[Lot]],
+    spread: bool,
+    ended: Callable[[OperatorStatistics], None] | None,
+) -> Generator[Chunk, None, None]:
     global _worker
     here = worker()
-    entered = here.acquire(token, fn)
+    options = work.options
+    entered = here.acquire(work.token, work.fn)
     job: Job | None = None
     ok = False
     try:
@@ -152,28 +199,34 @@ def run_job(
             read_ahead_items=READ_AHEAD_SLICES,
             read_ahead_bytes=READ_AHEAD_BYTES,
             weigh=_weigh,
-            chunk_rows=min(CHUNK_ROWS, options.window),
-            linger=LINGER,
+            chunk_rows=1 if work.prompt else min(CHUNK_ROWS, options.window),
+            linger=0.0 if work.prompt else LINGER,
             spread=spread,
-            failed=failed,
+            idle=Hangup().check,
         )
-        file = None if progress is None else ProgressFile(progress, job)
+        file = None if work.progress is None else ProgressFile(work.progress, job)
         try:
             while (chunk := job.take()) is not None:
                 yield chunk
         except CallFailed as error:
             # Spark drops the cause of an error that it shortens, and keeps its text.
             raise error.with_trace() from None
+        except TooManyFailures as error:
+            last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
+            raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
             if file is not None:
                 file.close()
         ok = True
+        statistics = job.statistics()
+        if ended is not None and statistics is not None:
+            ended(statistics)
     finally:
         if job is not None and not job.close():
             log.warning("a call blocks the event loop; other tasks of this worker get a loop of their own")
             _worker = None
         else:
-            here.release(token, failed=not ok)
+            here.release(work.token, failed=not ok)
 
 
 def _weigh(item: Any) -> int:

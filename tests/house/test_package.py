@@ -16,7 +16,10 @@ import pytest
 import pillarbox
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp")
+HEAVY = (
+    *("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp", "IPython"),
+    *("redis", "tenacity", "uvloop", "prometheus_client", "opentelemetry"),
+)
 
 
 def modules_after(statement: str) -> set[str]:
@@ -37,7 +40,7 @@ def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client
     pytest.importorskip("pyspark")
     loaded = modules_after("import pillarbox.spark")
     assert {"pyspark", "pyarrow"} <= loaded
-    assert loaded & {"rich", "aiohttp"} == set()
+    assert loaded & {"rich", "aiohttp", "redis", "prometheus_client", "opentelemetry", "IPython"} == set()
 
 
 def test_there_is_one_version() -> None:
@@ -47,7 +50,7 @@ def test_there_is_one_version() -> None:
 
 
 def public_names() -> list[tuple[str, str]]:
-    names = ["aio", "kernel", "mailbox", "spark", "task", "testing"]
+    names = ["aio", "aio.observe", "kernel", "mailbox", "spark", "task", "testing"]
     packages = ["pillarbox", *(f"pillarbox.{name}" for name in names)]
     found = []
     for package in packages:

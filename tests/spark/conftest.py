@@ -18,7 +18,7 @@ builder = (SparkSession.builder.config("spark.ui.enabled", "false")
     .config("spark.ui.showConsoleProgress", "false")
     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     .config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.warehouse.dir", "warehouse"))
+    .config("spark.sql.warehouse.dir", "warehouse").config(map={settings!r}))
 {session}
 """
 
@@ -36,11 +36,21 @@ spark = builder.remote({remote!r}).getOrCreate()
 def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
     """Runs a script that has a session `spark`, in a process of its own; gives the lines that it printed."""
 
-    def run(source: str, *arguments: str, master: str = "local[2]", remote: str | None = None) -> list[str]:
+    def run(
+        source: str,
+        *arguments: str,
+        master: str = "local[2]",
+        remote: str | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> list[str]:
         folder: Path = tmp_path_factory.mktemp("script")
         session = CLASSIC.format(master=master) if remote is None else REMOTE.format(remote=remote)
         script = folder / "script.py"
-        script.write_text(HEAD.format(session=session) + textwrap.dedent(source) + "\nspark.stop()\n")
+        script.write_text(
+            HEAD.format(session=session, settings=settings or {})
+            + textwrap.dedent(source)
+            + "\nspark.stop()\n"
+        )
         done = subprocess.run(
             [sys.executable, str(script), *arguments],
             cwd=folder,

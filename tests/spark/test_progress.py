@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +31,66 @@ def test_the_totals_are_those_of_all_tasks(spark: SparkSession, tmp_path: Path) 
         )
         assert len(df.collect()) == 500
     totals = progress.totals
-    assert (totals.rows_in, totals.results, totals.calls, totals.retries, totals.errors) == (
-        500,
-        500,
-        501,
-        1,
-        1,
-    )
+    assert (totals.rows_in, totals.results, totals.calls) == (500, 500, 501)
+    assert (totals.retries, totals.errors) == (1, 1)
+    assert dict(totals.retries_by_reason) == {"ConnectionError": 1}
+    assert dict(totals.errors_by_type) == {"ValueError": 1}
+    assert totals.latency.measurements == 501 and totals.call_latency.measurements == 500
     assert totals.in_flight == 0 and totals.seconds > 0
+    assert (totals.tasks_running, totals.tasks_ended) == (0, 3)
     last = shown.getvalue().splitlines()[-1]
-    assert last.startswith("rows: 500/500 rows, 0 in flight, ") and last.endswith(
-        " rows/s, 1 retries, 1 errors"
-    )
+    assert last.startswith("rows: 500/500 rows, ")
+    assert last.endswith(" rows/s, 0 in flight, 1 retries, 1 errors")
     assert "\x1b" not in shown.getvalue()
+
+
+def test_tasks_partitions_and_the_series_add_up_to_the_totals(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        return 0
+
+    with Progress(file=io.StringIO()) as progress:
+        async_map(spark.range(0, 300, 1, 3), call, schema="n long", progress=progress).collect()
+    assert [(task.operator, task.partition, task.attempts, task.running) for task in progress.tasks] == [
+        (0, 0, 1, False),
+        (0, 1, 1, False),
+        (0, 2, 1, False),
+    ]
+    assert [task.totals.results for task in progress.tasks] == [100, 100, 100]
+    assert {key: totals.calls for key, totals in progress.partitions.items()} == {0: 100, 1: 100, 2: 100}
+    assert progress.series[0].results == 0
+    assert progress.series[-1].results == progress.totals.results == 300
+    seconds = [point.seconds for point in progress.series]
+    assert seconds == sorted(seconds) and seconds[-1] == progress.totals.seconds
+
+
+def test_a_task_that_runs_again_counts_its_rows_once_and_its_calls_twice(run_script: Any) -> None:
+    lines = run_script(
+        """
+import io, pathlib, sys
+from pillarbox.spark import Progress, async_map
+mark = pathlib.Path("failed").absolute()
+
+async def call(row):
+    if row.id == 9 and not mark.exists():
+        mark.touch()
+        raise ValueError
+    return row.id
+
+with Progress(file=io.StringIO()) as progress:
+    async_map(spark.range(0, 10, 1, 1), call, schema="n long", capacity=1, progress=progress).collect()
+totals, (task,) = progress.totals, progress.tasks
+print(totals.results, totals.rows_in, totals.calls, totals.errors, totals.tasks_ended)
+print(task.attempts, task.totals.results, task.totals.calls)
+""",
+        master="local[1,2]",
+    )
+    assert lines == ["10 10 20 1 1", "2 10 20"]
 
 
 def test_a_column_reports_too_and_the_bar_draws_it(spark: SparkSession) -> None:
     pytest.importorskip("rich")
     shown = io.StringIO()
-    with Progress(total=100, label="embedding", bar=True, file=shown) as progress:
+    with Progress(total=100, label="embedding [x]", bar=True, file=shown) as progress:
 
         @async_udf("long", progress=progress)
         async def call(n: int) -> int:
@@ -59,7 +98,7 @@ def test_a_column_reports_too_and_the_bar_draws_it(spark: SparkSession) -> None:
 
         assert spark.range(0, 100, 1, 2).select(call("id")).collect()
     assert progress.totals.results == 100
-    assert "embedding" in shown.getvalue()
+    assert "embedding [x]" in shown.getvalue()
     assert "100/100" in shown.getvalue()
 
 
@@ -94,6 +133,7 @@ def test_two_operators_in_one_stage_are_both_counted(spark: SparkSession) -> Non
 
         spark.range(0, 100, 1, 2).select(call("id").alias("a"), call("id").alias("b")).collect()
     assert (progress.totals.results, progress.totals.calls) == (200, 200)
+    assert {task.operator for task in progress.tasks} == {0, 1}
 
 
 def test_a_closed_output_does_not_stop_the_counting(spark: SparkSession) -> None:
@@ -105,15 +145,3 @@ def test_a_closed_output_does_not_stop_the_counting(spark: SparkSession) -> None
     with Progress(bar=False, file=shown) as progress:
         async_map(spark.range(10), call, schema="n long", progress=progress).collect()
     assert progress.totals.results == 10
-
-
-def test_a_task_that_was_killed_is_not_in_flight_for_ever(tmp_path: Path) -> None:
-    counts = dict.fromkeys(("rows_in", "results", "calls", "retries", "errors", "timeouts"), 5)
-    with Progress(bar=False, file=io.StringIO(), directory=tmp_path) as progress:
-        file = Path(progress.new_operator()) / "0-0-0-killed.json"
-        file.write_text(
-            json.dumps({**counts, "in_flight": 64, "stage": 0, "partition": 0, "attempt": 0, "running": True})
-        )
-        os.utime(file, (0, 0))
-    assert progress.totals.calls == 5
-    assert (progress.totals.in_flight, progress.totals.mean_in_flight) == (0, 0.0)

@@ -1,0 +1,79 @@
+"""What is said about failed rows, as a column `_error`: its type, its Arrow array, and who reads it.
+
+`failed` and `not_done` are for the driver; the rest is pure and used by any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pillarbox.aio.errors import NotCalled
+from pillarbox.aio.failure import Failed
+from pillarbox.spark.schema import kept_columns
+from pillarbox.spark.types import arrow_type
+
+ERROR = "_error"
+"""The name of the column."""
+
+FAILED_AT = "_failed_at"
+"""The column of dead letters that says when the row was written."""
+
+ERROR_TYPE = (
+    T.StructType()
+    .add("type", T.StringType())
+    .add("message", T.StringType())
+    .add("attempts", T.IntegerType())
+    .add("latency", T.DoubleType())
+    .add("status", T.IntegerType())
+)
+
+ERROR_ARROW = arrow_type(ERROR_TYPE)
+
+
+def error_array(results: Sequence[Any]) -> pa.Array:
+    """The column `_error` of results: null where the result is no `Failed`."""
+    if Failed not in set(map(type, results)):
+        return pa.nulls(len(results), ERROR_ARROW)
+    infos = [result.info._asdict() if type(result) is Failed else None for result in results]
+    return pa.array(infos, ERROR_ARROW)
+
+
+def failed(df: DataFrame) -> DataFrame:
+    """The rows of `df` whose call failed for good, with `_error`; those never called are not among them.
+
+    df: what `async_map` gave under `errors="column"`, or dead letters, read back.
+    """
+    _check_has_errors(df)
+    return df.where(F.col(ERROR).isNotNull() & (F.col(f"{ERROR}.type") != NotCalled.__name__))
+
+
+def not_done(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
+    """The rows of `df` that were never called, since `max_calls` or `max_cost` was used up, to go on with.
+
+    df: what `async_map` gave under `errors="column"`, or dead letters, read back.
+    keep: the columns of the input, which are those that were kept; "*" for all but `_error` and `_failed_at`.
+
+    Raises TypeError or ValueError for a column that is not there.
+    """
+    _check_has_errors(df)
+    columns = kept_columns(keep, df.schema)
+    if keep == "*":
+        columns = [name for name in columns if name not in (ERROR, FAILED_AT)]
+    rows = df.where(F.col(f"{ERROR}.type") == NotCalled.__name__)
+    return rows.select(*[f"`{name.replace('`', '``')}`" for name in columns])
+
+
+def _check_has_errors(df: DataFrame) -> None:
+    if not callable(getattr(df, "where", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    if ERROR not in df.columns:
+        raise ValueError(
+            f"df: no column {ERROR!r}; it stands in results of errors='column' and in dead letters, "
+            f"the columns are {', '.join(df.columns)}"
+        )

@@ -1,0 +1,167 @@
+"""A dry run: what a job would take and cost, from a sample that is really called.
+
+`estimate` is for the driver. `SampleTask` is sent to a worker and runs on its task thread. The arithmetic is
+in `forecast.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TextIO
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pillarbox.aio.check import check_positive_int
+from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.options import Options, merge_options
+from pillarbox.aio.signature import with_options
+from pillarbox.aio.usage import usage_of
+from pillarbox.spark.forecast import Estimate, Sample, forecast
+from pillarbox.spark.function import check_sendable
+from pillarbox.spark.record import records, sliced
+from pillarbox.spark.results import RowEncoder
+from pillarbox.spark.schema import parse_schema
+from pillarbox.spark.work import Work, settle
+from pillarbox.spark.worker import run_job
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox.aio.options import OptionNames
+
+SEED = 20
+"""Of the sample, so that two estimates of the same data call for the same rows."""
+
+
+@with_options()
+def estimate(
+    df: DataFrame,
+    fn: Callable[[Any], Any],
+    *,
+    sample: int = 100,
+    rows: int | None = None,
+    tasks: int | None = None,
+    schema: str | T.StructType | None = None,
+    file: TextIO | None = None,
+    options: Options | None = None,
+    **given: Unpack[OptionNames],
+) -> Estimate:
+    """Call `fn` for a sample of `df`, and say what `async_map` over all of it would take, call and cost.
+
+    The calls of the sample are really made, in one task, under the options that are given, but for
+    `max_calls`, `max_cost` and `errors`: failed rows are counted.
+
+    sample: rows to call. rows: rows of `df`; None to count them, which is a job of Spark.
+    tasks: tasks that run at a time; None for what the session and the partitions of `df` allow.
+    schema: of results, to see whether they fit. file: where the estimate is printed; None for standard
+        output.
+
+    The bounds are those of 19 in 20 samples (bootstrap for means, Wilson's interval for shares). They know
+    what the sample has seen: a kind of row that is rarer than 3 in `sample` may well be missing, and a
+    service that is slower under the load of all tasks was not asked. The text says both.
+
+    Raises TypeError or ValueError for a bad argument or an empty `df`; what the job raises, where a result
+    does not fit.
+    """
+    if not callable(getattr(df, "mapInArrow", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    if df.isStreaming:
+        raise ValueError("df: is a stream, which has no number of rows; give a batch of the same data")
+    check_positive_int("sample", sample)
+    for name, value in (("rows", rows), ("tasks", tasks)):
+        if value is not None:
+            check_positive_int(name, value)
+    settled = merge_options(options, dict(given))
+    token = check_sendable(fn, settled)
+    results = None if schema is None else parse_schema("schema", schema)
+    if tasks is None:
+        tasks = _tasks(df)
+    if rows is None:
+        rows = df.count()
+    free = dataclasses.replace(settled, errors="null", fail_after=None, max_calls=None, max_cost=None)
+    work = settle(
+        fn,
+        free,
+        session=df.sparkSession,
+        token=token,
+        progress=None,
+        dead_letter=None,
+        latency="normal",
+        columns=df.columns,
+        shape="",
+    )
+    task = SampleTask(work, results)
+    # Some more than needed, since Spark takes a share and no number of rows.
+    share = (1.5 * sample + 10) / max(rows, 1)
+    measured = None if share >= 1.0 else _measure(df.sample(False, share, SEED), sample, task)
+    # A share that found nothing: `df` is smaller than `rows` says, as it is where one tries with a part.
+    measured = measured or _measure(df, sample, task)
+    if measured is None:
+        raise ValueError("df: has no rows, so there is nothing to estimate from")
+    found = forecast(measured, settled, rows=rows, tasks=tasks)
+    print(found, file=file)
+    return found
+
+
+def _measure(df: DataFrame, sample: int, task: SampleTask) -> Sample | None:
+    measured = df.limit(sample).coalesce(1).mapInArrow(task.run, "measured string").collect()
+    return Sample.from_json(measured[0].measured) if measured else None
+
+
+def _tasks(df: DataFrame) -> int:
+    if type(df).__module__.startswith("pyspark.sql.connect"):
+        raise ValueError("tasks=None: Spark Connect does not tell how many tasks run at a time; give tasks")
+    return max(1, min(df.sparkSession.sparkContext.defaultParallelism, df.rdd.getNumPartitions()))
+
+
+class SampleTask:
+    """Calls the function for the rows of a sample, and gives one row: what was measured, as JSON."""
+
+    def __init__(self, work: Work, schema: T.StructType | None) -> None:
+        self._work = work
+        self._schema = schema
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The measurements of a partition; none for an empty one."""
+        costs: list[float] = []
+        units: list[float] = []
+        statistics: list[OperatorStatistics] = []
+        work = dataclasses.replace(self._work, options=_watched(self._work.options, costs, units))
+        encoder = None if self._schema is None else RowEncoder(self._schema, work.time_zone)
+        chunks = run_job(work, sliced(batches), records, spread=False, ended=statistics.append)
+        with closing(chunks):
+            for chunk in chunks:
+                good = [(call.row, result) for call, result in chunk if type(result) is not Failed]
+                if encoder is not None and good:
+                    encoder.encode([row for row, _ in good], [result for _, result in good])
+        (last,) = statistics
+        if last.rows_in:
+            measured = Sample.of(last, costs, units).to_json()
+            yield pa.RecordBatch.from_pydict({"measured": [measured]})
+
+
+def _watched(options: Options, costs: list[float], units: list[float]) -> Options:
+    """The options, with functions that also write down what they give."""
+    if options.usage is not None:
+        usage = options.usage
+
+        def watched_usage(row: Any, result: Any) -> Any:
+            used = usage_of(usage(row, result))
+            costs.append(used.cost)
+            return used
+
+        options = dataclasses.replace(options, usage=watched_usage)
+    if options.rate is not None and options.rate.weight is not None:
+        weight = options.rate.weight
+
+        def watched_weight(row: Any) -> float:
+            units.append(float(weight(row)))
+            return units[-1]
+
+        options = dataclasses.replace(options, rate=dataclasses.replace(options.rate, weight=watched_weight))
+    return options

@@ -1,0 +1,42 @@
+"""Notices that Spark has left a task whose calls never end: then nobody else would end them.
+
+A task that fails elsewhere, in an operator behind this one, closes the connection to its Python worker and
+says no more. A worker that neither reads nor writes, as its input has ended and its calls hang, does not see
+that: it would go on for ever, with all its calls. For the task's thread.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from types import FrameType
+
+
+class Hangup:
+    """Looks at the worker's connection. Where it cannot be found or looked at, nothing is ever noticed."""
+
+    def __init__(self) -> None:
+        self._poll: select.poll | None = None
+        event = getattr(select, "POLLRDHUP", 0)  # Linux
+        descriptor = _connection()
+        if event and descriptor is not None:
+            self._poll = select.poll()
+            self._poll.register(descriptor, event)
+
+    def check(self) -> None:
+        """Raise ConnectionAbortedError if the other end has closed the connection."""
+        if self._poll is not None and self._poll.poll(0):
+            raise ConnectionAbortedError("Spark has ended this task")
+
+
+def _connection() -> int | None:
+    """The descriptor of the connection that PySpark's worker writes results to; None outside of one."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == "pyspark.worker":
+            try:
+                return int(frame.f_locals["outfile"].fileno())
+            except (KeyError, AttributeError, OSError, ValueError):
+                return None
+        frame = frame.f_back
+    return None

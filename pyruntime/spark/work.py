@@ -1,0 +1,105 @@
+"""One use of the operator: the arguments that `async_map` and `async_udf` share, settled on the driver.
+
+A `Work` is a value that is sent to the workers; `settle` is for the driver's thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import types as T
+
+from pillarbox.aio.options import Options, merge_options
+from pillarbox.spark.budget import share_budget
+from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.latency import check_latency
+from pillarbox.spark.progress import Progress
+from pillarbox.spark.types import time_zone
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task needs to call a function.
+
+    token: the function's identity among a worker's resources. zone: the session's time zone, by name.
+    progress: the folder for live counts. letters: where failed rows are put aside. prompt: whether results
+    leave at once.
+    """
+
+    fn: Callable[..., Any]
+    token: str
+    options: Options
+    zone: str | None = None
+    progress: str | None = None
+    letters: LetterBox | None = None
+    prompt: bool = False
+
+    @property
+    def time_zone(self) -> datetime.tzinfo | None:
+        """Where naive datetimes of results are; None where that is not known."""
+        return None if self.zone is None else time_zone(self.zone)
+
+
+def settle_options(
+    options: Options | None, given: dict[str, Any], dead_letter: Any, *, instead: str
+) -> Options:
+    """The options that were given, by name or as one object.
+
+    instead: `errors` where dead letters are asked for and `errors` is not. Raises TypeError or ValueError.
+    """
+    if dead_letter is not None:
+        if given.get("errors") == "fail":
+            raise ValueError(
+                "errors='fail', dead_letter: a row that fails either ends the job or is put aside; "
+                "leave out errors, or use 'drop', 'null' or 'column'"
+            )
+        if "errors" not in given and (options is None or getattr(options, "errors", "fail") == "fail"):
+            given = {**given, "errors": instead}
+    return merge_options(options, given)
+
+
+def check_nullable(errors: str, schema: T.StructType) -> None:
+    """Raise ValueError where `errors` puts nulls into a column that has none."""
+    for field in schema.fields:
+        if errors in ("null", "column") and not field.nullable:
+            raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
+
+
+def check_progress(progress: Any) -> None:
+    """Raise TypeError unless `progress` is a `Progress` or None."""
+    if progress is not None and not isinstance(progress, Progress):
+        raise TypeError(f"progress={progress!r}: must be a pillarbox.spark.Progress or None")
+
+
+def settle(
+    fn: Callable[..., Any],
+    options: Options,
+    *,
+    session: Any,
+    token: str,
+    progress: Progress | None,
+    dead_letter: Any,
+    latency: Any,
+    columns: Sequence[str],
+    shape: str,
+) -> Work:
+    """The work for one use of `fn`; raises TypeError or ValueError for what cannot be.
+
+    token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
+    tells operators of one query apart.
+    """
+    letter = dead_letter_of(dead_letter, columns)
+    box = None
+    if letter is not None:
+        operator = hashlib.sha256(f"{token} {shape}".encode()).hexdigest()[:16]
+        box = LetterBox(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
+    prompt = check_latency(latency, session)
+    options = share_budget(options, session)
+    folder = None if progress is None else progress.new_operator()
+    zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
+    return Work(fn, token, options, zone, folder, box, prompt)

@@ -1,0 +1,125 @@
+"""Makes output batches of chunks of results: kept columns as Arrow, results, errors. For the task's thread.
+
+Confined to one task. `RowWriter` is what `async_map` uses.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pillarbox.aio.call import Call
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.options import Options
+from pillarbox.aio.sinks import Chunk
+from pillarbox.spark.error_column import ERROR, error_array
+from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.results import RowEncoder
+
+Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Call], Sequence[Any]]
+"""Results of one input slice: the slice, the rows' places in it, their calls, their results."""
+
+
+class RowWriter:
+    """Writes the results of `async_map`.
+
+    kept: input columns that stand before the results. letters: where failed rows are put aside, or None.
+    """
+
+    def __init__(
+        self,
+        kept: list[str],
+        schema: T.StructType,
+        zone: datetime.tzinfo | None,
+        options: Options,
+        letters: LetterWriter | None,
+    ) -> None:
+        self._kept = kept
+        self._ordered = options.ordered
+        self._says_errors = options.errors == "column"
+        self._letters = letters
+        self._encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
+        self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
+
+    def write(self, chunk: Chunk) -> pa.RecordBatch:
+        """The output batch of a chunk; it may be empty."""
+        calls, results = zip(*chunk, strict=True)
+        if self._letters is None and not self._kept:
+            return self._batch([], calls, results)
+        parts = list(_parts_in_order(calls, results) if self._ordered else _parts(calls, results))
+        if self._letters is not None:
+            for batch, indices, _, some in parts:
+                bad = [place for place, result in enumerate(some) if type(result) is Failed]
+                if bad:
+                    rows = batch.take(pa.array([indices[place] for place in bad], pa.int64()))
+                    self._letters.add(rows, [some[place] for place in bad])
+        if not self._ordered and len(parts) > 1:
+            # Rows of one slice go together, which costs nothing in order, as there is none among them.
+            calls = tuple(call for _, _, some, _ in parts for call in some)
+            results = tuple(result for _, _, _, some in parts for result in some)
+        return self._batch(parts, calls, results)
+
+    def _batch(self, parts: list[Part], calls: Sequence[Call], results: Sequence[Any]) -> pa.RecordBatch:
+        arrays, counts = self._encoder.encode((call.row for call in calls), results)
+        if self._says_errors:
+            if counts is not None:
+                results = _repeated(results, counts)
+            arrays.append(error_array(results))
+        if not self._kept:
+            return pa.RecordBatch.from_arrays(arrays, self._names)
+        taken = []
+        offset = 0
+        for batch, indices, _, _ in parts:
+            if counts is not None:
+                some = counts[offset : offset + len(indices)]
+                offset += len(indices)
+                indices = _repeated(indices, some)
+            taken.append(_take(batch.select(self._kept), indices))
+        kept = taken[0].columns
+        if len(taken) > 1:
+            kept = [pa.concat_arrays([part.column(name) for part in taken]) for name in self._kept]
+        return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
+
+
+def _parts_in_order(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
+    # In order, the rows of a chunk follow one another in their slices, and the slices too.
+    place = 0
+    while place < len(calls):
+        row = calls[place].row
+        batch = row._columns.batch
+        count = min(batch.num_rows - row._index, len(calls) - place)
+        end = place + count
+        yield batch, range(row._index, row._index + count), calls[place:end], results[place:end]
+        place = end
+
+
+def _parts(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
+    groups: dict[int, tuple[list[int], list[Call], list[Any]]] = {}
+    for call, result in zip(calls, results, strict=True):
+        row = call.row
+        key = id(row._columns)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = ([], [], [])
+        group[0].append(row._index)
+        group[1].append(call)
+        group[2].append(result)
+    for indices, some, theirs in groups.values():
+        yield some[0].row._columns.batch, indices, some, theirs
+
+
+def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
+def _take(batch: pa.RecordBatch, indices: Sequence[int]) -> pa.RecordBatch:
+    count = len(indices)
+    if count and indices[-1] - indices[0] == count - 1:
+        run = range(indices[0], indices[0] + count)
+        if indices == run or (isinstance(indices, list) and indices == list(run)):
+            return batch.slice(indices[0], count)
+    return batch.take(pa.array(indices, pa.int64()))

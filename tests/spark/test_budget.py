@@ -1,0 +1,135 @@
+"""`max_calls` and `max_cost` over a whole Spark job, and rows that were not done, resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.spark import async_map, async_udf, failed, not_done
+
+RunScript = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_max_calls_counts_over_all_partitions_and_marks_the_rest(
+    spark: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    async def call(row: Any) -> int:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("x")
+        await asyncio.sleep(0.001)
+        if row.id % 7 == 3:
+            raise ValueError(row.id)
+        value: int = row.id
+        return value
+
+    df = spark.range(0, 400, 1, partitions)
+    out = async_map(df, call, schema="n long", keep="*", errors="column", max_calls=100, capacity=8)
+    folder = str(tmp_path / "out")
+    out.write.parquet(folder)
+    assert (tmp_path / "calls").read_text() == "x" * 100
+
+    done = spark.read.parquet(folder)
+    rest = not_done(done, keep=["id"])
+    assert rest.columns == ["id"]
+    assert rest.count() == 300
+    error = done.where("_error.type = 'NotCalled'").first()["_error"]  # type: ignore[index]
+    assert (error.attempts, error.latency, error.status) == (0, 0.0, None)
+    assert "max_calls=100" in error.message
+    called = {row.id for row in done.where("_error is null or _error.type != 'NotCalled'").collect()}
+    assert {row.id for row in failed(done).collect()} == {i for i in called if i % 7 == 3}
+
+    # What was not done is done now: each row once, over both runs.
+    again = async_map(rest, call, schema="n long", keep="*", errors="column", max_calls=300, capacity=8)
+    assert sorted([*called, *(row.id for row in again.collect())]) == list(range(400))
+    assert not_done(again).columns == ["id", "n"]
+
+
+def test_max_cost_ends_a_job_before_it_costs_more_than_what_was_in_flight(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def call(row: Any) -> int:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("x")
+        await asyncio.sleep(0.005)
+        return 0
+
+    df = async_map(
+        spark.range(0, 4000, 1, 2),
+        call,
+        schema="n long",
+        errors="column",
+        capacity=4,
+        max_cost=10.0,
+        usage=lambda row, result: 0.5,
+    )
+    assert not_done(df).count() > 0
+    calls = len((tmp_path / "calls").read_text())
+    assert 20 <= calls < 400
+
+
+def test_rows_not_called_are_among_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+    async def call(row: Any) -> int:
+        return 0
+
+    df = spark.range(0, 30, 1, 2).selectExpr("id", "id * 2 as twice")
+    out = async_map(df, call, schema="n long", max_calls=10, dead_letter=tmp_path / "l")
+    assert len(out.collect()) == 10
+    rest = not_done(spark.read.parquet(str(tmp_path / "l")))
+    assert rest.columns == ["id", "twice"]
+    assert rest.count() == 20
+
+
+def test_two_operators_have_a_budget_each(spark: SparkSession) -> None:
+    @async_udf("long", errors="null", max_calls=10)
+    async def call(n: int) -> int:
+        return n
+
+    df = spark.range(0, 50, 1, 2)
+    assert df.select(call("id").alias("n")).where("n is not null").count() == 10
+    assert df.select(call("id").alias("n")).where("n is not null").count() == 10
+
+
+def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        return 0
+
+    with Coordinator() as coordinator:
+        given: Any = {"errors": "column", "max_calls": 15, "coordinator": coordinator.named("both")}
+        first = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
+        second = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
+        assert not_done(first).count() == 0
+        assert not_done(second).count() == 5
+
+
+def test_without_a_session_or_beyond_this_machine_a_budget_needs_a_coordinator(
+    run_script: RunScript,
+) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    lines = run_script(
+        """
+from pillarbox.spark import async_map, async_udf
+
+async def call(row):
+    return 0
+
+def refused(what):
+    try:
+        what()
+    except ValueError as error:
+        print(error)
+
+refused(lambda: async_map(spark.range(1), call, schema="n long", errors="null", max_calls=5))
+""",
+        remote="local[2]",
+    )
+    assert lines == [
+        "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
+        "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)"
+    ]

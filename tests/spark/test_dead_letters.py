@@ -1,0 +1,283 @@
+"""Dead letters: failed rows with their whole input, written once however often a task runs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pillarbox.spark import DeadLetter, async_map, async_udf, failed
+from pillarbox.spark.error_column import ERROR_TYPE
+
+RunScript = Callable[..., list[str]]
+
+
+async def picky(row: Any) -> int:
+    if row.id % 4 == 2:
+        raise ValueError(f"no {row.id}")
+    value: int = row.id
+    return value
+
+
+def letters(folder: Path) -> list[str]:
+    """Files that Spark would read, and those that it would not, were there any."""
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_failed_rows_are_put_aside_with_their_whole_input(
+    spark: SparkSession, tmp_path: Path, kind: str, ordered: bool
+) -> None:
+    before = datetime.datetime.now()
+    folder = tmp_path / "letters"
+    df = spark.range(0, 5000, 1, 2).select(
+        "id",
+        F.concat(F.lit("tëxt "), "id").alias("text"),
+        F.struct(F.col("id").alias("a"), F.array(F.col("id") / 2).alias("b")).alias("nested"),
+        F.create_map(F.lit("k"), "id").alias("map"),
+        F.lit(None).cast("double").alias("nothing"),
+        F.timestamp_seconds("id").alias("at"),
+    )
+    out = async_map(
+        df, picky, schema="n long", keep=["id"], dead_letter=DeadLetter(folder, kind), ordered=ordered
+    )
+    assert sorted(map(tuple, out.collect())) == [(i, i) for i in range(5000) if i % 4 != 2]
+    assert all(name.startswith("part-") and name.endswith(kind) for name in letters(folder))
+
+    reader = spark.read.schema(schema_of_letters(df)) if kind == "json" else spark.read
+    back = getattr(reader, kind)(str(folder))
+    assert back.columns == [*df.columns, "_error", "_failed_at"]
+    rows = sorted(back.collect())
+    expected = {row.id: row for row in df.where("id % 4 = 2").collect()}
+    assert [row.id for row in rows] == sorted(expected)
+    for row in rows:
+        assert tuple(row)[: len(df.columns)] == tuple(expected[row.id])
+        assert (row["_error"].type, row["_error"].message) == ("ValueError", f"no {row.id}")
+        assert row["_error"].attempts == 1
+        assert before <= row["_failed_at"] <= datetime.datetime.now()
+    assert failed(back).count() == 1250
+
+
+def schema_of_letters(df: DataFrame) -> T.StructType:
+    return T.StructType(list(df.schema.fields)).add("_error", ERROR_TYPE).add("_failed_at", "timestamp")
+
+
+def test_json_letters_are_plain_json_lines(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.sql(
+        "select 2L as id, cast('1.50' as decimal(5,2)) as d, binary('ab') as b, date'2024-02-29' as day, "
+        "double('nan') as nan, named_struct('x', array(1, null)) as s"
+    ).coalesce(1)
+    async_map(df, picky, schema="n long", dead_letter=DeadLetter(tmp_path / "l", "json")).collect()
+    (name,) = letters(tmp_path / "l")
+    (line,) = (tmp_path / "l" / name).read_text().splitlines()
+    row = json.loads(line)
+    assert row["_error"].pop("latency") >= 0.0
+    assert row.pop("_failed_at").endswith("+00:00")
+    assert row == {
+        "id": 2,
+        "d": "1.50",
+        "b": "YWI=",
+        "day": "2024-02-29",
+        "nan": "nan",
+        "s": {"x": [1, None]},
+        "_error": {"type": "ValueError", "message": "no 2", "attempts": 1, "status": None},
+    }
+
+
+@pytest.mark.parametrize("errors", [None, "drop", "null", "column"])
+def test_a_column_function_puts_its_arguments_aside(
+    spark: SparkSession, tmp_path: Path, errors: str | None
+) -> None:
+    given: Any = {} if errors is None else {"errors": errors}
+
+    @async_udf("long", dead_letter=str(tmp_path / "l"), **given)
+    async def call(n: int, *rest: str) -> int:
+        if n % 4 == 2:
+            raise ValueError(n)
+        return n
+
+    df = spark.range(0, 3000, 1, 2).withColumn("text", F.concat(F.lit("t"), "id"))
+    values = [row[0] for row in df.select(call("id", "text", F.lit("x"))).collect()]
+    if errors == "column":
+        values = [value.result for value in values]
+    assert values == [None if i % 4 == 2 else i for i in range(3000)]
+    back = spark.read.parquet(str(tmp_path / "l"))
+    assert back.columns == ["n", "rest_0", "rest_1", "_error", "_failed_at"]
+    rows = sorted((row.n, row.rest_0, row.rest_1, row["_error"].message) for row in back.collect())
+    assert rows == [(i, f"t{i}", "x", str(i)) for i in range(2, 3000, 4)]
+
+
+@pytest.mark.parametrize("errors", ["null", "column"])
+def test_dead_letters_go_together_with_other_errors(spark: SparkSession, tmp_path: Path, errors: str) -> None:
+    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", dead_letter=tmp_path / "l", errors=errors)
+    assert [row.n for row in df.collect()] == [0, 1, None, 3, 4, 5, None, 7]
+    assert spark.read.parquet(str(tmp_path / "l")).count() == 2
+
+
+def test_a_dataframe_that_runs_again_replaces_its_letters(spark: SparkSession, tmp_path: Path) -> None:
+    df = async_map(spark.range(0, 100, 1, 2), picky, schema="n long", dead_letter=tmp_path / "l")
+    assert df.count() == len(df.collect()) == 75
+    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "l")).collect()) == list(
+        range(2, 100, 4)
+    )
+
+
+def test_partitions_that_one_task_runs_keep_their_letters_apart(spark: SparkSession, tmp_path: Path) -> None:
+    df = async_map(spark.range(0, 100, 1, 8), picky, schema="n long", dead_letter=tmp_path / "l").coalesce(1)
+    for _ in range(2):
+        assert len(df.collect()) == 75
+        assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "l")).collect()) == list(
+            range(2, 100, 4)
+        )
+
+
+def test_a_task_that_fails_leaves_nothing_and_the_next_attempt_leaves_each_row_once(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    lines = run_script(
+        """
+import os, pathlib, sys
+from pillarbox.spark import async_map
+tmp = pathlib.Path(sys.argv[1])
+
+def first_time(name):
+    try:
+        (tmp / name).touch(exist_ok=False)
+        return True
+    except FileExistsError:
+        return False
+
+async def call(row):
+    if row.id == 25999 and first_time("failed"):
+        (tmp / "seen").write_text(" ".join(os.listdir(tmp / "l")))
+        if row.kill:
+            os._exit(1)
+        return "no number"
+    if row.id % 4 == 2:
+        raise ValueError(row.id)
+    return row.id
+
+for kill in (False, True):
+    (tmp / "failed").unlink(missing_ok=True)
+    df = spark.range(0, 60000, 1, 2).selectExpr("id", f"{str(kill).lower()} as kill")
+    out = async_map(df, call, schema="n long", dead_letter=tmp / "l", capacity=8)
+    print(out.count(), (tmp / "failed").exists())
+    # What the first attempt had written when it failed, or was killed, was hidden.
+    seen = [name for name in (tmp / "seen").read_text().split() if "-00000-" in name]
+    print([name.startswith("_part-") for name in seen])
+    rows = spark.read.parquet(str(tmp / "l")).collect()
+    print(sorted(row.id for row in rows) == list(range(2, 60000, 4)))
+    for name in os.listdir(tmp / "l"):
+        print(name.startswith("part-"), end=" ")
+        (tmp / "l" / name).unlink()
+    print()
+""",
+        str(tmp_path),
+        master="local[2,4]",
+    )
+    assert lines == ["45000 True", "[True]", "True", "True True "] * 2
+
+
+def test_a_stream_writes_the_letters_of_each_batch_once_also_when_it_is_replayed(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    lines = run_script(
+        """
+import json, os, pathlib, shutil, sys
+from pillarbox.spark import async_map
+tmp = pathlib.Path(sys.argv[1])
+(tmp / "in").mkdir()
+for part in range(3):
+    with open(tmp / "in" / f"{part}.json", "w") as file:
+        file.writelines(json.dumps({"id": part * 100 + i}) + "\\n" for i in range(100))
+
+async def call(row):
+    if row.id % 4 == 2:
+        raise ValueError(row.id)
+    return row.id
+
+def run():
+    df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
+    out = async_map(df, call, schema="n long", dead_letter=str(tmp / "l"))
+    query = (out.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
+    query.awaitTermination(100)
+    print(query.exception())
+
+run()
+print(sorted(row.id for row in spark.read.parquet(str(tmp / "l")).collect()) == list(range(2, 300, 4)))
+# As if the driver had died before it could write down that batch 2 was through.
+(tmp / "checkpoint" / "commits" / "2").unlink()
+(tmp / "checkpoint" / "commits" / ".2.crc").unlink(missing_ok=True)
+run()
+print(sorted(row.id for row in spark.read.parquet(str(tmp / "l")).collect()) == list(range(2, 300, 4)))
+""",
+        str(tmp_path),
+    )
+    assert lines == ["None", "True", "None", "True"]
+
+
+def test_a_folder_that_cannot_be_written_fails_the_task_with_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", dead_letter=tmp_path / "l")
+    (tmp_path / "l").write_text("a file")
+    with pytest.raises(PySparkException) as caught:
+        df.collect()
+    text = str(caught.value)
+    assert f"DeadLetterError: dead_letter='{tmp_path / 'l'}': failed rows were not written:" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"dead_letter": 5}, TypeError, "dead_letter=5: must be a path or a pillarbox.spark.DeadLetter"),
+        ({"dead_letter": ""}, ValueError, "dead_letter='': must be the path of a folder"),
+        ({"dead_letter": "ftp://x/y"}, ValueError, "dead_letter='ftp://x/y': must be a local path or one of"),
+        ({"dead_letter": "x", "errors": "fail"}, ValueError, "errors='fail', dead_letter: a row that fails"),
+    ],
+)
+def test_dead_letters_that_cannot_be_are_refused_on_the_driver(
+    spark: SparkSession, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        async_map(spark.range(1), picky, schema="n long", **arguments)
+    with pytest.raises(error, match=message):
+        async_udf("long", **arguments)
+
+
+def test_a_local_path_is_tried_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", f"file://{tmp_path}/file"):
+        with pytest.raises(ValueError, match=f"{tmp_path / 'file'} is no folder"):
+            DeadLetter(path)
+    with pytest.raises(ValueError, match="format='csv': must be one of 'parquet', 'json'"):
+        DeadLetter(tmp_path, format="csv")
+    df = spark.range(1).withColumnRenamed("id", "_failed_at")
+    with pytest.raises(ValueError, match="the input has a column '_failed_at', as dead letters get: rename"):
+        async_map(df, picky, schema="n long", dead_letter=tmp_path)
+
+
+def test_a_file_uri_is_a_local_folder(spark: SparkSession, tmp_path: Path) -> None:
+    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", dead_letter=f"file://{tmp_path}/l")
+    assert df.count() == 6
+    assert spark.read.parquet(str(tmp_path / "l")).count() == 2
+
+
+def test_secrets_of_an_address_are_never_shown(spark: SparkSession) -> None:
+    address = "s3a://key:secret@bucket/letters?region=eu-west-1"
+    letter = DeadLetter(address)
+    assert repr(letter) == "DeadLetter('s3a://***@bucket/letters', format='parquet')"
+    assert letter.uri == "s3://key:secret@bucket/letters?region=eu-west-1"
+    with pytest.raises(ValueError, match=r"dead_letter='nfs://\*\*\*@x/y': must be"):
+        DeadLetter("nfs://user:secret@x/y")

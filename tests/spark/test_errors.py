@@ -1,0 +1,166 @@
+"""Failed rows as data: nulls, a column `_error`, no row at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from pillarbox import Retry
+from pillarbox.spark import async_map, async_udf, failed
+
+ERROR = "struct<type:string,message:string,attempts:int,latency:double,status:int>"
+
+
+async def picky(row: Any) -> tuple[int, str]:
+    import asyncio
+
+    class ServiceError(Exception):
+        status = 503
+
+    await asyncio.sleep(row.id * 7 % 5 / 1000)
+    if row.id % 3 == 1:
+        raise ServiceError(f"no {row.id}")
+    return row.id, f"row {row.id}"
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_errors_column_says_beside_the_results_what_failed(spark: SparkSession, ordered: bool) -> None:
+    df = async_map(
+        spark.range(0, 3000, 1, 2),
+        picky,
+        schema="n long, s string",
+        keep="*",
+        errors="column",
+        ordered=ordered,
+        retry=Retry(attempts=2, initial=0.001),
+    )
+    assert df.schema["_error"].dataType.simpleString() == ERROR
+    assert df.columns[-1] == "_error"
+    rows = df.collect()
+    assert [row.id for row in (rows if ordered else sorted(rows))] == list(range(3000))
+    for row in rows:
+        if row.id % 3 == 1:
+            assert (row.n, row.s) == (None, None)
+            error = row["_error"]
+            assert (error.type, error.message) == ("ServiceError", f"no {row.id}")
+            assert (error.attempts, error.status) == (2, 503)
+            assert 0.0 < error.latency < 60.0
+        else:
+            assert tuple(row) == (row.id, row.id, f"row {row.id}", None)
+
+
+def test_rows_of_a_list_have_no_error_and_a_failed_row_has_one(spark: SparkSession) -> None:
+    async def call(row: Any) -> list[int]:
+        if row.id == 2:
+            raise ValueError("two")
+        return [row.id] * int(row.id)
+
+    rows = async_map(spark.range(0, 4, 1, 1), call, schema="n long", keep="*", errors="column").collect()
+    shown = [(row.id, row.n, row["_error"] and row["_error"].type) for row in rows]
+    assert shown == [(1, 1, None), (2, None, "ValueError"), (3, 3, None), (3, 3, None), (3, 3, None)]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_errors_drop_leaves_failed_rows_out(spark: SparkSession, ordered: bool) -> None:
+    df = async_map(
+        spark.range(0, 100, 1, 2), picky, schema="n long, s string", keep="*", errors="drop", ordered=ordered
+    )
+    rows = df.collect()
+    assert df.columns == ["id", "n", "s"]
+    assert sorted(map(tuple, rows)) == [(i, i, f"row {i}") for i in range(100) if i % 3 != 1]
+
+
+def test_a_partition_whose_rows_all_fail_gives_none_under_drop(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        raise ValueError(row.id)
+
+    assert async_map(spark.range(0, 10, 1, 2), call, schema="n long", errors="drop").collect() == []
+
+
+def test_a_timeout_in_the_error_column_names_the_limit(spark: SparkSession) -> None:
+    async def never(row: Any) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    (row,) = async_map(spark.range(1), never, schema="n long", errors="column", attempt_timeout=0.1).collect()
+    error = row["_error"]
+    assert (error.type, error.attempts, error.status) == ("CallTimeout", 1, None)
+    assert "attempt_timeout=0.1" in error.message
+    assert error.latency >= 0.1
+
+
+def test_a_column_function_gives_a_struct_of_result_and_error(spark: SparkSession) -> None:
+    @async_udf("array<double>", errors="column")
+    async def call(n: int, text: str) -> list[float]:
+        if n % 2:
+            raise KeyError(text)
+        return [n / 2]
+
+    df = spark.range(0, 2500, 1, 2).selectExpr("id", "concat('t', id) as text")
+    df = df.withColumn("called", call("id", "text"))
+    kind = df.schema["called"].dataType.simpleString()
+    assert kind == f"struct<result:array<double>,_error:{ERROR}>"
+    rows = df.collect()
+    assert len(rows) == 2500
+    for row in rows:
+        called = row.called
+        if row.id % 2:
+            assert called.result is None
+            assert (called["_error"].type, called["_error"].message) == ("KeyError", f"'t{row.id}'")
+        else:
+            assert called == Row(result=[row.id / 2], _error=None)
+
+
+def test_failed_gives_the_rows_that_failed(spark: SparkSession) -> None:
+    df = async_map(
+        spark.range(0, 30, 1, 2), picky, schema="n long, s string", keep="*", errors="column"
+    ).cache()
+    assert sorted(row.id for row in failed(df).collect()) == [i for i in range(30) if i % 3 == 1]
+    df.unpersist()
+    with pytest.raises(ValueError, match="no column '_error'; it stands in results of errors='column'"):
+        failed(spark.range(1))
+
+
+async def nothing(row: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("schema", "keep", "message"),
+    [
+        ("n long not null", (), "errors='column': column 'n' of the schema is NOT NULL"),
+        ("_error string", (), "errors='column': keep and schema have a column '_error' already"),
+        ("n long", "*", "errors='column': keep and schema have a column '_error' already"),
+    ],
+)
+def test_an_error_column_that_cannot_be_is_refused_on_the_driver(
+    spark: SparkSession, schema: str, keep: Any, message: str
+) -> None:
+    df = spark.range(1).selectExpr("id as _error" if keep else "id")
+    with pytest.raises(ValueError, match=message):
+        async_map(df, nothing, schema=schema, keep=keep, errors="column")
+
+
+def test_an_input_column_of_that_name_may_be_read_where_it_is_not_kept(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        value: int = row["_error"]
+        return value
+
+    df = spark.range(1).selectExpr("id + 5 as _error")
+    assert async_map(df, call, schema="n long", errors="column").first() == Row(n=5, _error=None)
+
+
+def test_more_failures_than_allowed_end_the_job_with_the_last_traceback(spark: SparkSession) -> None:
+    async def fails_in_here(row: Any) -> int:
+        raise ValueError("broken")
+
+    df = async_map(spark.range(0, 1000, 1, 1), fails_in_here, schema="n long", errors="null", fail_after=20)
+    with pytest.raises(PySparkException) as caught:
+        df.collect()
+    text = str(caught.value)
+    assert "more than fail_after=20 allows" in text
+    assert "in fails_in_here" in text

@@ -1,0 +1,188 @@
+"""`estimate`: what a sample says about a whole job, with bounds that hold."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pillarbox import Retry
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.options import Options
+from pillarbox.spark import estimate
+from pillarbox.spark.forecast import Range, Sample, bootstrap, forecast, wilson
+
+RunScript = Callable[..., list[str]]
+
+
+def sample(**changes: Any) -> Sample:
+    """100 rows of 0.1 s each, none of which failed."""
+    measured = Sample(
+        rows=100,
+        calls=100,
+        batches=0,
+        errors=0,
+        capacity=100,
+        elapsed=1.0,
+        longest=0.1,
+        durations=[(0.1, 100)],
+        costs=[],
+        units=[],
+        errors_by_type={},
+    )
+    return measured._replace(**changes)
+
+
+def test_the_duration_is_the_work_over_the_slots_and_one_last_call() -> None:
+    found = forecast(sample(), Options(capacity=50), rows=1_000_000, tasks=4)
+    assert found.seconds[:2] == pytest.approx([1_000_000 * 0.1 / 200 + 0.1] * 2)
+    assert found.bound == "capacity"
+    # Fewer rows than slots: each row has its own.
+    assert forecast(sample(), Options(capacity=50), rows=100, tasks=4).seconds.expected == pytest.approx(0.2)
+
+
+def test_a_rate_bounds_the_duration_for_each_task_or_for_all() -> None:
+    options = Options(capacity=50, rate=Rate(per_second=10))
+    found = forecast(sample(), options, rows=100_000, tasks=4)
+    assert (found.bound, found.seconds.expected) == ("rate", pytest.approx(100_000 / 40))
+    weighed = Options(rate=Rate(units_per_minute=600, weight=len))
+    found = forecast(sample(units=[3.0] * 100), weighed, rows=10_000, tasks=1)
+    assert found.seconds.expected == pytest.approx(10_000 * 3 / 10)
+
+
+def test_retries_are_paid_for_and_counted() -> None:
+    found = forecast(sample(calls=125, durations=[(0.1, 125)]), Options(capacity=10), rows=1000, tasks=1)
+    assert found.calls.expected == pytest.approx(1250)
+    assert found.calls.low < 1250 < found.calls.high
+    assert found.seconds.expected == pytest.approx(1250 * 0.1 / 10 + 0.1)
+
+
+def test_the_bounds_hold_as_often_as_they_say() -> None:
+    chance = random.Random(7)
+    # Log-normal, with mean 1 and a tail.
+    held = sum(
+        found.low <= 1.0 <= found.high
+        for found in (
+            bootstrap([chance.lognormvariate(-0.125, 0.5) for _ in range(100)], chance) for _ in range(200)
+        )
+    )
+    assert 175 <= held <= 200
+    shares = [sum(chance.random() < 0.05 for _ in range(100)) for _ in range(500)]
+    assert sum(wilson(hits, 100).low <= 0.05 <= wilson(hits, 100).high for hits in shares) >= 460
+
+
+def test_no_error_in_a_sample_does_not_mean_none_at_all() -> None:
+    share = wilson(0, 100)
+    assert (share.expected, share.low) == (0.0, 0.0)
+    assert 0.03 < share.high < 0.04
+    text = str(forecast(sample(), Options(), rows=1000, tasks=2))
+    assert "what fewer than 3 % of the rows do may be missing from the sample" in text
+    assert "the sample had at most 100 calls in flight, the job has up to 200" in text
+
+
+def test_the_expected_errors_are_named_where_they_would_end_the_job() -> None:
+    broken = sample(errors=2, errors_by_type={"KeyError": 2})
+    assert "rows failed (KeyError), and errors='fail' would end the job" in str(
+        forecast(broken, Options(), rows=1000, tasks=1)
+    )
+    assert "end the job" not in str(forecast(broken, Options(errors="null"), rows=1000, tasks=1))
+
+
+def test_batches_share_a_slot() -> None:
+    from pillarbox.aio.batch import Batch
+
+    options = Options(capacity=2, batch=Batch(size=50))
+    found = forecast(sample(batches=2), options, rows=10_000, tasks=1)
+    assert found.seconds.expected == pytest.approx(10_000 * 0.1 / 100 + 0.1)
+
+
+def test_a_sample_travels_as_text() -> None:
+    measured = sample(costs=[0.5], errors_by_type={"E": 1})
+    back = Sample.from_json(measured.to_json())
+    assert forecast(back, Options(), rows=10, tasks=1) == forecast(measured, Options(), rows=10, tasks=1)
+
+
+def test_an_estimate_calls_a_sample_and_prints_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
+    async def call(row: Any) -> float:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("x")
+        await asyncio.sleep(0.02)
+        if row.id % 10 == 0:
+            raise ValueError(row.id)
+        return 0.25
+
+    shown = io.StringIO()
+    found = estimate(
+        spark.range(0, 20_000, 1, 2),
+        call,
+        sample=60,
+        capacity=10,
+        usage=lambda row, result: result,
+        schema="n double",
+        errors="null",
+        max_cost=1.0,
+        file=shown,
+    )
+    assert (tmp_path / "calls").read_text() == "x" * 60
+    assert (found.rows, found.sample, found.tasks, found.capacity) == (20_000, 60, 2, 10)
+    # 20,000 calls of some 20 ms in 20 slots.
+    assert 15.0 < found.seconds.expected < 60.0
+    assert found.seconds.low < found.seconds.expected < found.seconds.high
+    assert found.calls.expected == 20_000
+    assert 0.018 < found.p50 < found.longest
+    assert found.error_share.low <= 0.1 <= found.error_share.high
+    assert found.cost is not None
+    assert found.cost.expected == pytest.approx(20_000 * 0.25 * (1 - found.error_share.expected))
+    assert shown.getvalue() == f"{found}\n"
+    for word in ("20,000 rows in 2 tasks", "duration", "calls", "cost", "errors", "max_cost=1 may end"):
+        assert word in shown.getvalue()
+
+
+def test_retries_of_the_sample_are_seen(spark: SparkSession) -> None:
+    class Flaky:
+        def __init__(self) -> None:
+            self.seen: set[int] = set()
+
+        async def __call__(self, row: Any) -> int:
+            if row.id not in self.seen:
+                self.seen.add(row.id)
+                raise ConnectionError
+            return 0
+
+    shown = io.StringIO()
+    retry = Retry(attempts=2, initial=0.001)
+    found = estimate(spark.range(40), Flaky(), sample=100, rows=40, tasks=3, retry=retry, file=shown)
+    assert (found.sample, found.rows, found.tasks) == (40, 40, 3)
+    assert found.calls.expected == pytest.approx(80)
+
+
+async def same(row: Any) -> int:
+    value: int = row.id
+    return value
+
+
+def test_a_result_that_does_not_fit_is_found_by_the_sample(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="does not fit the schema"):
+        estimate(spark.range(10), same, schema="n string, m string", rows=10, tasks=1)
+
+
+def test_bad_arguments_of_an_estimate_are_named(spark: SparkSession) -> None:
+    df = spark.range(5)
+    with pytest.raises(ValueError, match="sample=0: must be at least 1"):
+        estimate(df, same, sample=0)
+    with pytest.raises(ValueError, match="tasks=-1: must be at least 1"):
+        estimate(df, same, tasks=-1)
+    with pytest.raises(ValueError, match="df: has no rows"):
+        estimate(df.where("id < 0"), same)
+    with pytest.raises(TypeError, match="must be a Spark DataFrame, not int"):
+        estimate(5, same)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="df: is a stream"):
+        estimate(spark.readStream.format("rate").load(), same)
+    assert Range(1.0, 0.5, 2.0).times(2.0) == (2.0, 1.0, 4.0)

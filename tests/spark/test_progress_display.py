@@ -1,0 +1,149 @@
+"""How a `Progress` is shown: in a terminal, in a log, and in a notebook with a real kernel."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from pillarbox.aio.observe.series import Point, point
+from pillarbox.aio.observe.totals import Totals
+from pillarbox.spark import Progress
+from pillarbox.spark.progress_display import LINE_INTERVAL, Lines, open_display
+
+SOME = Totals(results=40, in_flight=7, capacity=64, retries=3, errors=2, cost=0.25)
+
+
+def series(*results: int) -> list[Point]:
+    return [point(float(i), Totals(results=count)) for i, count in enumerate(results)]
+
+
+class Terminal(io.StringIO):
+    """What says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_a_terminal_gets_a_bar_with_rate_calls_errors_cost_and_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = Terminal()
+    bar = open_display("rows [red]", 100, None, shown)
+    bar.show(SOME, series(0, 20, 40))
+    bar.close(Totals(results=100, errors=2), series(0, 50, 100))
+    last = plain(shown.getvalue())
+    for words in (
+        "rows [red]",
+        "40/100",
+        "20 rows/s",
+        "7/64 in flight",
+        "3 retries",
+        "cost 0.25",
+        "3 s left",
+    ):
+        assert words in last
+    assert re.search("100/100 50 rows/s +0:00:00", last)
+    assert "0 in flight 0 retries 2 errors" in last
+
+
+def test_a_log_gets_lines_and_the_last_one_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("pillarbox.spark.progress_display.time.monotonic", lambda: now[0])
+    shown = io.StringIO()
+    lines = open_display("rows", None, None, shown)
+    assert isinstance(lines, Lines)
+    lines.show(SOME, series(0, 40))
+    assert shown.getvalue() == ""
+    now[0] += LINE_INTERVAL
+    lines.show(SOME, series(0, 40))
+    lines.show(SOME, series(0, 40))
+    lines.close(Totals(results=100), series(0, 50, 100))
+    assert shown.getvalue().splitlines() == [
+        "rows: 40 rows, 40 rows/s, 7/64 in flight, 3 retries, 2 errors, cost 0.25",
+        "rows: 100 rows, 50 rows/s, 0 in flight, 0 retries, 0 errors",
+    ]
+
+
+def test_a_bar_is_refused_without_rich_and_lines_are_shown_unless_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "pillarbox.spark.progress_bar", raising=False)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert isinstance(open_display("rows", None, None, Terminal()), Lines)
+    with pytest.raises(ImportError, match=r"pip install 'pillarbox\[progress\]'"), Progress(bar=True):
+        pass
+
+
+# A job whose tasks are files that the cell writes, so that it needs no Spark.
+CELL = """
+import json, pathlib, threading
+from pillarbox.aio.observe.totals import Totals, to_json
+from pillarbox.spark import Progress
+
+def done(folder, results, running):
+    head = {"stage": 0, "partition": 0, "attempt": 0, "query": None, "batch": None, "running": running}
+    totals = Totals(results=results, errors=1, in_flight=7, capacity=64)
+    part = pathlib.Path(folder, "part")
+    part.write_text(json.dumps({**head, "totals": to_json(totals)}))
+    part.replace(pathlib.Path(folder, "0.json"))
+    while progress.totals.results != results:
+        threading.Event().wait(0.01)
+
+with Progress(total=100, label="<b>rows</b>") as progress:
+    folder = progress.new_operator()
+    done(folder, 0, True)
+    looks = len(progress.series)
+    while len(progress.series) < looks + 3:
+        threading.Event().wait(0.01)
+    done(folder, 40, True)
+    done(folder, 100, False)
+print(progress.totals.results)
+"""
+
+
+@pytest.fixture
+def kernel() -> Any:
+    """A real Jupyter kernel and its client."""
+    pytest.importorskip("ipykernel")
+    manager = pytest.importorskip("jupyter_client.manager")
+    found, client = manager.start_new_kernel(startup_timeout=60)
+    yield client
+    client.stop_channels()
+    found.shutdown_kernel(now=True)
+
+
+def test_a_notebook_gets_one_output_that_is_replaced(kernel: Any) -> None:
+    messages: list[dict[str, Any]] = []
+    reply = kernel.execute_interactive(CELL, timeout=60, output_hook=messages.append)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    kinds = [message["msg_type"] for message in messages]
+    assert kinds.count("display_data") == 1
+    first = messages[kinds.index("display_data")]["content"]
+    updates = [m["content"] for m in messages if m["msg_type"] == "update_display_data"]
+    assert {each["transient"]["display_id"] for each in updates} == {first["transient"]["display_id"]}
+    pages = [each["data"]["text/html"] for each in updates]
+    assert any("40/100 rows" in page and "7/64 in flight" in page for page in pages)
+    assert "100/100 rows" in pages[-1] and "value='100.0'" in pages[-1] and "1 errors" in pages[-1]
+    assert all("&lt;b&gt;rows&lt;/b&gt;" in page and "<b>rows" not in page for page in pages)
+    assert len(pages) == len(set(pages))
+    streams = [(m["content"]["name"], m["content"]["text"]) for m in messages if m["msg_type"] == "stream"]
+    assert streams == [("stdout", "100\n")]
+
+
+def test_a_notebook_shows_lines_where_they_were_asked_for(kernel: Any) -> None:
+    messages: list[dict[str, Any]] = []
+    cell = CELL.replace('label="<b>rows</b>"', 'label="rows", bar=False')
+    kernel.execute_interactive(cell, timeout=60, output_hook=messages.append)
+    assert [m for m in messages if m["msg_type"] == "display_data"] == []
+    errors = [m["content"]["text"] for m in messages if m["msg_type"] == "stream"]
+    assert "rows: 100/100 rows" in "".join(errors)

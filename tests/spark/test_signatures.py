@@ -1,0 +1,82 @@
+"""The options of `async_map` and `async_udf`: seen in signatures and help, merged, refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pydoc
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pillarbox.spark
+from pillarbox.aio.options import Options
+from pillarbox.spark import async_map, async_udf
+
+
+@pytest.mark.parametrize(("function", "without"), [(async_map, set()), (async_udf, {"ordered"})])
+def test_the_signature_lists_every_option_with_its_default(function: Any, without: set[str]) -> None:
+    parameters = inspect.signature(function).parameters
+    fields = {field.name: field.default for field in dataclasses.fields(Options)}
+    for name, default in fields.items():
+        if name not in without:
+            assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+            assert parameters[name].default is default or parameters[name].default == default
+    assert without.isdisjoint(parameters)
+    assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+@pytest.mark.parametrize("function", [async_map, async_udf])
+def test_the_help_describes_every_option(function: Any) -> None:
+    text = pydoc.render_doc(function, renderer=pydoc.plaintext)
+    # `max_cost` is described together with `max_calls`.
+    names = {field.name for field in dataclasses.fields(Options)} - {"ordered", "max_cost"}
+    assert {name for name in names if f"\n    {name}: " not in text} == set()
+
+
+async def same(row: Any) -> int:
+    return 0
+
+
+def test_an_option_by_name_stands_above_the_options_object(spark: SparkSession) -> None:
+    seen: dict[str, Options] = {}
+
+    def look(task: Any, schema: Any) -> Any:
+        seen["options"] = task.__self__._work.options
+        return None
+
+    class Frame:
+        mapInArrow = staticmethod(look)
+        schema = spark.range(1).schema
+        columns = ("id",)
+        sparkSession = spark
+
+    options = Options(capacity=7, timeout=3.0)
+    async_map(Frame(), same, schema="n long", options=options, capacity=9)  # type: ignore[arg-type]
+    assert (seen["options"].capacity, seen["options"].timeout) == (9, 3.0)
+
+
+def test_an_unknown_option_is_refused_with_those_that_there_are(spark: SparkSession) -> None:
+    with pytest.raises(TypeError, match="unknown option capacitty: the options are .*capacity"):
+        async_map(spark.range(1), same, schema="n long", capacitty=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="options={}: must be a pillarbox.Options or None"):
+        async_udf("long", options={})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ordered": False}, "ordered=False: results of a column stand with their rows; use async_map"),
+        ({"options": Options(ordered=False)}, "ordered=False: results of a column stand with their rows"),
+        ({"errors": "drop"}, "errors='drop': a column cannot leave out rows"),
+        ({"latency": "lowest"}, "latency='lowest': must be one of 'normal', 'low'"),
+    ],
+)
+def test_a_column_refuses_what_only_rows_can_do(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        async_udf("long", **arguments)
+
+
+def test_the_names_of_the_package_are_there() -> None:
+    assert all(hasattr(pillarbox.spark, name) for name in pillarbox.spark.__all__)
