@@ -22,7 +22,7 @@ MINUTES ?= 5
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz sanitize mutation lint typing format docs bench bench-flink wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz sanitize mutation lint typing format docs bench bench-flink bench-peers wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -119,6 +119,9 @@ bench: build  ## measure, and write a report with plots into out/bench
 bench-flink: build  ## the kernel beside Flink's: downloads 330 MB, needs a JDK
 	@$(WITH_JAVA) $(PY) -m bench.flink
 	@$(PY) -m bench.kernel_plots
+
+bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
+	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist

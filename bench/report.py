@@ -96,7 +96,7 @@ def _heading(throughput: dict[str, Any]) -> Iterator[str]:
     )
     if throughput["spark_seconds_without_calls"] is not None:
         seconds = throughput["spark_seconds_without_calls"]
-        yield f"Spark takes {seconds:.2f} s for the same job without a call; this is part of its figures."
+        yield f"Spark takes {seconds:.2f} s for a job of one row without a call; that is taken off."
     yield ""
 
 

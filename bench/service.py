@@ -7,9 +7,11 @@ does nothing else, so what a contender loses against the ceiling is its own. Any
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import random
 import time
+from collections.abc import Callable
 from functools import cache
 
 MEAN = 0.020
@@ -19,6 +21,8 @@ SIGMA = 0.5
 """Standard deviation of the latency's logarithm."""
 
 SEED = 20
+TAIL_SHARE = 0.01
+TAIL_FACTOR = 100
 DRAWN = 1 << 16
 """Latencies drawn; rows beyond begin again with the first."""
 
@@ -34,6 +38,17 @@ def latencies() -> list[float]:
 def latency(row: int) -> float:
     """Seconds that the service takes for `row`."""
     return latencies()[row % DRAWN]
+
+
+@cache
+def _slow() -> list[bool]:
+    generator = random.Random(SEED + 1)
+    return [generator.random() < TAIL_SHARE for _ in range(DRAWN)]
+
+
+def tail_latency(row: int) -> float:
+    """Seconds for `row` of a service of which one call in a hundred takes 100 times the mean."""
+    return TAIL_FACTOR * MEAN if _slow()[row % DRAWN] else latency(row)
 
 
 def answer(row: int) -> int:
@@ -58,7 +73,24 @@ def nominal_ceiling(capacity: int) -> float:
     return capacity / MEAN
 
 
-def ceiling(rows: int, capacity: int) -> float:
+def ideal(rows: int, capacity: int, window: int, latency: Callable[[int], float] = latency) -> float:
+    """Rows a second, in order, of a scheduler that takes no time; `window`: rows admitted and not emitted."""
+    now, head, admitted = 0.0, 0, 0
+    running: list[tuple[float, int]] = []
+    finished: set[int] = set()
+    while head < rows:
+        while admitted < rows and len(running) < capacity and admitted - head < window:
+            heapq.heappush(running, (now + latency(admitted), admitted))
+            admitted += 1
+        now, row = heapq.heappop(running)
+        finished.add(row)
+        while head in finished:
+            finished.remove(head)
+            head += 1
+    return rows / now
+
+
+def ceiling(rows: int, capacity: int, latency: Callable[[int], float] = latency) -> float:
     """Rows a second that `capacity` calls in flight can give over the latencies of the first `rows` rows.
 
     No schedule is faster: all slots are busy from the first moment to the last.

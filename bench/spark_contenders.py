@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -25,6 +25,7 @@ from bench.contenders import Contender
 from pillarbox.spark import Record, async_map, async_udf
 
 Batches = Iterator[pa.RecordBatch]
+Call = Callable[[int], Awaitable[int]]
 
 SCHEMA = "id long, answer long"
 WINDOW_FACTOR = 8
@@ -72,7 +73,7 @@ def _batch(ids: list[int], answers: list[int]) -> pa.RecordBatch:
     )
 
 
-def gather_per_batch(capacity: int) -> Callable[[Batches], Batches]:
+def gather_per_batch(capacity: int, call: Call = service.call) -> Callable[[Batches], Batches]:
     """All calls of a batch at once behind a semaphore; the next batch begins when the last call has ended."""
 
     def run(batches: Batches) -> Batches:
@@ -81,7 +82,7 @@ def gather_per_batch(capacity: int) -> Callable[[Batches], Batches]:
 
             async def one(row: int) -> int:
                 async with slots:
-                    return await service.call(row)
+                    return await call(row)
 
             return await asyncio.gather(*[one(row) for row in ids])
 
@@ -93,24 +94,26 @@ def gather_per_batch(capacity: int) -> Callable[[Batches], Batches]:
     return run
 
 
-def threads_per_batch(capacity: int) -> Callable[[Batches], Batches]:
+def threads_per_batch(
+    capacity: int, call: Callable[[int], int] = service.call_blocking
+) -> Callable[[Batches], Batches]:
     """Blocking calls in a pool of `capacity` threads, a batch after the other."""
 
     def run(batches: Batches) -> Batches:
         with ThreadPoolExecutor(capacity) as pool:
             for batch in batches:
                 ids = batch.column("id").to_pylist()
-                yield _batch(ids, list(pool.map(service.call_blocking, ids)))
+                yield _batch(ids, list(pool.map(call, ids)))
 
     return run
 
 
-def window_by_hand(capacity: int, ordered: bool) -> Callable[[Batches], Batches]:
+def window_by_hand(capacity: int, ordered: bool, call: Call = service.call) -> Callable[[Batches], Batches]:
     """Calls that overlap from batch to batch: a semaphore, and in order a window eight times as large."""
 
     def run(batches: Batches) -> Batches:
         with closing(asyncio.new_event_loop()) as loop:
-            window = _Window(capacity, ordered)
+            window = _Window(capacity, ordered, call)
             for batch in batches:
                 loop.run_until_complete(window.admit(batch.column("id").to_pylist()))
                 yield _batch(*window.take())
@@ -120,10 +123,43 @@ def window_by_hand(capacity: int, ordered: bool) -> Callable[[Batches], Batches]
     return run
 
 
+def wait_by_hand(capacity: int, call: Call = service.call) -> Callable[[Batches], Batches]:
+    """The same with `asyncio.wait` over the running tasks, which is shorter and the usual way; unordered."""
+
+    async def one(row: int) -> tuple[int, int]:
+        return row, await call(row)
+
+    def run(batches: Batches) -> Batches:
+        running: set[asyncio.Task[tuple[int, int]]] = set()
+        done: list[tuple[int, int]] = []
+
+        async def wait(at_most: int) -> None:
+            nonlocal running
+            while len(running) > at_most:
+                ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                done.extend([task.result() for task in ended])
+
+        async def admit(ids: list[int]) -> None:
+            for row in ids:
+                await wait(capacity - 1)
+                running.add(asyncio.create_task(one(row)))
+
+        with closing(asyncio.new_event_loop()) as loop:
+            for batch in batches:
+                loop.run_until_complete(admit(batch.column("id").to_pylist()))
+                yield _batch([row for row, _ in done], [result for _, result in done])
+                done.clear()
+            loop.run_until_complete(wait(0))
+            yield _batch([row for row, _ in done], [result for _, result in done])
+
+    return run
+
+
 class _Window:
     """The tasks of one partition and the answers that are there, on the task's thread."""
 
-    def __init__(self, capacity: int, ordered: bool) -> None:
+    def __init__(self, capacity: int, ordered: bool, call: Call) -> None:
+        self._call_service = call
         self._ordered = ordered
         self._limit = capacity * WINDOW_FACTOR
         self._slots = asyncio.Semaphore(capacity)
@@ -145,7 +181,7 @@ class _Window:
 
     async def _call(self, row: int) -> tuple[int, int]:
         try:
-            return row, await service.call(row)
+            return row, await self._call_service(row)
         finally:
             self._slots.release()
 

@@ -1,0 +1,1 @@
+"""The peers: other ways to make asynchronous calls, each in an environment of its own. `make bench-peers`."""
