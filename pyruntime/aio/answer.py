@@ -84,7 +84,7 @@ def _code_of_grpc(error: Any) -> str | None:
     code = _get(error, "code")
     try:
         name = code().name
-    except Exception:
+    except BaseException:
         return None
     return name if isinstance(name, str) else None
 
@@ -93,7 +93,7 @@ def _get(carrier: Any, name: str) -> Any:
     # A property can raise anything: that of a closed response, for one.
     try:
         return getattr(carrier, name, None)
-    except Exception:
+    except BaseException:
         return None
 
 

@@ -25,7 +25,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.outcomes import Outcomes
 from pillarbox.aio.retry import asked_delay, retry_policy
 from pillarbox.aio.status import is_overload
-from pillarbox.aio.usage import usage_of
+from pillarbox.aio.usage import Bill
 
 T = TypeVar("T")
 
@@ -74,6 +74,7 @@ class Attempts:
         gate = open_gate(options.rate, options.max_calls, options.max_cost, options.coordinator)
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.admission = None if gate is None else Admission(self, gate, units, loop)
+        self._bill = Bill(options.usage, meter, gate)
         self._timeouts = self._make_deadlines(options.timeout, self._timed_out)
         # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
         one = options.attempt_timeout if options.batch is None else None
@@ -294,7 +295,7 @@ class Attempts:
         """`call` has failed for good. On the mailbox thread."""
         try:
             result = self._outcomes.of_failure(call, error, self._finished() + 1)
-        except Exception as ending:
+        except BaseException as ending:
             self.stop(ending)
             return
         call.error = error
@@ -316,14 +317,14 @@ class Attempts:
             else:
                 self._finish(call, self._outcomes.of_no_call(f"not called, {reason} is used up"))
 
+    def late(self, row: Any, result: Any) -> None:
+        """A result that came too late for its row: it counts where it is paid for, and nowhere else."""
+        if not self.is_closed:
+            self._bill.late(row, result)
+
     def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
         """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
-        if self.options.usage is not None:
-            used = usage_of(self.options.usage(call.row, result))
-            self.meter.cost += used.cost
-            self.meter.tokens += used.tokens
-            if self.admission is not None:
-                self.admission.gate.spend(used.cost)
+        self._bill.pay(call.row, result)
         retry = self._retry
         if retry is not None and retry.checks_results and retry.rejects(result, call.attempt, call.elapsed()):
             return ResultRejected(result)
@@ -365,8 +366,9 @@ class Attempts:
         call.pause = None
         self.pausing.discard(call)
         call.waits_since = self._loop.time()
-        # Before the rows that have not been tried: in order, they would wait for this one anyway.
-        self.waiting.appendleft(call)
+        # Before the rows that have not been tried: in order, they would wait for this one anyway. Not before
+        # one that the gate holds back, which might wait for ever.
+        self.waiting.insert(1 if self.admission is not None and self.admission.holds else 0, call)
         self.calls.feed()
 
     def _attempt_timed_out(self, call: Call) -> None:

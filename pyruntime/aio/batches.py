@@ -77,6 +77,7 @@ class BatchCalls:
         self._running: set[_Together] = set()
         self._pausing: set[_Together] = set()
         self._again: deque[_Together] = deque()
+        self._rows_first = False
         # Rows of the latter two.
         self._kept = 0
         self._filling = Filling(attempts, batch, loop)
@@ -146,7 +147,7 @@ class BatchCalls:
         admission = self._attempts.admission
         if admission is not None and admission.holds:
             return None
-        if self._again:
+        if self._again and not self._rows_first:
             batch = self._again[0]
             if not self._admitted(batch.calls):
                 return None
@@ -158,9 +159,16 @@ class BatchCalls:
         rows = self._filling.rows_now(len(self._attempts.pausing) > self._kept)
         waiting = self._waiting
         if not rows:
+            # Nothing there after all: it may have timed out.
+            if self._rows_first:
+                self._rows_first = False
+                return self._next()
             return None
         if admission is not None and not self._admitted([*islice(waiting, rows)]):
+            # What is tried again must not overtake what the gate holds back: that might wait for ever.
+            self._rows_first = bool(waiting)
             return None
+        self._rows_first = False
         return _Together([waiting.popleft() for _ in range(rows)])
 
     def _admitted(self, calls: list[Call]) -> bool:
@@ -222,6 +230,9 @@ class BatchCalls:
         if gone:
             if not isinstance(error, asyncio.CancelledError):
                 self.late += gone
+                for call, result in zip(calls, results, strict=False):
+                    if call.runner is not batch and not isinstance(result, BaseException):
+                        self._attempts.late(call.row, result)
             results = [result for call, result in zip(calls, results, strict=False) if call.runner is batch]
             calls = [call for call in calls if call.runner is batch]
         if calls:

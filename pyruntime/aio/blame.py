@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pillarbox.aio.status import is_overload, status_of
 
 OF_ALL_ROWS = frozenset({401, 403, 407, 502, 504})
@@ -36,7 +38,8 @@ def blames_rows(error: BaseException) -> bool:
     for _ in range(_CAUSES):
         if each is None:
             return True
-        if isinstance(each, TimeoutError):
+        # Before Python 3.11 these are two.
+        if isinstance(each, TimeoutError | asyncio.TimeoutError):
             return True
         if any(kind.__name__ in OF_CONNECTIONS for kind in type(each).__mro__):
             return False

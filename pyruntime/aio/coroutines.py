@@ -177,6 +177,7 @@ class CoroutineCalls:
                 else:
                     if runner.call is not call:
                         self._count_late(None)
+                        attempts.late(call.row, result)
                         return
                     runner.call = call.runner = None
                     attempts.succeeded(call, result)
@@ -185,13 +186,15 @@ class CoroutineCalls:
                 self._streak += 1
                 if self._streak >= CALLS_PER_TURN:
                     self._streak = 0
-                    await asyncio.sleep(0)
+                    try:
+                        await asyncio.sleep(0)
+                    except asyncio.CancelledError:
+                        # Between two calls, so it holds none; another runner is started for the next.
+                        return
         except BaseException as error:
             if self._closed or self._loop.is_closed():
                 raise
-            # A runner that is cancelled between two calls holds none; the next one is started below.
-            if not isinstance(error, asyncio.CancelledError):
-                attempts.stop(error)
+            attempts.stop(error)
         finally:
             # spec: Feeding!Retire, Feeding!RevokedEnds
             self._runners.discard(runner)

@@ -13,7 +13,7 @@ def shorten(value: object, limit: int = _ROW_CHARACTERS) -> str:
     """A one-line picture of `value` of at most `limit` characters; never raises."""
     try:
         text = repr(value)
-    except Exception as error:
+    except BaseException as error:
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     text = " ".join(text.split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
@@ -23,7 +23,7 @@ def said(error: BaseException) -> str:
     """What `error` says; never raises, as an error's own text may."""
     try:
         return str(error)
-    except Exception as raised:
+    except BaseException as raised:
         return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
 
 

@@ -69,8 +69,8 @@ class Options:
     memo: results kept for equal rows that come later, at most; 0 for none. Implies `dedupe`.
     usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
         call cost: a number, or a `Usage`.
-    max_calls: attempts, at most; max_cost: cost as `usage` gives it. Rows beyond are not called: they fail
-        with `NotCalled`, so `errors` may not be "fail".
+    max_calls: attempts, at most; of batches, where there are batches. max_cost: cost, as `usage` gives it.
+        Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
     coordinator: a `Coordinator`: `rate`, `max_calls` and `max_cost` hold for all tasks that share it
         together, otherwise for each task alone.
 
@@ -115,8 +115,8 @@ class Options:
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"{name}={value!r}: must be a pillarbox.{shown} or None")
         if self.coordinator is not None:
-            # Operators share their limits only if they were given one name.
-            object.__setattr__(self, "coordinator", self.coordinator.named())
+            # One that cannot be reached is refused here; what it is called is settled for each operator.
+            self.coordinator.named()
         self._check_errors()
         self._check_sharing()
 
@@ -234,13 +234,20 @@ def _spread(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def merge_options(options: Options | None, given: dict[str, Any]) -> Options:
-    """`options`, or the defaults, with those given by name. Raises TypeError for an unknown name."""
+    """The options of one operator: `options`, or the defaults, with those given by name.
+
+    Raises TypeError for an unknown name.
+    """
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options={options!r}: must be a pillarbox.Options or None")
     unknown = sorted(set(given) - _NAMES)
     if unknown:
         raise TypeError(f"unknown option {', '.join(unknown)}: the options are {', '.join(sorted(_NAMES))}")
-    return Options(**given) if options is None else dataclasses.replace(options, **given)
+    merged = Options(**given) if options is None else dataclasses.replace(options, **given)
+    if merged.coordinator is None:
+        return merged
+    # Operators share their limits only if they were given one name.
+    return dataclasses.replace(merged, coordinator=merged.coordinator.named())
 
 
 _NAMES = frozenset(field.name for field in dataclasses.fields(Options))

@@ -93,7 +93,7 @@ def _header(headers: Any, name: str) -> str | None:
         value = headers.get(name)
         if value is None:
             value = next((each for key, each in headers.items() if str(key).lower() == name), None)
-    except Exception:
+    except BaseException:
         return None
     if isinstance(value, bytes):
         value = value.decode("latin-1")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from pillarbox.aio.call import Call
+from pillarbox.aio.failure import Failed
 
 JOINED = object()
 
@@ -55,7 +56,7 @@ class SingleFlight:
             # Its key could not be had.
             return []
         key, joined = self._flown.pop(call)
-        if self._memo and call.error is None:
+        if self._memo and call.error is None and type(result) is not Failed:
             self._results[key] = (result,)
             if len(self._results) > self._memo:
                 self._results.popitem(last=False)

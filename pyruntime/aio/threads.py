@@ -187,6 +187,8 @@ class ThreadCalls:
         call = attempt.call
         if call is None:
             self.late += 1
+            if error is None:
+                self._owner.late(attempt.row, result)
         else:
             call.runner = attempt.call = None
             if error is None:

@@ -1,9 +1,22 @@
-"""What a call used, as the hook `usage` says it. A value without state: safe in any thread."""
+"""What a call used, as the hook `usage` says it.
+
+`Usage` is a value without state: safe in any thread. A `Bill` is confined to the mailbox thread.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.aio.errors import said
+
+if TYPE_CHECKING:
+    from pillarbox.aio.limits.gate import Gate
+    from pillarbox.aio.meter import Meter
+
+log = logging.getLogger("pillarbox")
 
 
 class Usage(NamedTuple):
@@ -27,3 +40,31 @@ def usage_of(said: Any) -> Usage:
         if not math.isfinite(value) or value < 0:
             raise ValueError(f"usage gave {said!r}: must be finite and not below 0")
     return used
+
+
+class Bill:
+    """Adds up what the calls of one operator used, where its hook says it, and tells the gate of the cost."""
+
+    __slots__ = ("_gate", "_meter", "_usage")
+
+    def __init__(self, usage: Callable[[Any, Any], Any] | None, meter: Meter, gate: Gate | None) -> None:
+        self._usage = usage
+        self._meter = meter
+        self._gate = gate
+
+    def pay(self, row: Any, result: Any) -> None:
+        """A call gave `result`. Raises what the hook raises, and what is wrong with its answer."""
+        if self._usage is None:
+            return
+        used = usage_of(self._usage(row, result))
+        self._meter.cost += used.cost
+        self._meter.tokens += used.tokens
+        if self._gate is not None:
+            self._gate.spend(used.cost)
+
+    def late(self, row: Any, result: Any) -> None:
+        """The same for a result that came too late for its row, so that no row can be failed."""
+        try:
+            self.pay(row, result)
+        except BaseException as error:
+            log.warning("usage raised for a late result: %s: %s", type(error).__name__, said(error))
