@@ -50,7 +50,7 @@ def test_there_is_one_version() -> None:
 
 
 def public_names() -> list[tuple[str, str]]:
-    names = ["aio", "aio.observe", "kernel", "mailbox", "spark", "task", "testing"]
+    names = ["aio", "aio.observe", "kernel", "ledger", "mailbox", "spark", "task", "testing"]
     packages = ["pillarbox", *(f"pillarbox.{name}" for name in names)]
     found = []
     for package in packages:

@@ -1,0 +1,47 @@
+"""The ledger: every finished call is kept, durably, before its row is emitted; no restart makes it again.
+
+Files that any reader of Arrow streams opens, checked by checksums. `python -m pillarbox.ledger` looks at
+them. Importing this package does not import pyarrow.
+"""
+
+from pillarbox.ledger.compaction import Compacted, compact, expire, expire_batches
+from pillarbox.ledger.errors import (
+    Damage,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFormatError,
+    LedgerFullError,
+    LedgerValueError,
+    LedgerWarning,
+)
+from pillarbox.ledger.keys import KeyMaker, config_hash, fingerprint
+from pillarbox.ledger.lease import Lease
+from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.reader import LedgerReader
+from pillarbox.ledger.records import Record
+from pillarbox.ledger.scope import Scope
+from pillarbox.ledger.writer import Commit, LedgerWriter
+
+__all__ = [
+    "Commit",
+    "Compacted",
+    "Damage",
+    "KeyMaker",
+    "Lease",
+    "Ledger",
+    "LedgerClosedError",
+    "LedgerError",
+    "LedgerFormatError",
+    "LedgerFullError",
+    "LedgerReader",
+    "LedgerValueError",
+    "LedgerWarning",
+    "LedgerWriter",
+    "Record",
+    "Scope",
+    "compact",
+    "config_hash",
+    "expire",
+    "expire_batches",
+    "fingerprint",
+]

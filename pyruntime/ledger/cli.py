@@ -1,0 +1,231 @@
+"""The ledger's command line: `ls`, `show`, `verify`, `compact`, `expire`, `export`. For the main thread."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pillarbox.kernel import PillarboxError
+from pillarbox.ledger.compaction import compact, expire, last_change
+from pillarbox.ledger.errors import LedgerWarning
+from pillarbox.ledger.export import export, rows_of
+from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.scope import Scope
+
+ABOUT = """\
+Look at a ledger, the folder or bucket in which finished calls are kept, and look after it.
+
+LOCATION is a path or a URL: file://, s3://, hdfs://. Nothing is changed but by compact and expire.
+"""
+EXAMPLES = """\
+examples:
+  python -m pillarbox.ledger ls /data/ledger
+  python -m pillarbox.ledger show /data/ledger --run nightly --limit 3
+  python -m pillarbox.ledger verify s3://bucket/ledger
+  python -m pillarbox.ledger expire /data/ledger --run QUERY --through 41
+  python -m pillarbox.ledger expire /data/ledger --older-than 30
+  python -m pillarbox.ledger export /data/ledger calls.parquet --uid embed-v1
+"""
+DAY = 24 * 3600
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line understands."""
+    top = argparse.ArgumentParser(
+        prog="python -m pillarbox.ledger",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument("location", metavar="LOCATION", help="where the ledger is")
+    which.add_argument("--run", help="only this run: its name, or the id of the streaming query")
+    which.add_argument("--uid", help="only this operator")
+    which.add_argument("--batch", type=_whole, metavar="N", help="only this micro-batch")
+
+    commands.add_parser("ls", parents=[which], help="runs, operators, their records and bytes")
+    show = commands.add_parser("show", parents=[which], help="records, one a line, as JSON")
+    show.add_argument("--key", metavar="HEX", help="only this key")
+    show.add_argument("--errors", action="store_true", help="only rows that failed for good")
+    show.add_argument("--limit", type=_whole, default=10, metavar="N", help="records, at most (default 10)")
+    show.add_argument("--pickle", action="store_true", help="read pickled values: runs code that they name")
+    commands.add_parser("verify", parents=[which], help="check every checksum; exits with 1 if one is wrong")
+    commands.add_parser("compact", parents=[which], help="merge the segments that nobody writes any more")
+    remove = commands.add_parser("expire", parents=[which], help="delete what nobody will ask for again")
+    remove.add_argument("--through", type=_whole, metavar="N", help="micro-batches up to this one")
+    remove.add_argument("--older-than", type=_days, metavar="DAYS", help="what has not changed for so long")
+    remove.add_argument("--all", action="store_true", help="all that --run, --uid and --batch choose")
+    remove.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    out = commands.add_parser("export", parents=[which], help="write records to a .parquet or .jsonl file")
+    out.add_argument("target", metavar="FILE", help="ends with .parquet or .jsonl")
+    out.add_argument("--pickle", action="store_true", help="read pickled values: runs code that they name")
+    return top
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, 0 or more")
+    return int(text)
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a number of days, 0 or more")
+    return days
+
+
+def chosen(ledger: Ledger, words: argparse.Namespace) -> list[Scope]:
+    """The scopes that the words mean. Raises ValueError if there are none, and says which there are."""
+    scopes = list(ledger.scopes())
+    found = [
+        scope
+        for scope in scopes
+        if (words.run is None or scope.run == words.run)
+        and (words.uid is None or scope.uid == words.uid)
+        and (words.batch is None or scope.batch == words.batch)
+    ]
+    if not found and scopes:
+        runs = sorted({scope.run for scope in scopes})
+        uids = sorted({scope.uid for scope in scopes})
+        raise ValueError(
+            f"no records of run {words.run or 'any'}, operator {words.uid or 'any'}, micro-batch "
+            f"{'any' if words.batch is None else words.batch}; there are the runs {', '.join(runs[:9])} "
+            f"and the operators {', '.join(uids[:9])}"
+        )
+    if not found:
+        raise ValueError(f"no ledger at {ledger!r}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status: 0 for good, 1 for damage, 2 for an error, said on stderr."""
+    words = parser().parse_args(arguments)
+    try:
+        ledger = Ledger(words.location, values="pickle" if getattr(words, "pickle", False) else "json")
+        scopes = chosen(ledger, words)
+        with warnings.catch_warnings():
+            # What is damaged is said by each command in its own way.
+            warnings.simplefilter("ignore", LedgerWarning)
+            return _COMMANDS[words.command](ledger, scopes, words)
+    except (PillarboxError, OSError, ValueError) as error:
+        print(f"pillarbox ledger: {error}", file=sys.stderr)
+        return 2
+
+
+def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    lines = [("RUN", "BATCH", "OPERATOR", "CONFIG", "SEGMENTS", "RECORDS", "BYTES", "CHANGED", "")]
+    for scope in scopes:
+        reader = ledger.reader(scope)
+        segments = ledger.folder(scope).segments()
+        changed = datetime.datetime.fromtimestamp(last_change(ledger, scope), datetime.timezone.utc)
+        lines.append(
+            (
+                scope.run,
+                "" if scope.batch is None else str(scope.batch),
+                scope.uid,
+                scope.config,
+                f"{len(segments):,}",
+                f"{len(reader):,}",
+                f"{sum(size for _, size in segments):,}",
+                f"{changed:%Y-%m-%d %H:%M}",
+                f"{len(reader.damage)} damaged" if reader.damage else "",
+            )
+        )
+        reader.close()
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            cell.rjust(width) if 4 <= place <= 6 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def _show(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    for shown, row in enumerate(_rows(ledger, scopes, words)):
+        if shown == words.limit:
+            print(f"(only the first {shown}; more with --limit)", file=sys.stderr)
+            break
+        at = datetime.datetime.fromtimestamp(row["at"] / 1e6, datetime.timezone.utc)
+        line = {**row, "value": json.loads(row["value"]), "at": at.isoformat()}
+        print(json.dumps(line, ensure_ascii=False))
+    return 0
+
+
+def _rows(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for scope in scopes:
+        for row in rows_of(scope, ledger.reader(scope), words.pickle):
+            if words.key not in (None, row["key"]) or (words.errors and row["kind"] != "error"):
+                continue
+            yield row
+
+
+def _verify(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    damaged = 0
+    for scope in scopes:
+        reader = ledger.reader(scope)
+        records = sum(batch.num_rows for batch, _ in reader.batches())
+        print(f"{scope}: {records:,} records are whole")
+        for damage in reader.damage:
+            damaged += 1
+            print(f"{scope}: {damage}{' (as a kill leaves it)' if damage.is_tail else ''}")
+        reader.close()
+    return 1 if damaged else 0
+
+
+def _compact(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    for scope in scopes:
+        done = compact(ledger, scope)
+        if done.segments:
+            print(
+                f"{scope}: {done.segments:,} segments of {done.bytes_before:,} bytes became one of "
+                f"{done.bytes_after:,} bytes with {done.records:,} records"
+                + (f"; {done.damaged} damaged parts left out" if done.damaged else "")
+            )
+        else:
+            print(f"{scope}: nothing to merge")
+    return 0
+
+
+def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    if words.through is None and words.older_than is None and not words.all:
+        raise ValueError("say what expires: --through N, --older-than DAYS or --all")
+    if words.through is not None and words.run is None:
+        raise ValueError("--through needs --run: each streaming query counts its own micro-batches")
+    for scope in scopes:
+        if words.through is not None and (scope.batch is None or scope.batch > words.through):
+            continue
+        if words.older_than is not None and time.time() - last_change(ledger, scope) < words.older_than * DAY:
+            continue
+        if words.dry_run:
+            print(f"{scope}: would be deleted")
+        else:
+            print(f"{scope}: {expire(ledger, scope):,} bytes deleted")
+    return 0
+
+
+def _export(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
+    print(f"{export(ledger, scopes, words.target):,} records in {words.target}")
+    return 0
+
+
+_COMMANDS = {
+    "ls": _ls,
+    "show": _show,
+    "verify": _verify,
+    "compact": _compact,
+    "expire": _expire,
+    "export": _export,
+}

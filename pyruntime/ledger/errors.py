@@ -1,0 +1,49 @@
+"""What can go wrong with a ledger, and what is said about damage. Without state: any thread."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pillarbox.kernel import PillarboxError
+
+
+class LedgerError(PillarboxError):
+    """A ledger cannot be written or read as asked."""
+
+
+class LedgerFullError(LedgerError):
+    """There is no room for a record. What was acknowledged before stays readable."""
+
+
+class LedgerClosedError(LedgerError):
+    """The writer was closed, or has failed; the message says with what."""
+
+
+class LedgerFormatError(LedgerError):
+    """The ledger was written by a version of Pillarbox that this one cannot read."""
+
+
+class LedgerValueError(LedgerError, TypeError):
+    """A value is of a type that a ledger does not keep, or that has no fingerprint."""
+
+
+class LedgerWarning(UserWarning):
+    """Something in a ledger is damaged. It is skipped; its calls are made again."""
+
+
+class Damage(NamedTuple):
+    """A part of a segment that is not trusted."""
+
+    segment: str
+    """The file's name."""
+    offset: int
+    """Where it begins, in bytes."""
+    length: int
+    """Bytes."""
+    reason: str
+    """In words."""
+    is_tail: bool
+    """Whether nothing whole follows: so looks what a kill leaves behind, and what is being written."""
+
+    def __str__(self) -> str:
+        return f"{self.segment}: {self.length} bytes from byte {self.offset}: {self.reason}"

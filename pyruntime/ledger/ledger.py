@@ -1,0 +1,264 @@
+"""`Ledger`: where finished calls are kept, and how. A value that pickles: any thread, any process.
+
+The idea is that of durable execution (Temporal, Azure's Durable Functions, DBOS): keep what a step gave
+before anything that depends on it is seen, and on a replay give it back instead of doing the step again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pillarbox.ledger.check import check_bool, check_choice, check_count, check_seconds
+from pillarbox.ledger.errors import LedgerError, LedgerFormatError
+from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.frames import VERSION
+from pillarbox.ledger.lease import LONGEST, PATIENCE, Lease
+from pillarbox.ledger.objects import ObjectFolder
+from pillarbox.ledger.reader import Folder, LedgerReader
+from pillarbox.ledger.scope import Scope
+from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
+
+VALUES = ("json", "pickle")
+SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
+MOST_ROWS = 2**20
+MOST_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Where finished calls are kept: nothing that has an answer is called again by a restart.
+
+    location: a path of a local or shared file system, or a URL: `file://`, `s3://`, `hdfs://`, and others
+    that
+        `pyarrow.fs` knows. Appendable files can be locked and synced; an object store gets an object a
+        commit.
+    loss_window: seconds. After a kill, at most the calls that finished so long before it are called again.
+    commit_rows, commit_bytes: a commit does not wait any longer when so much has come together.
+    retry_errors: rows that failed for good are called again by a replay; False to take their errors for
+    results. values: "json" keeps what JSON can say, and bytes, dates, decimals and arrays of numbers;
+    reading it runs no code.
+        "pickle" keeps anything, and whoever may write to `location` may then run code where it is read.
+    filesystem: a `pyarrow.fs.FileSystem` for `location`, which is a path in it then: for credentials and the
+    like.
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    location: str
+    loss_window: float = 0.2
+    commit_rows: int = 1024
+    commit_bytes: int = 2**20
+    retry_errors: bool = True
+    values: str = "json"
+    filesystem: Any = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        location = self.location
+        if isinstance(location, os.PathLike):
+            location = os.fspath(location)
+        if not isinstance(location, str):
+            raise TypeError(f"location={location!r}: must be a path or a URL, not {type(location).__name__}")
+        if not location:
+            raise ValueError("location='': must be a path or a URL")
+        scheme = _scheme(location)
+        if scheme is not None and scheme not in SCHEMES and self.filesystem is None:
+            raise ValueError(
+                f"location={_redacted(location)!r}: the scheme {scheme}:// is not one of "
+                + ", ".join(f"{known}://" for known in SCHEMES)
+            )
+        # Relative to the driver's folder, not to that of whatever worker opens it.
+        if scheme is None and self.filesystem is None:
+            location = os.path.abspath(location)
+        object.__setattr__(self, "location", location)
+        object.__setattr__(self, "loss_window", check_seconds("loss_window", self.loss_window))
+        check_count("commit_rows", self.commit_rows, 1, MOST_ROWS)
+        check_count("commit_bytes", self.commit_bytes, 1, MOST_BYTES)
+        check_bool("retry_errors", self.retry_errors)
+        check_choice("values", self.values, VALUES)
+        self._check_filesystem()
+        path = self.local_path
+        if path is not None and os.path.exists(path) and not os.path.isdir(path):
+            raise ValueError(f"location={self.location!r}: is a file, and must be a folder")
+
+    def _check_filesystem(self) -> None:
+        if self.filesystem is None:
+            return
+        from pyarrow import fs
+
+        if not isinstance(self.filesystem, fs.FileSystem):
+            raise TypeError(
+                "filesystem=...: must be a pyarrow.fs.FileSystem or None, "
+                f"not {type(self.filesystem).__name__}"
+            )
+        try:
+            pickle.dumps(self.filesystem)
+        except Exception as error:
+            raise TypeError(f"filesystem=...: cannot be sent to workers: {error}") from error
+
+    def __repr__(self) -> str:
+        return (
+            f"Ledger({_redacted(self.location)!r}, loss_window={self.loss_window!r}, "
+            f"commit_rows={self.commit_rows!r}, commit_bytes={self.commit_bytes!r}, "
+            f"retry_errors={self.retry_errors!r}, values={self.values!r})"
+        )
+
+    @property
+    def local_path(self) -> str | None:
+        """The folder on a file system of the machine; None for an object store."""
+        if self.filesystem is not None:
+            return None
+        scheme = _scheme(self.location)
+        if scheme is None:
+            return self.location
+        return unquote(urlsplit(self.location).path) if scheme == "file" else None
+
+    def folder(self, scope: Scope) -> Folder:
+        """The folder of a scope, whether it is there or not. Any thread. Raises LedgerError."""
+        path = self.local_path
+        if path is not None:
+            return LocalFolder(os.path.join(path, f"v{VERSION}", *scope.path.split("/")))
+        filesystem, base = self._opened()
+        return ObjectFolder(filesystem, f"{base}/v{VERSION}/{scope.path}")
+
+    def reader(self, scope: Scope) -> LedgerReader:
+        """The finished calls of a scope, as they are now. Any thread.
+
+        Raises LedgerFormatError for a ledger of a later version, LedgerError and OSError.
+        """
+        self._check_version()
+        return LedgerReader(
+            self.folder(scope), accept_errors=not self.retry_errors, allow_pickle=self.values == "pickle"
+        )
+
+    def writer(
+        self,
+        scope: Scope,
+        reader: LedgerReader | None = None,
+        *,
+        on_commit: Callable[[Commit], None] | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> LedgerWriter:
+        """Keeps the finished calls of a task attempt, on a thread of its own until it is closed. Any thread.
+
+        reader: of the same scope, whose index it keeps up to date; None for one of its own.
+        on_commit, on_failure: called on the writer's thread, and must not wait.
+        """
+        return LedgerWriter(
+            self.folder(scope),
+            self.reader(scope) if reader is None else reader,
+            Limits(self.loss_window, self.commit_rows, self.commit_bytes),
+            about={"run": scope.run, "uid": scope.uid, "config": scope.config, "batch": str(scope.batch)},
+            allow_pickle=self.values == "pickle",
+            on_commit=on_commit,
+            on_failure=on_failure,
+        )
+
+    def lease(
+        self, scope: Scope, name: str, *, patience: float = PATIENCE, longest: float = LONGEST
+    ) -> Lease | None:
+        """The lease of what `name` means, such as a task's first key; None where nothing can be leased."""
+        folder = self.folder(scope)
+        if not isinstance(folder, LocalFolder):
+            return None
+        folder.make()
+        return Lease(folder.path, name, patience=patience, longest=longest)
+
+    def scopes(self) -> Iterator[Scope]:
+        """Every scope that the ledger has, sorted. Any thread. Raises LedgerError and OSError."""
+        self._check_version()
+        yield from sorted(
+            {scope for path in self._folders() if (scope := Scope.from_path(path)) is not None},
+            key=lambda scope: (
+                scope.run,
+                -1 if scope.batch is None else scope.batch,
+                scope.uid,
+                scope.config,
+            ),
+        )
+
+    def check(self) -> None:
+        """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""
+        probe = Scope("probe", "probe")
+        path = self.local_path
+        self._check_version()
+        if path is not None:
+            folder = LocalFolder(os.path.join(path, f"v{VERSION}"))
+            folder.make()
+            if not os.access(folder.path, os.W_OK | os.X_OK):
+                raise LedgerError(f"the folder {folder.path} cannot be written")
+            return
+        target = self.folder(probe)
+        target.make()
+        assert isinstance(target, ObjectFolder)
+        target.put(".probe", b"")
+        target.remove(".probe")
+
+    def _opened(self) -> tuple[Any, str]:
+        from pyarrow import fs
+
+        if self.filesystem is not None:
+            return self.filesystem, self.location.rstrip("/")
+        try:
+            filesystem, base = fs.FileSystem.from_uri(self.location)
+        except (OSError, ValueError) as error:
+            raise LedgerError(f"{_redacted(self.location)} cannot be opened: {error}") from None
+        return filesystem, str(base).rstrip("/")
+
+    def _check_version(self) -> None:
+        later = sorted(
+            int(name[1:]) for name in self._names() if re.fullmatch(r"v\d+", name) and int(name[1:]) > VERSION
+        )
+        if later:
+            raise LedgerFormatError(
+                f"{_redacted(self.location)} has been written in version {later[-1]} of the format, and this "
+                f"Pillarbox knows version {VERSION}: use a later one, or another location"
+            )
+
+    def _names(self) -> list[str]:
+        path = self.local_path
+        if path is not None:
+            try:
+                return os.listdir(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        from pyarrow import fs
+
+        filesystem, base = self._opened()
+        found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+        return [info.base_name for info in found]
+
+    def _folders(self) -> Iterator[str]:
+        path = self.local_path
+        if path is not None:
+            top = os.path.join(path, f"v{VERSION}")
+            for folder, below, _ in os.walk(top):
+                if folder != top and not below:
+                    yield os.path.relpath(folder, top).replace(os.sep, "/")
+            return
+        from pyarrow import fs
+
+        filesystem, base = self._opened()
+        top = f"{base}/v{VERSION}"
+        for info in filesystem.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True)):
+            if info.is_file:
+                yield info.path[len(top) + 1 :].rpartition("/")[0]
+
+
+def _scheme(location: str) -> str | None:
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", location)
+    return None if match is None else match[1].lower()
+
+
+def _redacted(location: str) -> str:
+    """A URL without the user, the password and the options, which may be keys."""
+    if _scheme(location) is None:
+        return location
+    parts = urlsplit(location)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"

@@ -1,0 +1,136 @@
+"""The folder of one scope in an object store, or in whatever `pyarrow.fs` reaches: an object a commit.
+
+Objects appear whole or not at all, cannot be appended to, and nothing can be locked. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pillarbox.ledger.errors import LedgerError
+
+SUFFIX = ".arrow"
+PART = ".part"
+BLOCK = 8 * 2**20
+"""Bytes that are fetched at a time: a request costs more than the bytes of a small object."""
+
+
+class ObjectSegment:
+    """One commit, on its way to the store. For one thread."""
+
+    def __init__(self, folder: ObjectFolder, name: str, header: bytes) -> None:
+        self._folder = folder
+        self._name = name
+        self._parts = [header]
+        self.end = len(header)
+
+    def append(self, content: bytes) -> None:
+        """Add to what will be sent."""
+        self._parts.append(content)
+        self.end += len(content)
+
+    def sync(self) -> None:
+        """Send it. Raises LedgerError, and leaves nothing that could be taken for an object."""
+        self._folder.put(self._name, b"".join(self._parts))
+
+    def close(self) -> None:
+        """Nothing is held."""
+        self._parts.clear()
+
+
+class ObjectFolder:
+    """The objects of one scope. Any thread."""
+
+    appends = False
+
+    def __init__(self, filesystem: Any, path: str) -> None:
+        self._files = filesystem
+        self.path = path
+        # Where a name appears before its content is complete, the content comes first, under another name.
+        self._renames = filesystem.type_name not in {"s3", "gcs", "abfs"}
+        self._mutex = threading.Lock()
+        self._block: tuple[str, int, bytes] = ("", 0, b"")
+
+    def make(self) -> None:
+        """Make the folder, where there are any."""
+        if self._renames:
+            self._files.create_dir(self.path, recursive=True)
+
+    def segments(self) -> list[tuple[str, int]]:
+        """Name and bytes of each, the oldest first by the store's clock: the first record of a key counts."""
+        from pyarrow import fs
+
+        found = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        order = sorted((info.mtime_ns or 0, info.base_name, info.size) for info in found if info.is_file)
+        return [(name, size) for _, name, size in order if name.endswith(SUFFIX)]
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Bytes of an object, fewer at its end. Raises FileNotFoundError."""
+        with self._mutex:
+            held, begin, content = self._block
+            if held != name or not begin <= offset <= offset + length <= begin + len(content):
+                with self._files.open_input_file(self._join(name)) as file:
+                    size = file.size()
+                    content = file.read_at(max(0, min(max(length, BLOCK), size - offset)), offset)
+                begin = offset
+                self._block = name, begin, content
+            return content[offset - begin :][:length]
+
+    def size(self, name: str) -> int:
+        """Bytes of an object. Raises FileNotFoundError."""
+        info = self._files.get_file_info(self._join(name))
+        if not info.is_file:
+            raise FileNotFoundError(name)
+        return int(info.size)
+
+    def sync(self, name: str) -> None:
+        """An object that is seen is durable."""
+
+    def is_open(self, name: str) -> bool:
+        """An object that is seen is complete."""
+        return False
+
+    def create(self, name: str, header: bytes) -> ObjectSegment:
+        """A commit that is sent by its `sync`."""
+        return ObjectSegment(self, name, header)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Store an object. Raises LedgerError with the store's reason."""
+        target = self._join(name + PART if self._renames else name)
+        try:
+            with self._files.open_output_stream(target) as stream:
+                stream.write(content)
+            if self._renames:
+                self._files.move(target, self._join(name))
+        except OSError as error:
+            raise LedgerError(f"finished calls cannot be stored in {self.path}: {error}") from error
+
+    def publish(self, part: str, name: str) -> None:
+        """Give a finished object its name."""
+        self._files.move(self._join(part), self._join(name))
+
+    def remove(self, name: str) -> None:
+        """Delete an object, if it is there."""
+        try:
+            self._files.delete_file(self._join(name))
+        except FileNotFoundError:
+            return
+
+    def changed(self, name: str) -> float:
+        """Seconds since 1970 at which an object was stored, by the store's clock."""
+        return (self._files.get_file_info(self._join(name)).mtime_ns or 0) / 1e9
+
+    @contextmanager
+    def lock(self, patience: float, name: str = "") -> Iterator[None]:
+        """There is no lock: of two attempts at a time each keeps its own, later ones take the first."""
+        yield
+
+    def close(self) -> None:
+        """Forget what was fetched."""
+        self._block = ("", 0, b"")
+
+    def _join(self, name: str) -> str:
+        return f"{self.path}/{name}"

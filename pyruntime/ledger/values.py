@@ -1,0 +1,198 @@
+"""How a result is kept: as JSON, with long lists of floats and with bytes beside it, exact and safe to read.
+
+Reading runs no code, unlike pickle, so a ledger in a shared bucket is no way into a worker; and whoever can
+read Arrow and JSON can read it. What JSON cannot say is an object with one key that begins with `$`. Pure:
+any thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import pickle
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pillarbox.ledger.errors import LedgerValueError
+
+PACKED = 8
+"""Lists of at least as many floats, and of nothing else, go beside the JSON."""
+
+PICKLE = "$pickle"
+DEPTH = 100
+"""Containers in each other, at most: JSON is read by recursion."""
+
+
+class Encoded(NamedTuple):
+    """A value as a ledger keeps it."""
+
+    json: str
+    floats: list[list[float]]
+    """What `{"$floats": i}` in the JSON stands for."""
+    blobs: list[bytes]
+    """What `{"$bytes": i}` stands for."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.json) + 8 * sum(map(len, self.floats)) + sum(map(len, self.blobs))
+
+
+def encode(value: Any, allow_pickle: bool = False) -> Encoded:
+    """`value` as it is kept; `decode` gives back one that is equal and of the same types. Any thread.
+
+    allow_pickle: what has no other form is pickled.
+    Raises LedgerValueError for a value that has no form.
+    """
+    floats: list[list[float]] = []
+    blobs: list[bytes] = []
+    try:
+        plain = _plain(value, floats, blobs, DEPTH)
+    except LedgerValueError:
+        if not allow_pickle:
+            raise
+        return Encoded(f'{{"{PICKLE}": 0}}', [], [pickle.dumps(value, protocol=4)])
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # A lone surrogate is no UTF-8; escaped, it is.
+        text = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Encoded(text, floats, blobs)
+
+
+def decode(text: str, floats: list[list[float]], blobs: list[bytes], allow_pickle: bool = False) -> Any:
+    """The value that was encoded. Any thread.
+
+    Raises LedgerValueError for a pickled value unless `allow_pickle`, and for what no version has written.
+    """
+    try:
+        return _value(json.loads(text), floats, blobs, allow_pickle)
+    except LedgerValueError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
+        raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _plain(value: Any, floats: list[list[float]], blobs: list[bytes], depth: int) -> Any:
+    """`value` in what JSON has."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return value
+    if kind is int:
+        # Python refuses to read longer ones from a text.
+        return value if -(10**300) < value < 10**300 else {"$int": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if depth == 0:
+        raise LedgerValueError(f"containers may be {DEPTH} deep in a kept value, at most")
+    if kind is list:
+        if len(value) >= PACKED and set(map(type, value)) == {float}:
+            floats.append(value.copy())
+            return {"$floats": len(floats) - 1}
+        return [_plain(item, floats, blobs, depth - 1) for item in value]
+    if kind is tuple:
+        return {"$tuple": _plain(list(value), floats, blobs, depth - 1)}
+    if kind is dict:
+        if all(type(key) is str for key in value) and not (len(value) == 1 and next(iter(value))[:1] == "$"):
+            return {key: _plain(item, floats, blobs, depth - 1) for key, item in value.items()}
+        pairs = [[_plain(part, floats, blobs, depth - 1) for part in pair] for pair in value.items()]
+        return {"$dict": pairs}
+    if kind is bytes:
+        blobs.append(value)
+        return {"$bytes": len(blobs) - 1}
+    writer = _WRITERS.get(kind)
+    if writer is not None:
+        return writer(value)
+    if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biuf":
+        blobs.append(value.tobytes())
+        shape = None if _is_scalar(value) else list(value.shape)
+        return {"$numpy": [value.dtype.str, shape, len(blobs) - 1]}
+    raise LedgerValueError(
+        f"a result of type {kind.__module__}.{kind.__qualname__} cannot be kept in a ledger; kept are None, "
+        "bool, int, float, str, bytes, list, tuple, dict, date, time, datetime with a fixed offset, "
+        "timedelta, Decimal, UUID and numpy's numbers and arrays. Return one of these, or say "
+        'Ledger(..., values="pickle")'
+    )
+
+
+def _is_scalar(value: Any) -> bool:
+    return "generic" in {base.__name__ for base in type(value).__mro__}
+
+
+def _write_datetime(value: datetime.datetime) -> dict[str, Any]:
+    if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
+        raise LedgerValueError(
+            f"a result is a datetime with a {type(value.tzinfo).__name__}: a ledger keeps naive "
+            "ones and those with a datetime.timezone. Use .astimezone(timezone.utc), or "
+            'Ledger(..., values="pickle")'
+        )
+    return {"$datetime": [value.isoformat(), value.fold]}
+
+
+def _write_time(value: datetime.time) -> dict[str, Any]:
+    if value.tzinfo is not None:
+        raise LedgerValueError("a result is a time with a time zone: a ledger keeps naive ones")
+    return {"$time": [value.isoformat(), value.fold]}
+
+
+_WRITERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    datetime.datetime: _write_datetime,
+    datetime.date: lambda value: {"$date": value.isoformat()},
+    datetime.time: _write_time,
+    datetime.timedelta: lambda value: {"$timedelta": [value.days, value.seconds, value.microseconds]},
+    decimal.Decimal: lambda value: {"$decimal": str(value)},
+    uuid.UUID: lambda value: {"$uuid": str(value)},
+}
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "$int": lambda text: int(text, 16),
+    "$float": float,
+    "$datetime": lambda pair: datetime.datetime.fromisoformat(pair[0]).replace(fold=pair[1]),
+    "$date": datetime.date.fromisoformat,
+    "$time": lambda pair: datetime.time.fromisoformat(pair[0]).replace(fold=pair[1]),
+    "$timedelta": lambda parts: datetime.timedelta(*parts),
+    "$decimal": decimal.Decimal,
+    "$uuid": uuid.UUID,
+}
+
+
+def _value(plain: Any, floats: list[list[float]], blobs: list[bytes], allow_pickle: bool) -> Any:
+    if type(plain) is list:
+        return [_value(item, floats, blobs, allow_pickle) for item in plain]
+    if type(plain) is not dict:
+        return plain
+    if len(plain) == 1:
+        (tag, content), *_ = plain.items()
+        if tag[:1] == "$":
+            return _tagged(tag, content, floats, blobs, allow_pickle)
+    return {key: _value(item, floats, blobs, allow_pickle) for key, item in plain.items()}
+
+
+def _tagged(tag: str, content: Any, floats: list[list[float]], blobs: list[bytes], allow_pickle: bool) -> Any:
+    if tag in _READERS:
+        return _READERS[tag](content)
+    if tag == "$tuple":
+        return tuple(_value(content, floats, blobs, allow_pickle))
+    if tag == "$floats":
+        return floats[content]
+    if tag == "$bytes":
+        return blobs[content]
+    if tag == "$dict":
+        pairs = [[_value(part, floats, blobs, allow_pickle) for part in pair] for pair in content]
+        return {pair[0]: pair[1] for pair in pairs}
+    if tag == "$numpy":
+        import numpy
+
+        kind, shape, blob = content
+        flat = numpy.frombuffer(blobs[blob], dtype=numpy.dtype(kind))
+        return flat[0] if shape is None else flat.reshape(shape).copy()
+    if tag == PICKLE:
+        if not allow_pickle:
+            raise LedgerValueError(
+                'a kept value is pickled, and reading it would run code: open the ledger with values="pickle"'
+            )
+        return pickle.loads(blobs[content])
+    raise LedgerValueError(f"a kept value has the unknown form {tag}")

@@ -1,0 +1,324 @@
+"""Keeps finished calls: many in one commit, by a thread of its own, and says from when on they are durable.
+
+Under the folder's lock a commit first looks what other attempts have written, leaves out what they have, and
+writes the rest; the wait for the disk comes after the lock. So each key has one record, whoever writes, and
+the rows of both attempts get the same result. Thread-safe. Idea: group commit (Gawlick, IMS Fast Path;
+DeWitt et al. 1984).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pillarbox.ledger.errors import LedgerClosedError, LedgerError
+from pillarbox.ledger.folder import SUFFIX, Segment
+from pillarbox.ledger.frames import encode_frame, header
+from pillarbox.ledger.keys import KEY_BYTES
+from pillarbox.ledger.lease import BEAT, Lease
+from pillarbox.ledger.objects import ObjectSegment
+from pillarbox.ledger.reader import Folder, LedgerReader
+from pillarbox.ledger.records import ERROR, VALUE, Entry, Record, to_batch
+from pillarbox.ledger.values import Encoded, encode
+
+PATIENCE = 30.0
+"""Seconds that a commit waits for the folder's lock."""
+FILLING = 0.5
+"""The part of the loss window for which the first result of a commit waits; the rest is for writing it."""
+
+
+class Commit(NamedTuple):
+    """What a commit has made durable."""
+
+    through: int
+    """Every result up to this number, as `append` gave it, is durable."""
+    adopted: dict[int, Record]
+    """The numbers of those that another attempt had kept before, with what it kept: that is the result."""
+
+
+class Limits(NamedTuple):
+    """When a commit is due."""
+
+    loss_window: float
+    rows: int
+    size: int
+
+
+class LedgerWriter:
+    """Appends to one scope. `append` from any thread.
+
+    `on_commit` and `on_failure` are called on the writer's own. A failure ends the writer: what was not
+    durable by then will be called again, by another attempt.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        reader: LedgerReader,
+        limits: Limits,
+        *,
+        about: Mapping[str, str],
+        allow_pickle: bool = False,
+        on_commit: Callable[[Commit], None] | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._reader = reader
+        self._limits = limits
+        self._about = dict(about)
+        self._allow_pickle = allow_pickle
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._segment: Segment | ObjectSegment | None = None
+        self._segment_id = ""
+        self._lease: Lease | None = None
+        self._next_beat = 0.0
+        # What follows is guarded by the condition.
+        self._changed = threading.Condition()
+        self._waiting: list[Entry] = []
+        self._waiting_bytes = 0
+        self._since = 0.0
+        self._oldest: float | None = None
+        self._appended = 0
+        self._through = 0
+        self._urgent = self._closing = False
+        self._failure: BaseException | None = None
+        folder.make()
+        self._thread = threading.Thread(target=self._run, name="pillarbox-ledger", daemon=True)
+        self._thread.start()
+
+    def append(
+        self, key: bytes, value: Any, *, attempts: int = 1, latency: float = 0.0, cost: float = 0.0
+    ) -> int:
+        """Keep what a call gave; returns the result's number, which `Commit.through` will reach. Any thread.
+
+        key: 16 bytes, of a `KeyMaker`. latency: seconds. Never waits for the disk.
+        Raises LedgerValueError for a value that cannot be kept, LedgerClosedError.
+        """
+        return self._append(key, VALUE, encode(value, self._allow_pickle), attempts, latency, cost)
+
+    def append_error(
+        self,
+        key: bytes,
+        error: Mapping[str, Any],
+        *,
+        attempts: int = 1,
+        latency: float = 0.0,
+        cost: float = 0.0,
+    ) -> int:
+        """Keep that a row failed for good, and what is said about it. Otherwise as `append`."""
+        return self._append(key, ERROR, encode(dict(error), self._allow_pickle), attempts, latency, cost)
+
+    def _append(
+        self, key: bytes, kind: str, encoded: Encoded, attempts: int, latency: float, cost: float
+    ) -> int:
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+            raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
+        entry = Entry(key, kind, encoded, attempts, latency, cost, time.time_ns() // 1000)
+        with self._changed:
+            self._check()
+            now = time.monotonic()
+            if not self._waiting:
+                self._since = now
+            if self._oldest is None:
+                self._oldest = now
+            self._waiting.append(entry)
+            self._waiting_bytes += encoded.size
+            self._appended += 1
+            if len(self._waiting) == 1 or self._is_full():
+                self._changed.notify_all()
+            return self._appended
+
+    @property
+    def durable_through(self) -> int:
+        """Every result up to this number is durable. Any thread."""
+        return self._through
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a result has waited longer than the loss window: hold new calls back until it has not.
+
+        So a disk that is slow costs time, not more calls after a kill. Any thread, as an estimate.
+        """
+        oldest = self._oldest
+        return oldest is not None and time.monotonic() - oldest > self._limits.loss_window
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the writer; None while it works. Any thread."""
+        return self._failure
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything appended so far is durable. Any thread but the writer's.
+
+        Raises what ended the writer, and TimeoutError after `timeout` seconds.
+        """
+        with self._changed:
+            through = self._appended
+            self._urgent = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._through >= through or self._failure is not None, timeout)
+            if self._through >= through:
+                return
+            if self._failure is not None:
+                raise self._failure
+            raise TimeoutError(f"timeout={timeout!r}: {through - self._through} results are not durable yet")
+
+    def keep(self, lease: Lease) -> None:
+        """Renew a lease from now on, on the writer's thread, and let go of it with the end. Any thread."""
+        with self._changed:
+            self._lease = lease
+            self._changed.notify_all()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Make what was appended durable, and end. Any thread but the writer's; a second time does nothing.
+
+        Raises what ended the writer, and TimeoutError after `timeout` seconds.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"timeout={timeout!r}: the last results are not durable yet")
+        if self._failure is not None and self._through < self._appended:
+            raise self._failure
+
+    def __enter__(self) -> LedgerWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- the writer's thread ------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise LedgerClosedError(f"the ledger's writer has failed: {self._failure}") from self._failure
+        if self._closing:
+            raise LedgerClosedError("the ledger's writer is closed")
+
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= self._limits.rows or self._waiting_bytes >= self._limits.size
+
+    def _pause(self) -> float | None:
+        """Seconds until there is something to do; 0 for now."""
+        if self._closing or (self._waiting and (self._urgent or self._is_full())):
+            return 0.0
+        now = time.monotonic()
+        due = [self._since + FILLING * self._limits.loss_window] if self._waiting else []
+        if self._lease is not None:
+            due.append(self._next_beat)
+        return max(0.0, min(due) - now) if due else None
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+            if self._on_failure is not None:
+                self._on_failure(error)
+        finally:
+            if self._lease is not None:
+                self._lease.release()
+            if self._segment is not None:
+                self._segment.close()
+
+    def _step(self) -> bool:
+        """Wait for something to do and do it; False at the end."""
+        with self._changed:
+            while (pause := self._pause()) is None or pause > 0:
+                self._changed.wait(pause)
+            entries, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            first = self._appended - len(entries) + 1
+            lease = self._lease
+            closing = self._closing
+            if not entries:
+                self._urgent = False
+        if lease is not None and time.monotonic() >= self._next_beat:
+            lease.beat()
+            self._next_beat = time.monotonic() + BEAT
+        if entries:
+            adopted = self._commit(first, entries)
+            self._acknowledge(first + len(entries) - 1, adopted)
+        return bool(entries) or not closing
+
+    def _acknowledge(self, through: int, adopted: dict[int, Record]) -> None:
+        with self._changed:
+            self._through = through
+            self._oldest = self._since if self._waiting else None
+            if through == self._appended:
+                self._urgent = False
+            self._changed.notify_all()
+        if self._on_commit is not None:
+            self._on_commit(Commit(through, adopted))
+
+    def _commit(self, first: int, entries: list[Entry]) -> dict[int, Record]:
+        """Make entries durable; returns what others have for some of them."""
+        # spec: Ledger!Write
+        with self._folder.lock(PATIENCE):
+            theirs = self._theirs(first, entries)
+            mine = [entry for number, entry in enumerate(entries, first) if number not in theirs]
+            if mine:
+                self._write(mine)
+        if mine and self._segment is not None:
+            # spec: Ledger!Sync
+            self._segment.sync()
+            if not self._folder.appends:
+                self._segment = None
+        return self._resolved(theirs)
+
+    def _theirs(self, first: int, entries: list[Entry]) -> dict[int, bytes]:
+        """The numbers of entries whose key has a record already, of others or of this writer."""
+        if self._folder.appends:
+            self._reader.refresh()
+        found: dict[int, bytes] = {}
+        new: dict[bytes, str] = {}
+        for number, entry in enumerate(entries, first):
+            before = new.get(entry.key) or self._reader.kind_of(entry.key)
+            # Where failed rows are called again, what comes of that is kept as well.
+            if before is None or (before == ERROR and not self._reader.accepts_errors):
+                new[entry.key] = entry.kind
+            else:
+                found[number] = entry.key
+        return found
+
+    def _resolved(self, theirs: dict[int, bytes]) -> dict[int, Record]:
+        adopted = {}
+        if theirs:
+            self._reader.refresh()
+        for number, key in theirs.items():
+            record = self._reader.get(key, errors=True)
+            if record is None:
+                raise LedgerError(
+                    f"the record of key {key.hex()} has gone while it was adopted: has it expired?"
+                )
+            adopted[number] = record
+        return adopted
+
+    def _write(self, entries: list[Entry]) -> None:
+        for piece in self._pieces(entries):
+            if self._segment is None:
+                self._segment_id = secrets.token_hex(8)
+                begin = header(self._segment_id, self._about)
+                self._segment = self._folder.create(self._segment_id + SUFFIX, begin)
+            self._segment.append(encode_frame(to_batch(piece), self._segment_id, self._segment.end))
+
+    def _pieces(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+        """Entries of a frame each: whoever looks for one record reads its frame."""
+        piece: list[Entry] = []
+        size = 0
+        for entry in entries:
+            piece.append(entry)
+            size += entry.encoded.size
+            if len(piece) >= self._limits.rows or size >= self._limits.size:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece

@@ -1,0 +1,285 @@
+------------------------------- MODULE Ledger -------------------------------
+(* A run's finished calls, in segments: each attempt of a task appends to one of its own. Two attempts may live at a *)
+(* time (speculation, zombies). A result is buffered, then written under the lock of the run, then durable by fsync, *)
+(* and only then its row is emitted. Who holds the lock sees what the others have written, so the first record of a  *)
+(* key is the only one. Processes are killed, the machine loses power, the disk is full; closed segments are merged; *)
+(* what is committed expires. Package pillarbox.ledger.                                                             *)
+EXTENDS Naturals, Sequences, FiniteSets
+
+CONSTANTS
+    Keys,
+    Attempts,   \* of the task, at most; only the last one is never hit
+    MostLive,   \* attempts at a time
+    Window,     \* results of an attempt that a kill may cost
+    Crashes,    \* kills, losses of power and full disks together, at most
+    Compacts,   \* whether segments are merged
+    Mutant
+
+VARIABLES
+    state,      \* of each attempt: new, live, failed, done
+    place,      \* of each key in each attempt: todo, calling, buffered, written, found, out
+    seg,        \* segments: of each attempt, and 0 for the merged one
+    synced,     \* of each segment: records at its front that are durable
+    lease,      \* the attempt that should call; 0 for none
+    merge,      \* what the compaction has in hand
+    committed, expired,
+    (* history *)
+    seen,       \* of each key: the results that the output has seen
+    paid,       \* keys that have had a durable record
+    had, made,  \* of each attempt: keys durable when it began, keys that it called
+    lost,       \* finished calls that were lost
+    crashes
+
+vars == <<state, place, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+
+Tasks == 1..Attempts
+Segments == 0..Attempts
+Torn == 0
+NoMerge == [step |-> "idle", records |-> <<>>, taken |-> {}]
+Live == {a \in Tasks : state[a] = "live"}
+
+(* A record is a key and the attempt whose call gave the result. A torn one has a key, as it may seem, and garbage. *)
+TypeOK ==
+    /\ state \in [Tasks -> {"new", "live", "failed", "done"}]
+    /\ place \in [Tasks -> [Keys -> {"todo", "calling", "buffered", "written", "found", "out"}]]
+    /\ \A s \in Segments : synced[s] \in 0..Len(seg[s])
+    /\ lease \in 0..Attempts
+    /\ merge.step \in {"idle", "staged", "published"}
+
+Init ==
+    /\ state = [a \in Tasks |-> "new"] /\ place = [a \in Tasks |-> [k \in Keys |-> "todo"]]
+    /\ seg = [s \in Segments |-> <<>>] /\ synced = [s \in Segments |-> 0]
+    /\ lease = 0 /\ merge = NoMerge /\ committed = FALSE /\ expired = FALSE
+    /\ seen = [k \in Keys |-> {}] /\ paid = {} /\ had = [a \in Tasks |-> {}] /\ made = [a \in Tasks |-> {}]
+    /\ lost = 0 /\ crashes = 0
+
+-----------------------------------------------------------------------------
+(* What a scan trusts: whole records, up to the first that is not.                                                 *)
+Whole(records) ==
+    LET whole == {n \in 0..Len(records) : \A i \in 1..n : records[i].result # Torn}
+    IN  IF Mutant = "trusts what is torn" THEN records
+        ELSE SubSeq(records, 1, CHOOSE n \in whole : \A m \in whole : m <= n)
+IsTorn(s) == \E i \in 1..Len(seg[s]) : seg[s][i].result = Torn
+
+Found(k) == {<<s, i>> \in Segments \X (1..Cardinality(Keys) * 2) : i <= Len(Whole(seg[s])) /\ seg[s][i].key = k}
+First(k) == CHOOSE at \in Found(k) : \A other \in Found(k) :
+    at[1] < other[1] \/ (at[1] = other[1] /\ at[2] <= other[2])
+Durable(k) == {at \in Found(k) : at[2] <= synced[at[1]]}
+
+InOrder(keys) == CHOOSE order \in [1..Cardinality(keys) -> keys] :
+    \A i, j \in 1..Cardinality(keys) : i < j => order[i] < order[j]
+Records(keys, result) == [i \in 1..Cardinality(keys) |-> [key |-> InOrder(keys)[i], result |-> result]]
+In(a, what) == {k \in Keys : place[a][k] \in what}
+
+(* The scan with which an attempt begins.                                                                          *)
+Scan ==
+    IF Mutant = "scan ends at damage" /\ \E s \in Segments : IsTorn(s) THEN {}
+    ELSE {k \in Keys : Found(k) # {}}
+
+-----------------------------------------------------------------------------
+Start(a) ==
+    /\ state[a] = "new" /\ \A b \in 1..(a - 1) : state[b] # "new"
+    /\ Cardinality(Live) < MostLive /\ ~committed
+    /\ state' = [state EXCEPT ![a] = "live"]
+    /\ place' = [place EXCEPT ![a] = [k \in Keys |-> IF k \in Scan THEN "found" ELSE "todo"]]
+    /\ had' = [had EXCEPT ![a] = {k \in Keys : Durable(k) # {}}]
+    /\ UNCHANGED <<seg, synced, lease, merge, committed, expired, seen, paid, made, lost, crashes>>
+
+(* One of the attempts that live should call, the others wait for its records. It is only about money: when the     *)
+(* lease is not renewed, or patience is over, another takes it.                                                     *)
+Acquire(a) ==
+    /\ state[a] = "live" /\ lease = 0 /\ lease' = a
+    /\ UNCHANGED <<state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+TakeOver(a) ==
+    /\ state[a] = "live" /\ lease \notin {0, a} /\ In(a, {"todo"}) # {}
+    /\ Mutant # "lease never expires" /\ lease' = a
+    /\ UNCHANGED <<state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+
+MayCall(a) == IF Mutant = "each waits for the other" THEN Live = {a} ELSE lease = a
+
+Call(a, k) ==
+    /\ state[a] = "live" /\ place[a][k] = "todo" /\ MayCall(a)
+    /\ Cardinality(In(a, {"calling", "buffered", "written"})) < Window \/ Mutant = "window not held"
+    /\ place' = [place EXCEPT ![a][k] = "calling"] /\ made' = [made EXCEPT ![a] = @ \cup {k}]
+    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, lost, crashes>>
+(* An attempt that has not called looks again now and then.                                                        *)
+Look(a, k) ==
+    /\ state[a] = "live" /\ place[a][k] = "todo" /\ Found(k) # {}
+    /\ place' = [place EXCEPT ![a][k] = "found"]
+    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+Answer(a, k) ==
+    /\ state[a] = "live" /\ place[a][k] = "calling"
+    /\ place' = [place EXCEPT ![a][k] = "buffered"]
+    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+
+(* The group commit, under the lock: what another has written since is his, the rest is appended.                  *)
+Write(a) ==
+    /\ state[a] = "live"
+    /\ LET buffered == In(a, {"buffered"})
+           theirs == IF Mutant = "writes unlooked" THEN {} ELSE {k \in buffered : Found(k) # {}}
+           mine == buffered \ theirs
+       IN  /\ buffered # {}
+           /\ seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
+           /\ place' = [place EXCEPT ![a] = [k \in Keys |->
+                  IF k \in mine THEN "written" ELSE IF k \in theirs THEN "found" ELSE @[k]]]
+    /\ UNCHANGED <<state, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+
+(* After the lock: its own segment, and those of others of which it has found records.                             *)
+Sync(a) ==
+    /\ state[a] = "live"
+    /\ LET others == IF Mutant = "found is not synced" THEN {} ELSE 
+                        {First(k)[1] : k \in {l \in In(a, {"found"}) : Found(l) # {}}}
+           files == {s \in others \cup {a} : synced[s] < Len(seg[s])}
+       IN  /\ files # {}
+           /\ synced' = [s \in Segments |-> IF s \in files THEN Len(seg[s]) ELSE synced[s]]
+           /\ paid' = paid \cup {k \in Keys : \E at \in Found(k) : at[1] \in files}
+    /\ UNCHANGED <<state, place, seg, lease, merge, committed, expired, seen, had, made, lost, crashes>>
+
+Emit(a, k) ==
+    /\ state[a] = "live"
+    /\ LET emit(result) ==
+               seen' = IF committed THEN seen ELSE [seen EXCEPT ![k] = @ \cup {result}]
+       IN  \/ /\ place[a][k] = "written"
+              /\ \/ \E i \in 1..synced[a] : seg[a][i].key = k /\ seg[a][i].result = a
+                 \/ Mutant = "emits before the sync"
+                 \/ expired \* a zombie, whose segment has gone
+              /\ emit(a)
+           \/ /\ place[a][k] = "found" /\ Found(k) # {}
+              /\ First(k) \in Durable(k) \/ Mutant = "found is not synced"
+              /\ emit(seg[First(k)[1]][First(k)[2]].result)
+    /\ place' = [place EXCEPT ![a][k] = "out"]
+    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
+(* What a zombie had found has expired since.                                                                      *)
+Gone(a, k) ==
+    /\ state[a] = "live" /\ place[a][k] = "found" /\ Found(k) = {}
+    /\ place' = [place EXCEPT ![a][k] = "todo"]
+    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+
+Done(a) ==
+    /\ state[a] = "live" /\ In(a, {"out"}) = Keys
+    /\ state' = [state EXCEPT ![a] = "done"] /\ lease' = IF lease = a THEN 0 ELSE lease
+    /\ UNCHANGED <<place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+Commit ==
+    /\ ~committed /\ \E a \in Tasks : state[a] = "done"
+    /\ committed' = TRUE
+    /\ UNCHANGED <<state, place, seg, synced, lease, merge, expired, seen, paid, had, made, lost, crashes>>
+
+-----------------------------------------------------------------------------
+(* What goes wrong. The last attempt is spared, or nothing would ever be done.                                      *)
+MayCrash == crashes < Crashes /\ crashes' = crashes + 1
+
+(* SIGKILL: what is in the process is lost; a write in progress leaves a part. What was written stays.             *)
+WithTorn(a, part) ==
+    IF part THEN [seg EXCEPT ![a] = Append(@, [key |-> InOrder(In(a, {"buffered"}))[1], result |-> Torn])] ELSE seg
+Kill(a) ==
+    /\ a < Attempts /\ state[a] = "live" /\ MayCrash
+    /\ state' = [state EXCEPT ![a] = "failed"]
+    /\ lost' = lost + Cardinality(In(a, {"buffered"}))
+    /\ \E part \in {FALSE, In(a, {"buffered"}) # {}} : seg' = WithTorn(a, part)
+    /\ UNCHANGED <<place, synced, lease, merge, committed, expired, seen, paid, had, made>>
+
+(* The disk is full: the attempt fails, and that is all.                                                           *)
+DiskFull(a) ==
+    /\ a < Attempts /\ state[a] = "live" /\ MayCrash /\ In(a, {"buffered"}) # {}
+    /\ state' = [state EXCEPT ![a] = IF Mutant = "writes on after a full disk" THEN @ ELSE "failed"]
+    /\ lost' = lost + Cardinality(In(a, {"buffered"}))
+    /\ \E part \in BOOLEAN :
+        seg' = IF Mutant = "full disk empties the segment" THEN [seg EXCEPT ![a] = <<>>] ELSE WithTorn(a, part)
+    /\ synced' = [synced EXCEPT ![a] = IF Len(seg'[a]) < @ THEN Len(seg'[a]) ELSE @]
+    /\ UNCHANGED <<place, lease, merge, committed, expired, seen, paid, had, made>>
+
+(* Everything that is not durable goes, and the first record of it may be there in part.                           *)
+PowerLoss ==
+    /\ Live # {} /\ Attempts \notin Live /\ MayCrash
+    /\ state' = [a \in Tasks |-> IF a \in Live THEN "failed" ELSE state[a]]
+    /\ lost' = lost + Cardinality({<<a, k>> \in Live \X Keys : place[a][k] = "buffered"
+                                    \/ (place[a][k] = "written" /\ Durable(k) = {})})
+    /\ seg' = [s \in Segments |->
+           IF synced[s] = Len(seg[s]) THEN seg[s]
+           ELSE Append(SubSeq(seg[s], 1, synced[s]), [seg[s][synced[s] + 1] EXCEPT !.result = Torn])]
+    /\ merge' = NoMerge
+    /\ UNCHANGED <<place, synced, lease, committed, expired, seen, paid, had, made>>
+
+-----------------------------------------------------------------------------
+(* Closed segments become one: written beside them and synced, then renamed, and only then the others are deleted.   *)
+Closed == {s \in Segments : seg[s] # <<>> /\
+    (s = 0 \/ state[s] \in {"failed", "done"} \/ Mutant = "merges what is open")}
+Merge ==
+    /\ Compacts /\ merge.step = "idle" /\ ~expired /\ Closed \ {0} # {}
+    /\ LET keys == {k \in Keys : \E at \in Found(k) : at[1] \in Closed}
+           of(k) == CHOOSE at \in Found(k) : at[1] \in Closed
+       IN  merge' = [step |-> "staged", taken |-> Closed \ {0},
+                     records |-> [i \in 1..Cardinality(keys) |-> seg[of(InOrder(keys)[i])[1]][of(InOrder(keys)[i])[2]]]]
+    /\ UNCHANGED <<state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost, crashes>>
+Deleted(s) == s \in merge.taken
+Publish ==
+    /\ merge.step = "staged" /\ ~expired
+    /\ LET first == Mutant = "deletes before it publishes"
+       IN  IF first
+           THEN /\ seg' = [s \in Segments |-> IF Deleted(s) THEN <<>> ELSE seg[s]]
+                /\ synced' = [s \in Segments |-> IF Deleted(s) THEN 0 ELSE synced[s]]
+                /\ UNCHANGED paid
+           ELSE /\ seg' = [seg EXCEPT ![0] = merge.records]
+                /\ synced' = [synced EXCEPT ![0] = Len(merge.records)]
+                /\ paid' = paid \cup {merge.records[i].key : i \in 1..Len(merge.records)}
+    /\ merge' = [merge EXCEPT !.step = "published"]
+    /\ UNCHANGED <<state, place, lease, committed, expired, seen, had, made, lost, crashes>>
+Delete ==
+    /\ merge.step = "published" /\ merge' = NoMerge
+    /\ LET first == Mutant = "deletes before it publishes"
+       IN  /\ seg' = [s \in Segments |-> IF first /\ s = 0 THEN merge.records
+                                         ELSE IF Deleted(s) THEN <<>> ELSE seg[s]]
+           /\ synced' = [s \in Segments |-> IF first /\ s = 0 THEN Len(merge.records)
+                                            ELSE IF Deleted(s) THEN 0 ELSE synced[s]]
+    /\ UNCHANGED <<state, place, lease, committed, expired, seen, paid, had, made, lost, crashes>>
+(* Killed in between: the next one begins anew.                                                                    *)
+MergeKilled ==
+    /\ merge.step # "idle" /\ MayCrash /\ merge' = NoMerge
+    /\ UNCHANGED <<state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost>>
+
+Expire ==
+    /\ ~expired
+    /\ committed \/ (Mutant = "expires what is not committed" /\ paid = Keys)
+    /\ expired' = TRUE /\ merge' = NoMerge
+    /\ seg' = [s \in Segments |-> <<>>] /\ synced' = [s \in Segments |-> 0]
+    /\ UNCHANGED <<state, place, lease, committed, seen, paid, had, made, lost, crashes>>
+
+Next ==
+    \/ Commit \/ PowerLoss \/ Merge \/ Publish \/ Delete \/ MergeKilled \/ Expire
+    \/ \E a \in Tasks :
+        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a) \/ Kill(a) \/ DiskFull(a)
+        \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Emit(a, k) \/ Gone(a, k)
+Spec == Init /\ [][Next]_vars
+
+(* Calls of the last attempt are answered; those of another may hang for ever, while it renews its lease. Who has    *)
+(* taken the lease over keeps it for as long as the others are patient, so it comes to its call: hence SF.           *)
+Fair ==
+    /\ WF_vars(Commit)
+    /\ \A a \in Tasks : WF_vars(Start(a))
+    /\ LET a == Attempts
+       IN  /\ WF_vars(Acquire(a)) /\ WF_vars(TakeOver(a)) /\ WF_vars(Write(a)) /\ WF_vars(Sync(a)) /\ WF_vars(Done(a))
+           /\ \A k \in Keys : SF_vars(Call(a, k)) /\ WF_vars(Answer(a, k)) /\ WF_vars(Emit(a, k))
+                              /\ WF_vars(Gone(a, k)) /\ WF_vars(Look(a, k))
+FairSpec == Spec /\ Fair
+
+-----------------------------------------------------------------------------
+(* Nothing is emitted whose record is not durable: after a loss of power at this moment a scan would find it.       *)
+EmittedIsDurable == expired \/ \A a \in Tasks : \A k \in In(a, {"out"}) : Durable(k) # {}
+
+(* A call whose record was durable when an attempt began is not made by it. After expiry nobody asks any more.      *)
+NotCalledAgain == expired \/ \A a \in Tasks : made[a] \cap had[a] = {}
+
+(* Whichever attempts emit a key, the output sees one result.                                                       *)
+OneResult == \A k \in Keys : Cardinality(seen[k]) <= 1
+
+TornIsNotTrusted == \A k \in Keys : Torn \notin seen[k]
+
+(* What has been durable stays so until it is committed, whatever is merged, full or killed.                        *)
+NeededIsKept == committed \/ \A k \in paid : Durable(k) # {}
+
+(* A crash costs the finished calls of the window, of each attempt that it hits.                                    *)
+LossIsBounded == lost <= Window * crashes * MostLive
+
+(* However others hang or have died, the last attempt comes to its end.                                             *)
+NobodyWaitsForEver == <>committed
+=============================================================================

@@ -1,0 +1,56 @@
+"""The index finds every record of a key, first ones first, however they were added."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox.ledger import index as module
+from pillarbox.ledger.index import KeyIndex
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorted runs from a handful of records on."""
+    monkeypatch.setattr(module, "FRESH", 5)
+    monkeypatch.setattr(module, "RUNS", 2)
+
+
+# Few prefixes, so that keys share them.
+keys = st.integers(0, 5).flatmap(
+    lambda prefix: st.integers(0, 2).map(lambda rest: prefix.to_bytes(8, "big") + rest.to_bytes(8, "big"))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(keys, max_size=9) | keys, max_size=25))
+def test_an_index_agrees_with_a_dict(steps: list[list[bytes] | bytes]) -> None:
+    index = KeyIndex()
+    expected: dict[bytes, list[int]] = defaultdict(list)
+    count = 0
+    for step in steps:
+        if isinstance(step, list):
+            index.add(b"".join(step))
+            for key in step:
+                expected[key[:8]].append(count)
+                count += 1
+        else:
+            assert list(index.find(step)) == expected[step[:8]]
+    assert index.count == count
+    for prefix, numbers in expected.items():
+        assert list(index.find(prefix + bytes(8))) == numbers
+
+
+def test_records_of_every_run_are_found_and_no_others() -> None:
+    random.seed(7)
+    many = [random.randbytes(16) for _ in range(3000)]
+    index = KeyIndex()
+    for start in range(0, 3000, 50):
+        index.add(b"".join(many[start : start + 50]))
+        assert list(index.find(many[start])) == [start]
+    assert [list(index.find(key)) for key in many] == [[number] for number in range(3000)]
+    assert not any(list(index.find(random.randbytes(16))) for _ in range(1000))

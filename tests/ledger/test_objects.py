@@ -1,0 +1,93 @@
+"""In a store of objects a commit is an object: whole or not there, the oldest record of a key counts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox.ledger import Commit, Ledger, LedgerError, Scope, compact, expire
+from pillarbox.ledger.objects import ObjectFolder
+from tests.ledger.segments import key
+
+fs = pytest.importorskip("pyarrow.fs")
+SCOPE = Scope("run", "uid")
+LONG = 60.0
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """A ledger that knows its folder as a file system of pyarrow only, as it knows a bucket."""
+    return Ledger("calls", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
+
+
+def values_in(ledger: Ledger) -> dict[bytes, Any]:
+    return {record.key: record.value for record in ledger.reader(SCOPE).records()}
+
+
+def test_what_was_acknowledged_is_found_commit_by_commit(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.check()
+    commits: list[Commit] = []
+    with ledger.writer(SCOPE, on_commit=commits.append) as writer:
+        for number in range(3):
+            writer.append(key(number), [number])
+            writer.flush(LONG)
+            assert ledger.reader(SCOPE).get(key(number)) is not None
+    assert [commit.through for commit in commits] == [1, 2, 3]
+    folder = ledger.folder(SCOPE)
+    assert isinstance(folder, ObjectFolder)
+    assert len(folder.segments()) == 3
+    assert values_in(ledger) == {key(number): [number] for number in range(3)}
+    assert list(ledger.scopes()) == [SCOPE]
+    assert not [name for _, _, names in os.walk(tmp_path) for name in names if name.endswith(".part")]
+    assert ledger.lease(SCOPE, "task") is None
+
+
+def test_of_two_records_of_a_key_the_older_one_counts(ledger: Ledger, tmp_path: Path) -> None:
+    for value in ("first", "second"):
+        with ledger.writer(SCOPE) as writer:
+            writer.append(key(1), value)
+    folder = ledger.folder(SCOPE)
+    # The store's clock may not tell two objects of one moment apart.
+    for name, _ in folder.segments():
+        path = tmp_path / folder.path / name
+        os.utime(path, (1, 1) if b"first" in path.read_bytes() else (2, 2))
+    assert values_in(ledger) == {key(1): "first"}
+    record = ledger.reader(SCOPE).get(key(1))
+    assert record is not None and record.value == "first"
+
+
+def test_objects_are_merged_and_expire(ledger: Ledger) -> None:
+    for number in range(3):
+        with ledger.writer(SCOPE) as writer:
+            writer.append(key(number), number)
+    assert compact(ledger, SCOPE).segments == 3
+    assert values_in(ledger) == {key(number): number for number in range(3)}
+    assert len(ledger.folder(SCOPE).segments()) == 1
+    expire(ledger, SCOPE)
+    assert values_in(ledger) == {}
+
+
+def test_a_store_that_refuses_fails_the_writer_with_its_reason(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ledger.writer(SCOPE)
+
+    def refuse(folder: ObjectFolder, name: str) -> str:
+        return f"{folder.path}/there/is/no/such/folder/{name}"
+
+    monkeypatch.setattr(ObjectFolder, "_join", refuse)
+    writer.append(key(1), 1)
+    with pytest.raises(LedgerError, match="finished calls cannot be stored in calls/v1/run=run"):
+        writer.flush(LONG)
+
+
+def test_a_large_object_is_read_in_parts(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillarbox.ledger.objects.BLOCK", 1000)
+    big = {key(number): "x" * 3000 + str(number) for number in range(5)}
+    with ledger.writer(SCOPE) as writer:
+        for one, value in big.items():
+            writer.append(one, value)
+    assert values_in(ledger) == big
