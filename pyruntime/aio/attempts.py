@@ -276,8 +276,6 @@ class Attempts:
         """
         if self._retry is None or self.is_closed:
             return None
-        if self.admission is not None and self.admission.gate.exhausted is not None:
-            return None
         return self._retry.pause(call.attempt, error, call.elapsed())
 
     def overloaded(self, error: BaseException) -> None:
@@ -311,11 +309,12 @@ class Attempts:
         """What was allowed is used up: rows that wait are not called."""
         waiting = [*self.waiting]
         self.waiting.clear()
-        for call in waiting:
-            if call.error is not None:
-                self.fail_call(call, CallFailed(call.attempt, call.error))
-            else:
-                self._finish(call, self._outcomes.of_no_call(f"not called, {reason} is used up"))
+        self.mark(waiting, reason)
+
+    def mark(self, calls: list[Call], limit: str) -> None:
+        """`calls` are not called, or not again, since `limit` is used up. They can be done later."""
+        for call in calls:
+            self._finish(call, self._outcomes.of_no_call(call, limit))
 
     def late(self, row: Any, result: Any) -> None:
         """A result that came too late for its row: it counts where it is paid for, and nowhere else."""

@@ -184,8 +184,7 @@ class BatchCalls:
                 self._attempts.pausing.difference_update(batch.calls)
                 for call in batch.calls:
                     call.runner = None
-                    assert call.error is not None
-                    self._attempts.fail_call(call, CallFailed(call.attempt, call.error))
+                self._attempts.mark(batch.calls, admission.gate.exhausted)
         return False
 
     # -- one call -----------------------------------------------------------------------------

@@ -86,14 +86,16 @@ class CallTimeout(PillarboxError, TimeoutError):
 
 
 class NotCalled(PillarboxError):
-    """A row that was never called, since all that was allowed is used up; `reason` says what."""
+    """A row that was not called, or not again, since all that was allowed is used up; `reason` says what.
 
-    attempts = 0
+    `attempts` counts those that were begun: all failed, with errors that would have been tried again.
+    """
 
-    def __init__(self, reason: str, row: str | None = None) -> None:
-        super().__init__(reason, row)
+    def __init__(self, reason: str, row: str | None = None, attempts: int = 0) -> None:
+        super().__init__(reason, row, attempts)
         self.reason = reason
         self.row = row
+        self.attempts = attempts
 
     def __str__(self) -> str:
         where = "" if self.row is None else f": row {self.row}"

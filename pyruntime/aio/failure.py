@@ -38,10 +38,11 @@ class Outcome(NamedTuple):
 class Failed:
     """Stands in the operator's output for the result of a row that failed for good."""
 
-    __slots__ = ("info",)
+    __slots__ = ("info", "not_called")
 
-    def __init__(self, info: ErrorInfo) -> None:
+    def __init__(self, info: ErrorInfo, not_called: bool = False) -> None:
         self.info = info
+        self.not_called = not_called
 
     def __repr__(self) -> str:
         return f"a failed row ({self.info.type}: {self.info.message})"

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from pillarbox.aio.call import Call
-from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, TooManyFailures, shorten
+from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, TooManyFailures, said, shorten
 from pillarbox.aio.failure import Failed, describe
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import RAISE, Options
@@ -66,12 +66,11 @@ class Outcomes:
 
         finished: rows that have finished, these included.
         """
-        kind = failed.info.type
-        if kind == NotCalled.__name__ and not failed.info.attempts:
+        if failed.not_called:
             self._meter.not_called += rows
             return
         self._meter.errors += rows
-        self._meter.errors_by_type[kind] += rows
+        self._meter.errors_by_type[failed.info.type] += rows
         limit = self._fail_after
         if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
             self.check(finished)
@@ -84,7 +83,11 @@ class Outcomes:
             if errors > (limit if isinstance(limit, int) else limit * finished):
                 raise TooManyFailures(errors, finished, limit, self._last)
 
-    def of_no_call(self, reason: str) -> Failed:
-        """The result that stands for a row that is not called."""
+    def of_no_call(self, call: Call, limit: str) -> Failed:
+        """The result that stands for a row that is not called, or not again, since `limit` is used up."""
         self._meter.not_called += 1
-        return Failed(describe(NotCalled(reason), 0.0))
+        if call.error is None:
+            return Failed(describe(NotCalled(f"not called, {limit} is used up"), 0.0), not_called=True)
+        before = f"the attempt before ended with {type(call.error).__name__}: {said(call.error)}"
+        reason = f"not called again, {limit} is used up; {before}"
+        return Failed(describe(NotCalled(reason, attempts=call.attempt), call.elapsed()), not_called=True)

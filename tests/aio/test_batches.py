@@ -206,7 +206,7 @@ def test_max_calls_counts_calls_of_batches_and_marks_the_rows_that_are_left() ->
     play(script)
 
 
-def test_halves_that_may_not_be_called_any_more_fail_with_the_error_of_their_batch() -> None:
+def test_halves_that_may_not_be_called_any_more_are_marked_with_the_error_of_their_batch() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         raise ValueError("bad")
 
@@ -217,12 +217,9 @@ def test_halves_that_may_not_be_called_any_more_fail_with_the_error_of_their_bat
         await rig.end()
         assert [rows for _, rows in service.calls] == [[0, 1, 2, 3], [0, 1]]
         said = {row: (info.type, info.attempts) for row, info in infos(rig).items()}
-        assert said == {
-            0: ("ValueError", 2),
-            1: ("ValueError", 2),
-            2: ("ValueError", 1),
-            3: ("ValueError", 1),
-        }
+        assert said == {row: ("NotCalled", 2 if row < 2 else 1) for row in range(4)}
+        assert infos(rig)[3].message.endswith("the attempt before ended with ValueError: bad")
+        assert rig.operator.statistics().not_called == 4
         assert rig.operator.statistics().waiting == 0
 
     play(script)

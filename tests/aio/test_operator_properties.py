@@ -298,7 +298,7 @@ def test_no_more_calls_are_made_than_allowed_and_the_rest_is_marked(
         for call, result in sink.results
         if type(result) is Failed and result.info.type == "NotCalled"
     }
-    assert marked == set(range(len(rows))) - set(seen.begun)
+    assert marked >= set(range(len(rows))) - set(seen.begun)
     assert operator.statistics().not_called == len(marked)
     assert not marked or len(seen.times) == most, "rows are left although calls were"
 

@@ -338,13 +338,14 @@ def test_what_is_not_called_is_no_failure_for_fail_after() -> None:
     play(script)
 
 
-def test_a_row_whose_retry_is_not_allowed_any_more_fails_with_its_error() -> None:
+def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error() -> None:
     async def script() -> None:
         rig = Rig(odd_only, max_calls=2, errors="column", capacity=1, retry=again(5, 10))
         rig.push(2, 3, 5)
         await rig.end()
         # Row 2 paused when row 3 took the last call.
-        assert (infos(rig)[2].type, infos(rig)[2].attempts) == ("ValueError", 1)
+        assert (infos(rig)[2].type, infos(rig)[2].attempts) == ("NotCalled", 1)
+        assert "max_calls=2 is used up; the attempt before ended with ValueError" in infos(rig)[2].message
         assert (rig.results[1], infos(rig)[5].type) == (3, "NotCalled")
 
     play(script)
