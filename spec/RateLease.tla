@@ -2,7 +2,7 @@
 (* How tasks share a number of calls, `Max`, through a coordinator that may die: the accounts of book.py, and    *)
 (* what a task does with what it was granted. A task says that a call begins before it begins. All reports are   *)
 (* counts since the beginning of a task, so only the last one on its way matters.                               *)
-(* Time is not here: a lease is over for the task before the coordinator gives the task up (`GiveUp`).           *)
+(* Time is not here: a task may be given up at any time, and may use what it holds all the same.                  *)
 EXTENDS Integers, FiniteSets, TLC
 
 CONSTANTS Tasks, Max, Crashes, Cuts, Mutant
@@ -57,7 +57,10 @@ Register(t) ==
          granted |-> IF Mutant = "grants_on_their_way_stay" THEN Larger(@.granted, recv[t]) ELSE recv[t],
          used |-> used[t], back |-> back[t], sure |-> TRUE,
          counted |-> IF Mutant = "counted_twice" THEN @.counted ELSE 0]]
-    /\ UNCHANGED <<up, disk, recv, used, back, wire, told, crashes, cuts>>
+    \* Nobody reads the connection before this one any more.
+    /\ wire' = [wire EXCEPT ![t] = 0]
+    /\ told' = [told EXCEPT ![t] = {}]
+    /\ UNCHANGED <<up, disk, recv, used, back, crashes, cuts>>
 
 Grant(t) ==
     /\ up /\ link[t] /\ book[t].at = "there"
@@ -69,15 +72,16 @@ Grant(t) ==
     /\ disk' = IF Mutant = "grant_not_written" THEN disk ELSE book'
     /\ UNCHANGED <<up, mine, link, told, crashes, cuts>>
 
+(* Also what came before a connection broke, and is read later.                                                  *)
 Receive(t) ==
-    /\ life[t] = "live" /\ link[t] /\ wire[t] > 0
+    /\ life[t] = "live" /\ wire[t] > 0
     /\ recv' = [recv EXCEPT ![t] = @ + wire[t]]
     /\ wire' = [wire EXCEPT ![t] = 0]
     /\ UNCHANGED <<up, book, disk, life, used, back, link, told, crashes, cuts>>
 
+(* A task that does not know yet that it is cut off says it to nobody.                                           *)
 Begin(t) ==
     /\ life[t] = "live" /\ Held(t) > 0
-    /\ link[t] \/ Mutant = "begins_while_cut_off"
     /\ used' = [used EXCEPT ![t] = @ + 1]
     /\ told' = IF link[t] /\ Mutant # "says_it_later"
                THEN [told EXCEPT ![t] = {[used |-> used[t] + 1, back |-> back[t]]}] ELSE told
@@ -111,25 +115,25 @@ Die(t) ==
     /\ life' = [life EXCEPT ![t] = "dead"]
     /\ UNCHANGED <<up, book, disk, recv, used, back, ways, crashes, cuts>>
 
+(* The net may break, or the machine of the task: what is on its way is lost, or comes all the same.             *)
 Cut(t) ==
-    /\ link[t] /\ life[t] = "live" /\ cuts < Cuts
+    /\ link[t] /\ cuts < Cuts
     /\ cuts' = cuts + 1
     /\ link' = [link EXCEPT ![t] = FALSE]
-    /\ wire' = [wire EXCEPT ![t] = 0]
-    \* A report that is lost in the net was of a call that may have begun: here the net loses only what it granted.
-    /\ told[t] = {} /\ UNCHANGED told
+    /\ wire' \in {wire, [wire EXCEPT ![t] = 0]}
+    /\ told' \in {told, [told EXCEPT ![t] = {}]}
     /\ UNCHANGED <<up, book, disk, mine, crashes>>
 
+(* Only the end that the task's own system makes of a connection comes after all that the task has said.         *)
 Notice(t) ==
     /\ up /\ book[t].at = "there" /\ (~link[t] \/ (life[t] = "dead" /\ told[t] = {}))
-    /\ book' = [book EXCEPT ![t].at = "gone"]
+    /\ book' = [book EXCEPT ![t].at = "gone", ![t].sure = link[t] \/ Mutant = "cut_off_counts_as_heard"]
     /\ link' = [link EXCEPT ![t] = FALSE]
-    /\ wire' = [wire EXCEPT ![t] = 0]
-    /\ UNCHANGED <<up, disk, mine, told, crashes, cuts>>
+    /\ told' = [told EXCEPT ![t] = {}]
+    /\ UNCHANGED <<up, disk, mine, wire, crashes, cuts>>
 
 GiveUp(t) ==
     /\ up /\ book[t].at = "gone"
-    /\ life[t] = "dead" \/ Held(t) = 0 \/ Mutant = "given_up_early"
     /\ book' = [book EXCEPT ![t].at = "ended",
                             ![t].counted = IF @ > 0 THEN @
                                            ELSE IF book[t].sure \/ Mutant = "unknown_counts_as_unused"
@@ -141,9 +145,8 @@ Crash ==
     /\ crashes' = crashes + 1
     /\ up' = FALSE
     /\ link' = [t \in Tasks |-> FALSE]
-    /\ wire' = [t \in Tasks |-> 0]
     /\ told' = [t \in Tasks |-> {}]
-    /\ UNCHANGED <<book, disk, mine, cuts>>
+    /\ UNCHANGED <<book, disk, mine, wire, cuts>>
 
 Restart ==
     /\ ~up
@@ -163,10 +166,10 @@ Spec == Init /\ [][Next]_vars
 NeverMore == Begun <= Max /\ (up => Committed(book) <= Max)
 
 (* When everybody has said all and nothing is held or on its way, what has not begun can be granted. Except for  *)
-(* a task that died while there was no coordinator: nobody knows what it did, so all that it held counts.        *)
+(* a task that died while it was cut off: nobody knows what it did, so all that it held counts.                  *)
 Quiet == up /\ \A t \in Tasks :
-    /\ told[t] = {} /\ wire[t] = 0
-    /\ IF life[t] = "live" THEN link[t] /\ Held(t) = 0 ELSE book[t].at \in {"none", "ended"}
+    /\ told[t] = {}
+    /\ IF life[t] = "live" THEN link[t] /\ wire[t] = 0 /\ Held(t) = 0 ELSE book[t].at \in {"none", "ended"}
 Unknown == \E t \in Tasks : life[t] = "dead" /\ book[t].at = "ended" /\ ~book[t].sure
 NothingLost == Quiet /\ ~Unknown => Committed(book) = Begun
 

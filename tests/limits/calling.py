@@ -1,19 +1,25 @@
 """Calls through a gate as an operator makes them; as a program, in a process of its own. One loop's thread.
 
-`python -m tests.limits.calling HANDLE SECONDS` reads a pickled (shared limits, limits) in hexadecimal, begins
-as many calls as it may, and writes the time of each on a line of its own, before it goes on.
+`python -m tests.limits.calling HANDLE SECONDS LOOP FATAL` reads a pickled (shared limits, limits) in
+hexadecimal, begins as many calls as it may on a loop of that package, and writes the time of each on a line
+of its own, before it goes on. The call with the number FATAL (0 for none) kills the process; if that is
+below 0, the first one from there on that leaves calls unused and nothing on its way to the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import math
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pillarbox.aio.limits.gate import Gate
 from pillarbox.aio.limits.shared import Limits, SharedLimits
@@ -73,11 +79,13 @@ async def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> No
         await asyncio.sleep(0.005)
 
 
-def start(shared: SharedLimits, limits: Limits, seconds: float) -> subprocess.Popen[str]:
+def start(
+    shared: SharedLimits, limits: Limits, seconds: float, loop: str = "asyncio", fatal: int = 0
+) -> subprocess.Popen[str]:
     """The program, in a process of its own."""
     text = pickle.dumps((shared, limits)).hex()
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.limits.calling", text, str(seconds)],
+        [sys.executable, "-m", "tests.limits.calling", text, str(seconds), loop, str(fatal)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -97,12 +105,22 @@ def most_in(begun: list[float], seconds: float) -> int:
 async def main() -> None:
     shared, limits = pickle.loads(bytes.fromhex(sys.argv[1]))
     until = time.monotonic() + float(sys.argv[2])
+    fatal = int(sys.argv[4])
     async with Caller(shared.open(limits)) as caller:
         while await caller.call(until=until):
-            # A call begins in the next turn of the loop, when the gate has said so.
-            await asyncio.sleep(0)
+            # What a call does may end the process: nothing comes between it and the gate.
             print(caller.begun[-1], flush=True)
+            gate: Any = caller.gate
+            quiet = fatal < 0 and gate._calls > 0 and gate._wanted_calls <= 0
+            if len(caller.begun) == fatal or (quiet and len(caller.begun) >= -fatal):
+                os.kill(os.getpid(), signal.SIGKILL)
+            # Who makes calls as fast as he can always waits for more.
+            await asyncio.sleep(0.002 if fatal < 0 else 0)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    new_loop = importlib.import_module(sys.argv[3]).new_event_loop()
+    try:
+        new_loop.run_until_complete(main())
+    finally:
+        new_loop.close()

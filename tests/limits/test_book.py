@@ -103,6 +103,17 @@ class Budget(RuleBasedStateMachine):
             task.connected = False
             self.book.lost(task.name)
 
+    @rule(slot=st.sampled_from(SLOTS), unheard=st.integers(0, 3))
+    def cut_by_the_net(self, slot: str, unheard: int) -> None:
+        task = self.task(slot)
+        if task.connected:
+            for _ in range(unheard):
+                if task.held and self.clock() < task.lapse_at:
+                    task.used += 1
+                    self.begun += 1
+            task.connected = False
+            self.book.lost(task.name, heard=False)
+
     @rule(slot=st.sampled_from(SLOTS))
     def come_back(self, slot: str) -> None:
         task = self.task(slot)
@@ -152,7 +163,7 @@ class Budget(RuleBasedStateMachine):
 
     @invariant()
     def no_more_calls_begin_than_are_allowed(self) -> None:
-        assert self.begun <= MAX_CALLS
+        assert self.begun <= self.book.committed
         assert self.book.committed <= MAX_CALLS
         assert self.book.used <= self.book.committed
         assert all(client.held >= 0 for client in self.book.clients.values())
@@ -264,3 +275,22 @@ def test_the_cost_of_all_ends_the_calls() -> None:
     book.leave("a", Report(3, 3, 0, 5.0))
     assert book.over == "max_cost=10.0"
     assert book.grant() == ([], math.inf)
+
+
+@pytest.mark.parametrize(("heard", "counted"), [(True, 2), (False, 10)])
+def test_of_a_client_that_stays_away_counts_what_it_said_or_all_that_it_held(
+    heard: bool, counted: int
+) -> None:
+    clock = FakeClock(100.0)
+    book = Book(Limits(max_calls=20), clock)
+    book.register("a", Report())
+    book.want("a", 0, 10, 0.0, 0.0)
+    assert [grant.calls for grant in book.grant()[0]] == [10]
+    book.report("a", Report(10, 2))
+    book.lost("a", heard)
+    clock.advance(book.limits.life + GRACE + 0.1)
+    book.expire()
+    assert book.used == book.committed == counted
+    # What it says when it is back after all is what counts.
+    book.register("a", Report(10, 5, 5))
+    assert book.used == book.committed == 5

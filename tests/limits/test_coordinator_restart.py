@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.aio.limits import client as client_module
+from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.book import GRACE
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
@@ -206,3 +208,95 @@ def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> N
     path.write_text("{")
     with pytest.raises(ValueError, match="not the state of a coordinator"):
         Coordinator(state=path).start()
+
+
+def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "LONGEST_PAUSE", 0.05)
+
+    async def run() -> None:
+        coordinator = Coordinator(patience=2.0).start()
+        try:
+            gate = coordinator.named().open(Limits(max_calls=100))
+            async with Caller(gate) as caller:
+                assert await caller.call()
+                await asyncio.to_thread(coordinator.close)
+                # Longer than its patience, which nobody needs.
+                gone = time.monotonic()
+                await wait_until(lambda: time.monotonic() - gone > 2.5)
+                waiting = asyncio.create_task(caller.call())
+                await wait_until(lambda: gate._held_back)
+                asked = time.monotonic()
+                await wait_until(lambda: time.monotonic() - asked > 0.5)
+                assert not waiting.done()
+                await asyncio.to_thread(coordinator.start)
+                assert await waiting
+        finally:
+            await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "AGAIN", 0.05)
+    folder, away = tmp_path / "folder", tmp_path / "away"
+    folder.mkdir()
+    limits = Limits(max_calls=100)
+    coordinator = Coordinator(state=folder / "state", patience=30.0).start()
+
+    def said(text: str) -> int:
+        return sum(text in message for message in caplog.messages)
+
+    async def run() -> None:
+        async with Caller(coordinator.named("g").open(limits)) as caller:
+            assert await caller.call()
+            folder.rename(away)
+            begun = await caller.calls(seconds=1.0)
+            assert begun < 90
+            assert said("cannot be written, so nothing is granted") == 1
+            away.rename(folder)
+            assert await asyncio.wait_for(caller.calls(number=10), 20) == 10
+            assert said("can be written again") == 1
+            folder.rename(away)
+            await wait_until(lambda: said("cannot be written, so nothing is granted") == 2)
+            await asyncio.to_thread(coordinator.close)
+            assert said("the last sums of the coordinator cannot be written") == 1
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*coordinator.address)
+            with pytest.raises(FileNotFoundError):
+                await asyncio.to_thread(coordinator.start)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*coordinator.address)
+            away.rename(folder)
+            # The file is older than what this one knows.
+            (folder / "state").unlink()
+            await asyncio.to_thread(coordinator.start)
+            await caller.calls()
+            assert len(caller.begun) == 100
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    finally:
+        coordinator.close()
+
+
+def test_a_call_waits_no_longer_than_its_patience_for_a_state_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "AGAIN", 0.05)
+    monkeypatch.setattr(client_module, "LONGEST_PAUSE", 0.1)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    async def run(coordinator: Coordinator) -> None:
+        async with Caller(coordinator.named("g").open(Limits(max_calls=10**6))) as caller:
+            assert await caller.call()
+            folder.rename(tmp_path / "away")
+            with pytest.raises(CoordinatorError, match="patience=0.5 s .*its state cannot be written"):
+                await asyncio.wait_for(caller.calls(), 30)
+
+    with Coordinator(state=folder / "state", patience=0.5) as coordinator:
+        asyncio.run(run(coordinator))

@@ -12,11 +12,10 @@ import pytest
 
 from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
-from pillarbox.aio.limits.frames import CODE, MAGIC, MAX_FRAME, NONCE, Channel, introduce
-from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.aio.limits.frames import CODE, MAGIC, MAX_FRAME, NONCE
+from pillarbox.aio.limits.shared import CoordinatorError
 from tests.limits.calling import Caller
-
-LIMITS = Limits(max_calls=1000)
+from tests.limits.peers import LIMITS, Peer
 
 
 async def works(coordinator: Coordinator) -> None:
@@ -32,39 +31,6 @@ def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
 
     with Coordinator() as coordinator:
         asyncio.run(asyncio.wait_for(run(coordinator), 60))
-
-
-class Peer:
-    """A connection of somebody who knows the secret and keeps what he sends."""
-
-    async def connect(self, coordinator: Coordinator) -> Peer:
-        self.reader, self.writer = await asyncio.open_connection(*coordinator.address)
-        self.channel: Channel = await introduce(self.reader, self.writer, coordinator._secret)
-        self.sent: list[bytes] = []
-        write = self.writer.write
-
-        def keep(data: bytes) -> None:
-            self.sent.append(bytes(data))
-            write(data)
-
-        self.writer.write = keep  # type: ignore[method-assign, assignment]
-        return self
-
-    def say(self, **message: Any) -> None:
-        self.channel.send({"report": [0, 0, 0, 0.0], **message})
-
-    def open(self, gate: str = "g", client: str = "c") -> None:
-        self.say(**{"is": "open", "gate": gate, "limits": [*LIMITS], "client": client})
-
-    async def ended(self) -> bool:
-        """Whether the other side closes the connection; what it says until then is passed over."""
-        try:
-            while await asyncio.wait_for(self.reader.read(4096), 10):
-                pass
-        except ConnectionError:
-            pass
-        self.writer.close()
-        return True
 
 
 def test_a_task_without_the_secret_is_not_served_and_its_job_says_why() -> None:

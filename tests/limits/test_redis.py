@@ -56,6 +56,20 @@ def run(coroutine: Any) -> Any:
         ({"url": 5}, TypeError, "url: must be a str, not int"),
         ({"url": f"http://:{PASSWORD}@host"}, ValueError, "url: must begin with redis://"),
         ({"url": "redis://"}, ValueError, "and name a server"),
+        ({"url": f"redis://:1/{PASSWORD}@host/0"}, ValueError, "url: "),
+        ({"url": f"redis://:x/{PASSWORD}@host/0"}, ValueError, "url: "),
+        ({"url": f"redis://:{PASSWORD}/x@host/0"}, ValueError, "url: "),
+        (
+            {"url": f"redis://user:1/{PASSWORD}@host/0"},
+            ValueError,
+            "url: write / ? # @ in a user or password",
+        ),
+        ({"url": f"redis://:{PASSWORD}?x@host/0"}, ValueError, "url: "),
+        ({"url": f"redis://user?{PASSWORD}@host/0"}, ValueError, "url: write / ? # @"),
+        ({"url": f"redis://user#{PASSWORD}@host/0"}, ValueError, "url: write / ? # @"),
+        ({"url": f"redis://user:{PASSWORD}"}, ValueError, "url: the port must be a number"),
+        ({"url": f"redis://host/{PASSWORD}"}, ValueError, "url: what follows the server"),
+        ({"url": f"unix://:x/{PASSWORD}@/run/redis"}, ValueError, "url: write / ? # @"),
         ({"name": ""}, ValueError, "name='': must be 1 to 200"),
         ({"name": 7}, TypeError, "name=7: must be a str"),
         ({"patience": -1}, ValueError, "patience=-1"),
@@ -75,6 +89,8 @@ def test_it_pickles_and_its_text_does_not_show_the_password() -> None:
     again = pickle.loads(pickle.dumps(shared))
     assert repr(again) == "<limits 'n' in Redis at host:1234/5>"
     assert again.named() is again
+    local = RedisCoordinator(f"unix://user:{PASSWORD}@/run/redis.sock?password={PASSWORD}", "n")
+    assert repr(local) == "<limits 'n' in Redis at /run/redis.sock>"
     unnamed = RedisCoordinator("redis://host")
     assert unnamed.named().name != unnamed.named().name
 
@@ -259,3 +275,35 @@ def test_open_gate_takes_a_redis_and_leaves_no_task(server: RedisServer) -> None
         assert asyncio.all_tasks() == before
 
     run(test())
+
+
+def test_patience_begins_when_a_call_waits_and_not_when_redis_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_gate, "LONGEST_PAUSE", 0.05)
+    server = RedisServer(tmp_path)
+
+    async def test() -> None:
+        shared = RedisCoordinator(server.url, "g", patience=1.0)
+        async with Caller(shared.open(Limits(max_calls=100))) as caller:
+            assert await caller.call()
+            # What it holds lapses, and then longer than its patience, which nobody needs.
+            server.kill()
+            gone = time.monotonic()
+            await wait_until(lambda: time.monotonic() - gone > 1.8)
+            asked = time.monotonic()
+            with pytest.raises(CoordinatorError, match="no Redis for patience=1 s"):
+                await caller.call()
+            assert time.monotonic() - asked >= 0.99
+
+    try:
+        run(test())
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("url", ["redis://:p%40ss@host", "redis://host/0?password=p%40ss"])
+def test_an_error_of_redis_does_not_show_the_password_in_any_form(url: str) -> None:
+    gate = RedisCoordinator(url, "g").open(Limits(max_calls=1))
+    text = gate._told(ConnectionError("refused: p@ss, p%40ss, hello"))
+    assert text == "refused: ***, ***, hello"

@@ -182,11 +182,15 @@ class Book:
             self._weights.give_back(units, now)
         self._end(name, client.used)
 
-    def lost(self, name: str) -> None:
-        """The connection of a client has ended. It may come back until what it holds has lapsed."""
+    def lost(self, name: str, heard: bool = True) -> None:
+        """The connection of a client has ended. It may come back until what it holds has lapsed.
+
+        heard: whether all was heard that it said. Otherwise it has used all that it held, unless it is back.
+        """
         # spec: RateLease!Notice
         client = self.clients.get(name)
         if client is not None:
+            client.certain = client.certain and heard
             client.gone_until = self._clock() + self.limits.life + GRACE
             self._gone.add(name)
             self._unwant(name)
@@ -203,11 +207,23 @@ class Book:
             assert client.gone_until is not None
             if client.gone_until <= now:
                 # It says that calls begin before they do; but what it said to a coordinator that is no more,
-                # nobody knows.
+                # or to a net that broke, nobody knows.
                 self._end(name, client.used if client.certain else client.granted - client.back)
             else:
                 first = min(first, client.gone_until - now)
         return first
+
+    def is_fresh(self) -> bool:
+        """Whether a new book would grant no more: no sums, no clients, full buckets, no cool-down."""
+        if self.clients or self.limits.max_calls is not None or self.limits.max_cost is not None:
+            return False
+        now = self._clock()
+        buckets = [bucket for bucket in (self._requests, self._weights) if bucket is not None]
+        return now >= self._cool_until and all(each.level(now) >= each.capacity for each in buckets)
+
+    def forget_clients(self) -> None:
+        """Forget who has ended. One that comes back after all counts twice: too much, never too little."""
+        self._remembered.clear()
 
     # -- what clients get ---------------------------------------------------------------------
 
@@ -343,6 +359,6 @@ class Book:
         book.committed, book.used, book.cost = value["sums"]
         book._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
         for name, (granted, used, back, cost) in value["clients"].items():
-            book.clients[name] = Client(granted, used, back, cost, certain=False)
-            book.lost(name)
+            book.clients[name] = Client(granted, used, back, cost)
+            book.lost(name, heard=False)
         return book

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import uuid
 from typing import Any
 
-from pillarbox.aio.limits.frames import Channel, ProtocolError, introduce
+from pillarbox.aio.limits.frames import Channel, ProtocolError, introduce, own_socket
 from pillarbox.aio.limits.lease import LeaseGate
 from pillarbox.aio.limits.shared import Limits
 
@@ -58,16 +59,17 @@ class CoordinatorGate(LeaseGate):
 
     # -- what is said -------------------------------------------------------------------------
 
-    def _say(self, kind: str, **more: Any) -> None:
-        if self._channel is not None:
-            self._channel.send({"is": kind, "report": [*self.report()], **more})
+    def _say(self, kind: str, **more: Any) -> bool:
+        if self._channel is None:
+            return False
+        return self._channel.send({"is": kind, "report": [*self.report()], **more})
 
     def _tell_want(self) -> None:
         calls, units = max(0, self._wanted_calls), max(0.0, self._wanted_units)
         self._say("want", calls=calls, units=units, head=self._wanted_head)
 
-    def _tell_report(self) -> None:
-        self._say("did")
+    def _tell_report(self) -> bool:
+        return self._say("did")
 
     def _tell_cool_down(self, seconds: float) -> None:
         self._say("cool", seconds=seconds)
@@ -115,7 +117,7 @@ class CoordinatorGate(LeaseGate):
             wait = random.uniform(0.0, pause)
             pause = min(pause * 2, LONGEST_PAUSE)
             if self._held_back:
-                left = self._patience - (self._clock() - lost_at)
+                left = self._patience - self._held_back_for(lost_at)
                 if left <= 0.0:
                     self._fail(f"no coordinator for patience={self._patience:g} s{self._reason()}")
                     return
@@ -131,8 +133,10 @@ class CoordinatorGate(LeaseGate):
     async def _connect(self, host: str, port: int) -> None:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT)
         beat: asyncio.TimerHandle | None = None
+        direct: socket.socket | None = None
         try:
-            channel = await asyncio.wait_for(introduce(reader, writer, self._secret), CONNECT)
+            direct = own_socket(writer)
+            channel = await asyncio.wait_for(introduce(reader, writer, self._secret, direct), CONNECT)
             self._channel = channel
             self._say("open", gate=self._name, limits=[*self.limits], client=self._id)
             await asyncio.wait_for(self._opened(channel), CONNECT)
@@ -154,6 +158,8 @@ class CoordinatorGate(LeaseGate):
             if beat is not None:
                 self._beat_timer.cancel()
             self._channel = None
+            if direct is not None:
+                direct.close()
             # Nothing that matters is unsent: the last word is the coordinator's.
             writer.transport.abort()
             with contextlib.suppress(OSError):
@@ -165,6 +171,8 @@ class CoordinatorGate(LeaseGate):
             message = await channel.receive()
             if message["is"] == "opened":
                 return
+            if message["is"] == "later":
+                raise ProtocolError(str(message["why"]))
             self._hear(message)
             if self._failure is not None:
                 return

@@ -17,7 +17,8 @@ from typing import Any
 
 from pillarbox.aio.check import check_seconds
 from pillarbox.aio.limits.client import CoordinatorGate
-from pillarbox.aio.limits.server import LimitServer, SharedStatistics
+from pillarbox.aio.limits.server import LimitServer
+from pillarbox.aio.limits.sessions import SharedStatistics
 from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
 from pillarbox.aio.limits.state import read_state
 from pillarbox.aio.loop_thread import LoopThread
@@ -71,14 +72,19 @@ class Coordinator(SharedLimits):
         connects must prove that he knows the secret, which travels with the job. Nothing is encrypted.
     port: 0 for any that is free.
     state: a file that lets another coordinator go on after this one has died: it has the same port, the same
-        secret, the same sums. The tasks come back to it by themselves. None keeps all in memory.
+        secret, the same sums. The tasks come back to it by themselves. None keeps all in memory. While it
+        cannot be written, nothing is granted, as if there were no coordinator.
     advertise: the name or address by which tasks reach this machine. None for `host`, or, where
         that is every address, for this machine's name.
     patience: seconds for which a task that needs calls waits for a coordinator before the job fails.
 
-    `max_calls` is exact: never more calls begin, whoever dies, and calls that did not begin are not lost,
-    except those that a task held which died while the coordinator was away. `max_cost` is known only after a
-    call, so calls that are in flight then still cost.
+    `max_calls` is exact: never more calls begin, whoever dies. Each is said before it begins, which costs
+    some microseconds. Calls that did not begin are not lost, except those that a task held which died while
+    the coordinator was away or the connection was broken. `max_cost` is known only after a call, so calls
+    that are in flight then still cost.
+
+    A name that nobody has used for ten minutes is forgotten, unless it has a budget: that counts as long as
+    the coordinator, or its `state`, is there. There may be 10,000 names; a job with one more is refused.
 
     Raises TypeError or ValueError for a bad argument; `start` raises OSError where it cannot listen.
     """
@@ -116,7 +122,9 @@ class Coordinator(SharedLimits):
         """Listen. Any thread, once; again after `close`. Raises OSError; ValueError for a bad state file."""
         if self._thread is not None:
             raise RuntimeError("the coordinator has been started")
-        state = self._memory if self._path is None else read_state(self._path)
+        state = self._memory
+        if state is None and self._path is not None:
+            state = read_state(self._path)
         if state is not None:
             self._secret = bytes.fromhex(state["secret"])
             self._port = self._port or state["port"]
@@ -131,13 +139,17 @@ class Coordinator(SharedLimits):
         return self
 
     def close(self) -> None:
-        """Stop listening and end every connection. Tasks that need it wait for it. Any thread; idempotent."""
+        """Stop listening and end every connection. Tasks that need it wait for it. Any thread; idempotent.
+
+        What cannot be written to `state` is logged, and kept for another `start` of this object.
+        """
         thread, server = self._thread, self._server
         self._thread = self._server = None
         if thread is None or server is None:
             return
         try:
-            self._memory = thread.submit(server.stop()).result(STOP)
+            state, written = thread.submit(server.stop()).result(STOP)
+            self._memory = None if self._path is not None and written else state
         finally:
             thread.close(STOP)
 

@@ -8,9 +8,11 @@ connection alone. Nothing is encrypted. Used on the event loop of either side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import secrets
+import socket
 from typing import Any
 
 MAGIC = b"pillarbox-limits-1\n"
@@ -30,31 +32,62 @@ def _code(secret: bytes, purpose: bytes, server: bytes, client: bytes) -> bytes:
     return hmac.digest(secret, purpose + server + client, "sha256")
 
 
+def own_socket(writer: asyncio.StreamWriter) -> socket.socket:
+    """The socket of a connection, to send on without waiting for the loop. Whoever asks closes it."""
+    theirs = writer.get_extra_info("socket")
+    own = socket.fromfd(theirs.fileno(), theirs.family, theirs.type)
+    own.setblocking(False)
+    return own
+
+
 class Channel:
-    """A connection whose peer is known. Confined to the loop of its streams."""
+    """A connection whose peer is known. Confined to the loop of its streams.
+
+    direct: the socket of the same connection, where what is sent is to be with the system when `send` returns
+    (see `own_socket`). Otherwise it is with the loop, and ends with the process.
+    """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, send_key: bytes, receive_key: bytes
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        send_key: bytes,
+        receive_key: bytes,
+        direct: socket.socket | None = None,
     ) -> None:
         self._reader = reader
         self._writer = writer
+        self._direct = direct
         self._send_key = send_key
         self._receive_key = receive_key
         self._sent = 0
         self._received = 0
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message; it is not waited for. A peer that does not read is cut off."""
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send a message; it is not waited for. A peer that does not read is cut off.
+
+        False if the peer surely never gets it: it has gone, or is cut off.
+        """
         text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > MAX_FRAME:
             raise ProtocolError(f"a message of {len(text):,} bytes: at most {MAX_FRAME:,}")
         code = hmac.digest(self._send_key, self._sent.to_bytes(8, "big") + text, "sha256")
         self._sent += 1
         transport = self._writer.transport
-        if transport.get_write_buffer_size() > MAX_UNSENT:
-            transport.abort()
+        if transport.is_closing():
+            return False
+        frame = len(text).to_bytes(4, "big") + code + text
+        if self._direct is None:
+            if transport.get_write_buffer_size() <= MAX_UNSENT:
+                self._writer.write(frame)
+                return True
         else:
-            self._writer.write(len(text).to_bytes(4, "big") + code + text)
+            with contextlib.suppress(OSError):
+                if self._direct.send(frame) == len(frame):
+                    return True
+        # A part of a frame is none.
+        transport.abort()
+        return False
 
     async def receive(self) -> dict[str, Any]:
         """The next message. Raises ProtocolError, and EOFError or OSError at the end."""
@@ -80,26 +113,38 @@ class Channel:
         self._writer.close()
 
 
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    # A transport of uvloop that has closed raises RuntimeError, one of asyncio says nothing.
+    if writer.transport.is_closing():
+        raise ConnectionResetError("the peer has gone")
+    writer.write(data)
+
+
 async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> Channel:
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE)
-    writer.write(MAGIC + server)
+    _write(writer, MAGIC + server)
     client = await reader.readexactly(NONCE)
     if not hmac.compare_digest(await reader.readexactly(CODE), _code(secret, b"client", server, client)):
         raise ProtocolError("a client without the secret")
-    writer.write(_code(secret, b"server", server, client))
+    _write(writer, _code(secret, b"server", server, client))
     to_client = _code(secret, b"to client", server, client)
     return Channel(reader, writer, to_client, _code(secret, b"to server", server, client))
 
 
-async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> Channel:
+async def introduce(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    secret: bytes,
+    direct: socket.socket | None = None,
+) -> Channel:
     """The same as the client. Raises ProtocolError for a server without the secret."""
     greeting = await reader.readexactly(len(MAGIC) + NONCE)
     if not greeting.startswith(MAGIC):
         raise ProtocolError("not a coordinator")
     server = greeting[len(MAGIC) :]
     client = secrets.token_bytes(NONCE)
-    writer.write(client + _code(secret, b"client", server, client))
+    _write(writer, client + _code(secret, b"client", server, client))
     try:
         proof = await reader.readexactly(CODE)
     except (EOFError, OSError):
@@ -107,4 +152,4 @@ async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     if not hmac.compare_digest(proof, _code(secret, b"server", server, client)):
         raise ProtocolError("it does not know the secret")
     to_client = _code(secret, b"to client", server, client)
-    return Channel(reader, writer, _code(secret, b"to server", server, client), to_client)
+    return Channel(reader, writer, _code(secret, b"to server", server, client), to_client, direct)

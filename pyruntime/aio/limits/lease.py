@@ -73,6 +73,7 @@ class LeaseGate(ABC):
         self._wanted_units = 0.0
         self._wanted_head = 0.0
         self._held_back = False
+        self._held_back_at = 0.0
         self._size = FIRST
         self._low = FIRST // 2
         self._measured_at = clock()
@@ -101,21 +102,24 @@ class LeaseGate(ABC):
         if (
             self._calls < 1
             or (self._weighs and self._units + DUST < units)
-            or (self._strict and not self.connected)
+            or (self._strict and not (self.connected and self._say_begun()))
         ):
+            if not self._held_back:
+                self._held_back_at = now
             self._held_back = self._dry = True
             self._ask(now, units)
             return math.inf
         # spec: RateLease!Begin
         self._held_back = False
         self._calls -= 1
-        self._used += 1
+        if not self._strict:
+            self._used += 1
         self._units_used += units
         if self._weighs:
             self._units -= units
             self._units_gone += units
-        if not self._report_soon:
-            self._report(self._strict)
+        if not self._strict and not self._report_soon:
+            self._report(False)
         if self._calls <= self._low and self._wanted_calls <= 0:
             self._ask(now, 0.0)
         return 0.0
@@ -160,8 +164,8 @@ class LeaseGate(ABC):
         """Say what is wanted: `_wanted_calls`, `_wanted_units`, `_wanted_head`. May do nothing if cut off."""
 
     @abstractmethod
-    def _tell_report(self) -> None:
-        """Say what `report` gives. May do nothing if cut off."""
+    def _tell_report(self) -> bool:
+        """Say what `report` gives. False if surely nobody hears it. With the system when it returns."""
 
     @abstractmethod
     def _tell_cool_down(self, seconds: float) -> None:
@@ -181,6 +185,10 @@ class LeaseGate(ABC):
     def report(self) -> Report:
         """What this task has done since its beginning."""
         return Report(self._received, self._used, self._back, self._cost)
+
+    def _held_back_for(self, lost_at: float) -> float:
+        """Seconds that a call has waited for a connection that was lost then; 0.0 if none waits."""
+        return self._clock() - max(lost_at, self._held_back_at) if self._held_back else 0.0
 
     def _granted(self, calls: int, units: float) -> None:
         """So much was granted, and may be used for the life of a lease."""
@@ -305,8 +313,16 @@ class LeaseGate(ABC):
         self._measured_at = now
         self._measured_used = self._used
 
+    def _say_begun(self) -> bool:
+        """Say that a call begins, before it does: it may end this process. False if it may not begin."""
+        self._used += 1
+        if self._tell_report():
+            return True
+        self._used -= 1
+        return False
+
     def _report(self, soon: bool) -> None:
-        """Have the counts said: in the next turn of the loop, so before what began in this one can answer."""
+        """Have the counts said: in the next turn of the loop, or where nobody waits for them, later."""
         if self._report_timer is not None:
             if not soon:
                 return

@@ -11,7 +11,7 @@ import importlib.util
 import random
 import uuid
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pillarbox.aio.check import check_positive_number, check_seconds
 from pillarbox.aio.limits.book import GRACE
@@ -53,10 +53,7 @@ class RedisCoordinator(SharedLimits):
     ) -> None:
         if not isinstance(url, str):
             raise TypeError(f"url: must be a str, not {type(url).__name__}")
-        parts = urlsplit(url)
-        if parts.scheme not in SCHEMES or not (parts.hostname or parts.path):
-            # The text itself may hold a password.
-            raise ValueError("url: must begin with redis://, rediss:// or unix:// and name a server")
+        _check_url(url)
         seconds = check_seconds("patience", patience)
         if seconds is None:
             raise TypeError(f"patience={patience!r}: must be a number of seconds")
@@ -84,6 +81,21 @@ class RedisCoordinator(SharedLimits):
         parts = urlsplit(self._url)
         where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}{parts.path}"
         return f"<limits {self.name!r} in Redis at {where}>"
+
+
+def _check_url(url: str) -> None:
+    # What errors say must not hold the text: it may have a password in it, in any place if it is not escaped.
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or not (parts.path if parts.scheme == "unix" else parts.hostname):
+        raise ValueError("url: must begin with redis://, rediss:// or unix:// and name a server")
+    if "@" in parts.path + parts.query or parts.fragment:
+        raise ValueError("url: write / ? # @ in a user or password as %2F %3F %23 %40")
+    try:
+        parts.port  # noqa: B018 - it is the reading that checks
+    except ValueError:
+        raise ValueError("url: the port must be a number from 0 to 65535") from None
+    if parts.scheme != "unix" and not (parts.path in ("", "/") or parts.path[1:].isdecimal()):
+        raise ValueError("url: what follows the server must be the number of a database")
 
 
 class RedisGate(LeaseGate):
@@ -125,8 +137,9 @@ class RedisGate(LeaseGate):
     def _tell_want(self) -> None:
         self._news.set()
 
-    def _tell_report(self) -> None:
+    def _tell_report(self) -> bool:
         self._news.set()
+        return True
 
     def _tell_cool_down(self, seconds: float) -> None:
         self._cool_for = max(self._cool_for, seconds)
@@ -164,7 +177,7 @@ class RedisGate(LeaseGate):
                     pause = FIRST_PAUSE
                 except (RedisError, OSError, asyncio.TimeoutError) as error:
                     self.connected = False
-                    if self._held_back and self._clock() - lost_at >= self._patience:
+                    if self._held_back_for(lost_at) >= self._patience:
                         self._fail(
                             f"no Redis for patience={self._patience:g} s: {self._shown} ({self._told(error)})"
                         )
@@ -181,8 +194,11 @@ class RedisGate(LeaseGate):
     def _told(self, error: BaseException) -> str:
         """The text of an error, without the password that it might have in it."""
         text = str(error) or type(error).__name__
-        password = urlsplit(self._url).password
-        return text.replace(password, "***") if password else text
+        parts = urlsplit(self._url)
+        for secret in (parts.password or "", *parse_qs(parts.query).get("password", ())):
+            for form in {secret, unquote(secret), quote(secret, safe="")} - {""}:
+                text = text.replace(form, "***")
+        return text
 
     async def _news_or(self, seconds: float) -> None:
         """Wait until there is something to say, or to ask again."""

@@ -3,61 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pillarbox.aio.limits.book import Book, Report
 from pillarbox.aio.limits.client import BEAT, BROKEN, CONNECT, SILENCE
-from pillarbox.aio.limits.frames import MAX_FRAME, Channel, welcome
+from pillarbox.aio.limits.frames import MAX_FRAME, welcome
+from pillarbox.aio.limits.sessions import Session, SharedGate, SharedStatistics
 from pillarbox.aio.limits.shared import Limits, check_name
-from pillarbox.aio.limits.state import write_state
+from pillarbox.aio.limits.state import VERSION, write_state
 
 log = logging.getLogger("pillarbox")
 
 MAX_STRANGERS = 64
 """Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
 MAX_BOOKS = 10_000
+FORGET = 600.0
+"""Seconds without a client after which a gate is put away: what has no sums is forgotten."""
 COMMIT = 0.002
 """Seconds in which what is granted is gathered, to be written down once."""
 NOTE = 0.05
 """Seconds until what clients have reported is written down; they would report it again."""
-
-
-class SharedStatistics(NamedTuple):
-    """What all tasks of one gate have done so far."""
-
-    calls: int
-    """Calls begun, as far as is known."""
-    held: int
-    """Calls granted that may still begin."""
-    cost: float
-    clients: int
-    cool_downs: int
-
-
-class Session:
-    """A client that is known by its secret."""
-
-    def __init__(self, channel: Channel, writer: asyncio.StreamWriter) -> None:
-        self.channel = channel
-        self.writer = writer
-        self.heard = 0.0
-        self.client = ""
-        self.gate: SharedGate | None = None
-
-
-class SharedGate:
-    """One gate: its accounts, and the connections of those who share it."""
-
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self.sessions: dict[str, Session] = {}
-        self.timer: asyncio.TimerHandle | None = None
-        self.told_over = False
-        self.kept = book.limits.max_calls is not None or book.limits.max_cost is not None
+AGAIN = 1.0
+"""Seconds until what could not be written down is tried again."""
 
 
 def _count(value: Any) -> int:
@@ -86,6 +58,7 @@ class LimitServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._outbox: list[tuple[Session, dict[str, Any]]] = []
         self._commit_timer: asyncio.TimerHandle | None = None
+        self._unwritten = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -95,20 +68,34 @@ class LimitServer:
         self._loop = asyncio.get_running_loop()
         self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_FRAME + 4096)
         self._port = int(self._server.sockets[0].getsockname()[1])
-        self._write()
+        try:
+            self._write()
+        except BaseException:
+            self._server.close()
+            await self._server.wait_closed()
+            raise
         self._sweep()
         for gate in self._gates.values():
             self._pump(gate)
         return self._port
 
-    async def stop(self) -> dict[str, Any]:
-        """Write down what is known, close every connection, wait for their ends; gives what is known."""
+    async def stop(self) -> tuple[dict[str, Any], bool]:
+        """Write down what is known, close every connection, wait for their ends.
+
+        Gives what is known, and whether it is written down, where that was asked for.
+        """
         for timer in (self._commit_timer, self._sweep_timer, *(gate.timer for gate in self._gates.values())):
             if timer is not None:
                 timer.cancel()
         if self._server is not None:
             self._server.close()
-        self._write()
+        written = True
+        try:
+            self._write()
+        except OSError as error:
+            # Nothing was granted that is not in the file: who starts from it counts too much at most.
+            log.warning("the last sums of the coordinator cannot be written: %s", error)
+            written = False
         tasks = [*self._tasks]
         for writer in [*self._strangers, *(session.writer for session in self._sessions)]:
             writer.transport.abort()
@@ -118,7 +105,7 @@ class LimitServer:
             await asyncio.wait(tasks)
         if self._server is not None:
             await self._server.wait_closed()
-        return self._state()
+        return json.loads(self._state()), written
 
     def statistics(self) -> dict[str, SharedStatistics]:
         """What has been done, by the names of the gates."""
@@ -164,28 +151,50 @@ class LimitServer:
     async def _listen(self, session: Session) -> None:
         self._sessions.add(session)
         session.heard = time.monotonic()
+        heard = False
         try:
             while True:
                 message = await session.channel.receive()
                 session.heard = time.monotonic()
                 self._hear(session, message)
+        except EOFError:
+            heard = session.is_heard_out()
         except BROKEN as error:
             log.debug("a connection has ended: %s", error)
         finally:
             self._sessions.discard(session)
             gate = session.gate
             if gate is not None and gate.sessions.get(session.client) is session:
-                del gate.sessions[session.client]
-                gate.book.lost(session.client)
+                gate.book.lost(session.client, heard)
+                self._remove(session, gate)
                 self._pump(gate)
 
+    def _remove(self, session: Session, gate: SharedGate) -> None:
+        del gate.sessions[session.client]
+        gate.idle_at = time.monotonic()
+
     def _sweep(self) -> None:
-        """Cut off who has been silent for long."""
+        """Cut off who has been silent for long; put away what nobody has used for long."""
         now = time.monotonic()
         for session in self._sessions:
             if now - session.heard > SILENCE:
-                session.writer.transport.abort()
+                session.cut()
+        for name, gate in [*self._gates.items()]:
+            if gate.is_idle and not gate.is_put_away and now - gate.idle_at >= FORGET:
+                self._put_away(name, gate)
         self._sweep_timer = self._loop.call_later(BEAT, self._sweep)
+
+    def _put_away(self, name: str, gate: SharedGate) -> bool:
+        """Forget a gate that nobody uses, or, of one with sums, all but the sums; whether it is forgotten."""
+        # A sum that is forgotten would be granted a second time.
+        if gate.kept:
+            gate.put_away()
+        elif gate.book.is_fresh():
+            del self._gates[name]
+        else:
+            return False
+        self._commit_in(NOTE)
+        return not gate.kept
 
     # -- messages -----------------------------------------------------------------------------
 
@@ -201,7 +210,7 @@ class LimitServer:
         book = gate.book
         if kind == "bye":
             book.leave(session.client, report, _count(message["unspent"]), _amount(message["units"]))
-            del gate.sessions[session.client]
+            self._remove(session, gate)
             self._send(session, {"is": "bye"}, gate.kept)
         else:
             book.report(session.client, report)
@@ -221,10 +230,15 @@ class LimitServer:
         name = check_name(message["gate"])
         limits = Limits.from_json(message["limits"])
         client = check_name(message["client"])
+        if self._unwritten:
+            self._send(session, {"is": "later", "why": "its state cannot be written"})
+            return
         gate = self._gates.get(name)
         if gate is None:
-            if len(self._gates) >= MAX_BOOKS:
-                raise ValueError("too many gates")
+            if not self._has_room():
+                why = f"{MAX_BOOKS:,} names of limits are in use, or have budgets: give operators one name"
+                self._send(session, {"is": "no", "why": why})
+                return
             gate = self._gates[name] = SharedGate(Book(limits, time.monotonic))
         if gate.book.limits != limits:
             difference = gate.book.limits.differences(limits)
@@ -233,7 +247,8 @@ class LimitServer:
             return
         old = gate.sessions.get(client)
         if old is not None:
-            old.writer.transport.abort()
+            old.cut()
+        gate.use()
         session.gate = gate
         session.client = client
         gate.sessions[client] = session
@@ -245,6 +260,13 @@ class LimitServer:
         if gate.told_over:
             self._send(session, {"is": "over", "why": gate.book.over})
         self._pump(gate)
+
+    def _has_room(self) -> bool:
+        """Whether one more gate may be kept: of those that nobody uses, the one idle for longest goes."""
+        if len(self._gates) < MAX_BOOKS:
+            return True
+        idle = [(gate.idle_at, name) for name, gate in self._gates.items() if gate.is_idle and not gate.kept]
+        return any(self._put_away(name, self._gates[name]) for _, name in sorted(idle))
 
     def _pump(self, gate: SharedGate) -> None:
         """Grant what may be granted, and come back when more may be."""
@@ -273,7 +295,7 @@ class LimitServer:
     def _send(self, session: Session, message: dict[str, Any], written: bool = False) -> None:
         """Send now, or, where it must be known after a restart, when it is written down."""
         if self._path is None or not written:
-            session.channel.send(message)
+            session.send(message)
             return
         self._outbox.append((session, message))
         self._commit_in(COMMIT)
@@ -281,6 +303,8 @@ class LimitServer:
     def _commit_in(self, seconds: float) -> None:
         timer = self._commit_timer
         if self._path is None or (timer is not None and timer.when() <= self._loop.time() + seconds):
+            return
+        if self._unwritten and timer is not None:
             return
         if timer is not None:
             timer.cancel()
@@ -292,17 +316,31 @@ class LimitServer:
         try:
             self._write()
         except OSError as error:
-            log.warning("the state of the coordinator cannot be written, so nothing is granted: %s", error)
-            self._commit_timer = self._loop.call_later(1.0, self._commit)
+            if not self._unwritten:
+                log.warning(
+                    "the state of the coordinator cannot be written, so nothing is granted of a budget "
+                    "until it can: %s",
+                    error,
+                )
+            self._unwritten = True
+            self._commit_timer = self._loop.call_later(AGAIN, self._commit)
+            # Who waits for what cannot be written waits for a coordinator, and has his patience.
+            unsaid, self._outbox = self._outbox, []
+            for session, _ in unsaid:
+                session.cut()
             return
+        if self._unwritten:
+            log.warning("the state of the coordinator can be written again")
+        self._unwritten = False
         outbox, self._outbox = self._outbox, []
         for session, message in outbox:
-            session.channel.send(message)
+            session.send(message)
 
     def _write(self) -> None:
         if self._path is not None:
             write_state(self._path, self._state())
 
-    def _state(self) -> dict[str, Any]:
-        gates = {name: gate.book.to_json() for name, gate in self._gates.items()}
-        return {"secret": self._secret.hex(), "port": self._port, "gates": gates}
+    def _state(self) -> str:
+        gates = ",".join(f"{json.dumps(name)}:{gate.written()}" for name, gate in self._gates.items())
+        head = json.dumps({"version": VERSION, "secret": self._secret.hex(), "port": self._port})
+        return f'{head[:-1]},"gates":{{{gates}}}}}'

@@ -14,14 +14,14 @@ from typing import Any
 VERSION = 1
 
 
-def write_state(path: Path, value: dict[str, Any]) -> None:
-    """Put `value` where the next coordinator finds it. Raises OSError."""
+def write_state(path: Path, text: str) -> None:
+    """Put `text`, JSON with the `VERSION` in it, where the next coordinator finds it. Raises OSError."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(file, 0o600)
         with os.fdopen(file, "w", encoding="utf-8") as stream:
-            json.dump({"version": VERSION, **value}, stream)
+            stream.write(text)
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
