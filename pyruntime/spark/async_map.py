@@ -98,6 +98,8 @@ def async_map(
         columns=df.columns,
         shape=f"{df.schema.simpleString()} {output.simpleString()}",
     )
+    if work.letters is not None:
+        work.letters.dead_letter.check_types(df.schema)
     return df.mapInArrow(MapTask(work, results, kept).run, output)
 
 

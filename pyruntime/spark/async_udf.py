@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -162,7 +163,7 @@ class AsyncUdf:
             self.func,
             self._options,
             token=self._token,
-            session=SparkSession.getActiveSession(),
+            session=_session(),
             progress=self._progress,
             dead_letter=self._dead_letter,
             latency=self._latency,
@@ -170,6 +171,14 @@ class AsyncUdf:
             shape=f"{', '.join(map(str, bound.args))} {self.returnType.simpleString()}",
         )
         return _call(UdfTask(work, self._result, self.returnType), bound.args)
+
+
+def _session() -> SparkSession | None:
+    """The session of this thread, or that of the process: a thread that made none has none of its own."""
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
 
 
 def _argument_names(bound: inspect.BoundArguments) -> list[str]:

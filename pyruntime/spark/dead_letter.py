@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pyspark.sql import types as T
+
 from pillarbox.aio.check import check_choice
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.error_column import ERROR, FAILED_AT
@@ -21,7 +23,7 @@ FORMATS = ("parquet", "json")
 SCHEMES = ("file", "s3", "s3a", "s3n", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
 """Kinds of paths, by what stands before their `://`; `s3a` and `s3n` are Hadoop's names of `s3`."""
 
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 class DeadLetterError(PillarboxError, OSError):
@@ -33,10 +35,12 @@ class DeadLetter:
     """A folder where tasks put the rows that failed for good: the whole input row, `_error` and `_failed_at`.
 
     path: a folder, local or as a URI (file://, s3://, hdfs://, gs://, abfs://); one that all workers see.
-    format: "parquet" or "json" (a JSON object a line). `spark.read` reads either as it is.
+    format: "parquet" keeps the types of the input; "json" is a JSON object a line, which gives them back
+        where `spark.read` is given the input's schema.
 
-    A file appears when its task's rows are through, never half; a task that fails before leaves none, and
-    one that runs again replaces what it left. The folder is made when the first row is written.
+    A file appears when its task's rows are through; a task that fails before leaves none. Letters are never
+    lost, but the same row may have several: each action leaves its own, see the guide.
+    The folder is made when the first row is written.
     Raises TypeError or ValueError for a bad path, or a local one that cannot be written to.
     """
 
@@ -57,7 +61,10 @@ class DeadLetter:
         if found is None:
             # Workers run in folders of their own.
             path = os.path.abspath(path)
-        elif found[1].lower() not in SCHEMES:
+        elif found[1].lower() == "file" and not path[len("file:/") :].startswith("/"):
+            # As Hadoop and Spark write it.
+            path = f"file:///{path[len('file:/') :]}"
+        elif found[1].lower() not in SCHEMES or not path[found.end() :].startswith("/"):
             raise ValueError(
                 f"dead_letter={shown(path)!r}: must be a local path or one of {'://, '.join(SCHEMES)}://"
             )
@@ -71,6 +78,15 @@ class DeadLetter:
 
     def __repr__(self) -> str:
         return f"DeadLetter({shown(str(self.path))!r}, format={self.format!r})"
+
+    def check_types(self, schema: T.StructType) -> None:
+        """Raise ValueError if the input has a column that files of the format cannot hold."""
+        for field in schema.fields:
+            if self.format == "parquet" and _holds_calendar(field.dataType):
+                raise ValueError(
+                    f"dead_letter={self!r}: column {field.name!r} has the type interval, which Parquet "
+                    "cannot hold: use DeadLetter(path, format='json'), or cast it"
+                )
 
     def _check_local(self, path: str) -> None:
         if _URI.match(path):
@@ -88,8 +104,25 @@ class DeadLetter:
 
 
 def shown(path: str) -> str:
-    """`path` without what may be a secret: a user's part, a query."""
-    return re.sub(r"://[^/@]*@", "://***@", path).partition("?")[0]
+    """`path` without what may be a secret: a user's part, which may hold any character, and a query."""
+    scheme, mark, rest = path.partition("://")
+    if not mark:
+        return path
+    user, at, place = rest.rpartition("@")
+    if "?" in user:
+        # A secret with a question mark in it, or a query with an at sign.
+        return f"{scheme}://***"
+    return f"{scheme}://{'***@' if at else ''}{place.partition('?')[0]}"
+
+
+def _holds_calendar(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
+        return any(_holds_calendar(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _holds_calendar(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return _holds_calendar(kind.keyType) or _holds_calendar(kind.valueType)
+    return isinstance(kind, T.CalendarIntervalType)
 
 
 def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:

@@ -24,6 +24,9 @@ ERROR = "_error"
 FAILED_AT = "_failed_at"
 """The column of dead letters that says when the row was written."""
 
+RAISED = f"{NotCalled.__name__} (raised)"
+"""The type of an error that the function raised, where its class has the name of that mark."""
+
 ERROR_TYPE = (
     T.StructType()
     .add("type", T.StringType())
@@ -40,12 +43,19 @@ def error_array(results: Sequence[Any]) -> pa.Array:
     """The column `_error` of results: null where the result is no `Failed`."""
     if Failed not in set(map(type, results)):
         return pa.nulls(len(results), ERROR_ARROW)
-    infos = [result.info._asdict() if type(result) is Failed else None for result in results]
-    return pa.array(infos, ERROR_ARROW)
+    return pa.array([_said(result) if type(result) is Failed else None for result in results], ERROR_ARROW)
+
+
+def _said(result: Failed) -> dict[str, Any]:
+    said = result.info._asdict()
+    if said["type"] == NotCalled.__name__ and not result.not_called:
+        # An error of the function's that has this name, or of an operator inside it: the row was called.
+        said["type"] = RAISED
+    return said
 
 
 def failed(df: DataFrame) -> DataFrame:
-    """The rows of `df` whose call failed for good, with `_error`; those never called are not among them.
+    """The rows of `df` whose call failed for good, with `_error`; those of `not_done` are not among them.
 
     df: what `async_map` gave under `errors="column"`, or dead letters, read back.
     """
@@ -54,7 +64,7 @@ def failed(df: DataFrame) -> DataFrame:
 
 
 def not_done(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:
-    """The rows of `df` that were never called, since `max_calls` or `max_cost` was used up, to go on with.
+    """The rows of `df` that were not called, or not again, since a budget was used up, to go on with.
 
     df: what `async_map` gave under `errors="column"`, or dead letters, read back.
     keep: the columns of the input, which are those that were kept; "*" for all but `_error` and `_failed_at`.

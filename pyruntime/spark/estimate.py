@@ -81,6 +81,7 @@ def estimate(
     results = None if schema is None else parse_schema("schema", schema)
     if tasks is None:
         tasks = _tasks(df)
+    known = rows is None
     if rows is None:
         rows = df.count()
     free = dataclasses.replace(settled, errors="null", fail_after=None, max_calls=None, max_cost=None)
@@ -98,9 +99,11 @@ def estimate(
     task = SampleTask(work, results)
     # Some more than needed, since Spark takes a share and no number of rows.
     share = (1.5 * sample + 10) / max(rows, 1)
-    measured = None if share >= 1.0 else _measure(df.sample(False, share, SEED), sample, task)
-    # A share that found nothing: `df` is smaller than `rows` says, as it is where one tries with a part.
-    measured = measured or _measure(df, sample, task)
+    sampled = df if share >= 1.0 else df.sample(False, share, SEED).limit(sample)
+    if not known and share < 1.0 and sampled.count() < sample:
+        # `df` is smaller than `rows` says, as it is where one tries with a part.
+        sampled = df
+    measured = _measure(sampled, sample, task)
     if measured is None:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
     found = forecast(measured, settled, rows=rows, tasks=tasks)

@@ -43,6 +43,13 @@ class Sample(NamedTuple):
     costs: list[float]
     units: list[float]
     errors_by_type: dict[str, int]
+    shared: int = 0
+    """Rows that shared the call of an equal one."""
+
+    @property
+    def called(self) -> int:
+        """Rows that had calls of their own."""
+        return self.rows - max(self.shared, self.rows - self.calls, 0)
 
     @classmethod
     def of(cls, counts: OperatorStatistics, costs: list[float], units: list[float]) -> Sample:
@@ -63,6 +70,7 @@ class Sample(NamedTuple):
             costs,
             units,
             dict(counts.errors_by_type),
+            counts.shared,
         )
 
     def to_json(self) -> str:
@@ -121,9 +129,10 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
     chance = random.Random(0)
     seconds = [duration for duration, number in sample.durations for _ in range(number)]
     mean = bootstrap(seconds, chance)
-    retried = wilson(max(0, sample.calls - sample.rows), max(1, sample.calls))
-    per_row = Range(*(1.0 / (1.0 - min(share, 0.99)) for share in retried))
-    calls = per_row.times(rows)
+    retried = wilson(sample.calls - sample.called, max(1, sample.calls))
+    per_call = Range(*(1.0 / (1.0 - min(share, 0.99)) for share in retried))
+    called = _rows_called(sample, options, rows)
+    calls = Range(*(a * b for a, b in zip(per_call, called, strict=True)))
     capacity = options.most if options.adaptive is None else sample.capacity
     together = _rows_together(sample, options)
     slots = tasks * min(capacity, math.ceil(rows / tasks / together)) * together
@@ -135,7 +144,9 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
     took = Range(*map(max, by_slots, by_rate)) if by_rate is not None else by_slots
     cost = None
     if sample.costs:
-        cost = bootstrap(sample.costs, chance).times(rows * len(sample.costs) / sample.rows)
+        each = bootstrap(sample.costs, chance)
+        paid = called.times(len(sample.costs) / max(1, sample.called))
+        cost = Range(*(a * b for a, b in zip(each, paid, strict=True)))
     return Estimate(
         rows,
         sample.rows,
@@ -151,6 +162,15 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
         "rate" if bound_by_rate else "capacity",
         tuple(_notes(sample, options, rows, tasks, capacity)),
     )
+
+
+def _rows_called(sample: Sample, options: Options, rows: int) -> Range:
+    """Rows that have calls of their own; more rows have more equals, down to as many calls as were seen."""
+    if sample.called == sample.rows and not (options.dedupe or options.memo):
+        return Range(rows, rows, rows)
+    share = wilson(sample.called, sample.rows)
+    low = min(sample.called * 1.0, rows * share.low)
+    return Range(rows * share.expected, low, rows * share.high)
 
 
 def _rows_together(sample: Sample, options: Options) -> float:
@@ -185,6 +205,11 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
             f"what fewer than {300 / sample.rows:.2g} % of the rows do may be missing from the sample, "
             "and with it the longest calls"
         )
+    if options.dedupe or options.memo:
+        notes.append(
+            f"{sample.rows - sample.called:,} of {sample.rows:,} rows shared a call; among more rows more "
+            "are equal, so that calls, cost and duration may be far below"
+        )
     at_once = min(sample.rows, capacity)
     if at_once < tasks * capacity:
         notes.append(
@@ -195,7 +220,7 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
         kinds = ", ".join(sorted(sample.errors_by_type))
         notes.append(f"rows failed ({kinds}), and errors='fail' would end the job with the first")
     limits = [name for name in ("max_calls", "max_cost") if getattr(options, name) is not None]
-    notes.extend(f"{name}={getattr(options, name):g} may end the calls before" for name in limits)
+    notes.extend(f"{name}={getattr(options, name):,.12g} may end the calls before" for name in limits)
     return notes
 
 

@@ -7,9 +7,14 @@ that: it would go on for ever, with all its calls. For the task's thread.
 
 from __future__ import annotations
 
+import logging
+import os
 import select
+import stat
 import sys
 from types import FrameType
+
+log = logging.getLogger("pillarbox")
 
 
 class Hangup:
@@ -17,11 +22,14 @@ class Hangup:
 
     def __init__(self) -> None:
         self._poll: select.poll | None = None
-        event = getattr(select, "POLLRDHUP", 0)  # Linux
+        # Linux. Tells as well of an end that is closed for writing only, which Spark does not do.
+        event = getattr(select, "POLLRDHUP", 0)
         descriptor = _connection()
         if event and descriptor is not None:
             self._poll = select.poll()
             self._poll.register(descriptor, event)
+        else:
+            log.debug("no connection to Spark to look at: calls that hang are not ended when Spark leaves")
 
     def check(self) -> None:
         """Raise ConnectionAbortedError if the other end has closed the connection."""
@@ -33,10 +41,13 @@ def _connection() -> int | None:
     """The descriptor of the connection that PySpark's worker writes results to; None outside of one."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "main" and frame.f_globals.get("__name__") == "pyspark.worker":
+        # By what it holds: the module has another name without a daemon, and where a setting names its own.
+        if frame.f_code.co_name == "main" and {"infile", "outfile"} <= frame.f_locals.keys():
             try:
-                return int(frame.f_locals["outfile"].fileno())
-            except (KeyError, AttributeError, OSError, ValueError):
+                descriptor = int(frame.f_locals["outfile"].fileno())
+                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    return descriptor
+            except (AttributeError, OSError, ValueError):
                 return None
         frame = frame.f_back
     return None

@@ -1,9 +1,7 @@
 """Writes the failed rows of one task to the dead letters' folder. For the task's thread.
 
-A file is written under a hidden name and renamed when the rows of the task are through. Its name says which
-rows it is about (micro-batch and partition, or run and partition) and which attempt wrote it: the latest
-attempt removes what others left. The attempt is in the name since a task can hold the operator several times
-(after `coalesce`), and those files stand side by side.
+A file is written under a hidden name and renamed when the rows of the task are through; then it removes what
+it stands in for (`letter_names.py`).
 """
 
 from __future__ import annotations
@@ -14,25 +12,22 @@ import decimal
 import json
 import math
 import posixpath
-import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
-from pyspark import TaskContext
 from pyspark.sql import Row
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pillarbox.spark.dead_letter import DeadLetterError, LetterBox, shown
 from pillarbox.spark.error_column import ERROR, FAILED_AT, error_array
+from pillarbox.spark.letter_names import LetterName
 from pillarbox.spark.types import decode_column
 
 GROUP = 4096
 """Rows that are written together."""
-
-_first_batches: dict[str, str | None] = {}
-"""The first micro-batch that this process saw of each run: the only one that may be a replay."""
 
 
 class LetterWriter:
@@ -43,26 +38,14 @@ class LetterWriter:
 
     def __init__(self, box: LetterBox) -> None:
         self._box = box
-        context = TaskContext.get()
-        query = batch = None
-        partition = number = attempt = 0
-        if context is not None:
-            query = context.getLocalProperty("sql.streaming.queryId")
-            batch = context.getLocalProperty("streaming.sql.batchId")
-            partition, number, attempt = (
-                context.partitionId(), context.attemptNumber(), context.taskAttemptId()
-            )  # fmt: skip
-        rows = box.run if query is None else f"{query}-{batch}-{box.operator}"
-        self._stem = f"part-{rows}-{partition:05d}-"
-        self._attempt = attempt
-        self._name = f"{self._stem}{box.run}-{attempt}-{uuid.uuid4().hex[:8]}.{box.dead_letter.format}"
-        self._may_replace = query is None or number > 0 or _first_batches.setdefault(box.run, batch) == batch
+        self._name = LetterName(box)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._files: fs.FileSystem | None = None
         self._folder = ""
         self._stream: Any = None
         self._parquet: Any = None
+        self._schema: Any = None
 
     def add(self, rows: pa.RecordBatch, results: list[Any]) -> None:
         """Put rows aside; `results` are the `Failed` of each. Raises `DeadLetterError`."""
@@ -113,7 +96,7 @@ class LetterWriter:
 
     @property
     def _hidden(self) -> str:
-        return posixpath.join(self._folder, f"_{self._name}")
+        return posixpath.join(self._folder, f"_{self._name.name}")
 
     def _open(self) -> fs.FileSystem:
         if self._files is None:
@@ -133,8 +116,9 @@ class LetterWriter:
             if self._parquet is None:
                 from pyarrow import parquet
 
-                self._parquet = parquet.ParquetWriter(self._stream, table.schema)
-            self._parquet.write_table(table)
+                self._schema = _with_spark_types(table.schema)
+                self._parquet = parquet.ParquetWriter(self._stream, self._schema)
+            self._parquet.write_table(table.replace_schema_metadata(self._schema.metadata))
         else:
             self._stream.write(json_lines(table))
 
@@ -150,34 +134,29 @@ class LetterWriter:
         self._flush()
         written = self._stream is not None
         self._end_file()
-        if not written and not self._may_replace:
+        if not written and not self._name.may_replace:
             return
         files = self._open()
-        superseded = []
-        for each in files.get_file_info(fs.FileSelector(self._folder, allow_not_found=True)):
-            name = each.base_name.removeprefix("_")
-            if not name.startswith(self._stem) or name == self._name:
-                continue
-            run, _, rest = name.removeprefix(self._stem).partition("-")
-            attempt = int(rest.partition("-")[0])
-            if run != self._box.run or attempt < self._attempt:
-                superseded.append(each.path)
-            elif attempt > self._attempt and name == each.base_name:
-                # A later attempt is through already.
-                self._remove(self._hidden)
-                return
         if written:
-            files.move(self._hidden, posixpath.join(self._folder, self._name))
-        for path in superseded:
-            self._remove(path)
+            files.move(self._hidden, posixpath.join(self._folder, self._name.name))
+        if self._name.may_replace:
+            for each in files.get_file_info(fs.FileSelector(self._folder, allow_not_found=True)):
+                if self._name.replaces(each.base_name):
+                    self._remove(each.path)
 
     def _remove(self, path: str) -> None:
         assert self._files is not None
         try:
             self._files.delete_file(path)
         except OSError:
-            # Never written, or another attempt was faster.
+            # Never written, or gone already.
             return
+
+
+def _with_spark_types(schema: pa.Schema) -> pa.Schema:
+    """`schema` with a note of Spark's types, as Spark's own files have it: Parquet has no intervals."""
+    types = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return schema.with_metadata({"org.apache.spark.sql.parquet.row.metadata": types.json()})
 
 
 def json_lines(table: pa.Table) -> bytes:

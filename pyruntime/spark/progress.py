@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import os
 import shutil
 import tempfile
@@ -21,6 +23,8 @@ from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import Totals, merged_fields
 from pillarbox.spark.progress_display import Display, open_display
 from pillarbox.spark.progress_reader import ProgressReader
+
+log = logging.getLogger("pillarbox")
 
 INTERVAL = 0.25
 """Seconds between two looks at the tasks' totals."""
@@ -181,9 +185,13 @@ class Progress:
             if showing:
                 try:
                     (display.close if last else display.show)(self._totals, self._series.points())
-                except (OSError, ValueError):
-                    # Nobody looks any more (a closed pipe, a closed file); the totals still count.
+                except Exception as error:
+                    # A closed pipe, a closed file, a notebook that breaks; the totals still count.
                     showing = False
+                    log.debug("progress: is shown no more: %s", error, exc_info=True)
+                    if not last:
+                        with contextlib.suppress(Exception):
+                            display.close(self._totals, self._series.points())
             if last:
                 return
 

@@ -25,6 +25,9 @@ STALE = 5.0
 SETTLED = 10.0
 """Seconds after which the files of a task that has ended are folded into the sums."""
 
+GONE = 60.0
+"""Seconds after which a task that has written nothing will not write any more: it was killed."""
+
 MOST_TASKS = 1000
 """Ended tasks that are kept apart; partitions and micro-batches likewise."""
 
@@ -188,7 +191,7 @@ class ProgressReader:
         # The oldest first, since the oldest are forgotten first.
         for task, some in sorted(paths.items(), key=lambda item: (item[0][1], item[0])):
             attempts = [self._attempts[path] for path in some]
-            if any(each.running or now - each.changed < SETTLED for each in attempts):
+            if any(now - each.changed < (GONE if each.running else SETTLED) for each in attempts):
                 continue
             self._add(task, attempts, now)
             for path in some:

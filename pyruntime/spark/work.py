@@ -91,12 +91,15 @@ def settle(
     """The work for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
     token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
-    tells operators of one query apart.
+    tells operators of one query apart, in the next process as well.
     """
     letter = dead_letter_of(dead_letter, columns)
     box = None
     if letter is not None:
-        operator = hashlib.sha256(f"{token} {shape}".encode()).hexdigest()[:16]
+        # By name, since the pickled function changes with any edit, and with each process if it holds a set.
+        named = fn if hasattr(fn, "__qualname__") else type(fn)
+        identity = f"{named.__module__}.{named.__qualname__} {shape}"
+        operator = hashlib.sha256(identity.encode()).hexdigest()[:16]
         box = LetterBox(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
     prompt = check_latency(latency, session)
     options = share_budget(options, session)

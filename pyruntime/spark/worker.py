@@ -58,8 +58,8 @@ class _Resource:
 class _Collector:
     """The garbage collector's threshold, raised while jobs run. For the tasks' threads, one at a time.
 
-    Every row leaves a few objects that live as long as it is in the window, so that the collector finds next to
-    nothing, each time that it looks. The process is Spark's, and gets its threshold back.
+    Every row leaves a few objects that live as long as it is in the window, so that the collector finds next
+    to nothing, each time that it looks. The process is Spark's, and gets its threshold back.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -18,7 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from pillarbox import async_map
-from pillarbox.aio.observe import PrometheusExporter
+from pillarbox.aio.observe import PrometheusExporter, metrics_server
 from pillarbox.aio.observe.metrics import MOST_KEYS, OTHER
 from pillarbox.aio.observe.metrics_server import REQUEST_SECONDS
 from pillarbox.aio.observe.prometheus import BOUNDS
@@ -160,6 +161,8 @@ def test_sources_come_and_go() -> None:
     with pytest.raises(ValueError, match="query='a', operator='': is observed already"):
         exporter.add(second, query="a")
     exporter.add(second, query="a", operator="b")
+    with pytest.raises(ValueError, match="is observed already, with the labels {'query': 'a', 'op"):
+        exporter.add(second, query="c")
     with pytest.raises(ValueError, match="2 sources are observed already"):
         exporter.add(Source(), query="c")
     found = scrape(exporter)
@@ -180,6 +183,16 @@ def test_a_registry_of_ones_own_has_both_and_gets_its_collector_back() -> None:
     exporter.close()
     exporter.close()
     assert registry.get_sample_value("acme_calls_total", {"query": "", "operator": ""}) is None
+
+
+def test_two_exporters_never_give_a_registry_the_same_names() -> None:
+    registry = CollectorRegistry()
+    first = PrometheusExporter(registry)
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        PrometheusExporter(registry)
+    PrometheusExporter(registry, "acme").close()
+    first.close()
+    PrometheusExporter(registry).close()
 
 
 def test_it_listens_on_loopback_and_beyond_only_with_a_token() -> None:
@@ -220,6 +233,45 @@ def test_a_closed_server_leaves_no_thread_and_no_port_although_a_client_says_not
     assert [thread for thread in threading.enumerate() if thread.name == "pillarbox-metrics"] == []
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port)).close()
+
+
+def test_a_slow_client_is_hung_up_on_without_a_word_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 0.3)
+    with PrometheusExporter().serve(0) as server:
+        for says in (b"", b"G"):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.settimeout(0.05)
+                began = time.monotonic()
+                while time.monotonic() - began < 30:
+                    # A byte now and then must not put off the end.
+                    try:
+                        client.send(says)
+                        if not client.recv(1):
+                            break
+                    except TimeoutError:
+                        continue
+                    except ConnectionError:
+                        break
+                assert time.monotonic() - began < 20
+        assert status(server.url) == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_clients_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MOST_CLIENTS", 2)
+    with PrometheusExporter().serve(0) as server:
+        address = ("127.0.0.1", server.port)
+        first, second, third = (socket.create_connection(address, timeout=30) for _ in range(3))
+        with first, second, third:
+            assert third.recv(1) == b""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                assert status(server.url) == 200
+                return
+    raise AssertionError("those that left still count")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,19 @@ def test_an_error_names_the_arguments(spark: SparkSession) -> None:
         Exception, match=r"call failed after 1 attempt for row \(0, 'x'\): ConnectionError: refused"
     ):
         spark.range(1).select(broken("id", F.lit("x"))).collect()
+
+
+def test_a_column_that_another_thread_makes_has_the_session_too(spark: SparkSession) -> None:
+    @async_udf("timestamp", max_calls=5, errors="null")
+    async def noon(n: int) -> datetime.datetime:
+        return datetime.datetime(2024, 7, 1, 12)
+
+    def run() -> list[str]:
+        rows = spark.range(2).select(noon("id").cast("string")).collect()
+        return [row[0] for row in rows]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run).result() == ["2024-07-01 12:00:00"] * 2
 
 
 def test_empty_input_calls_nothing(spark: SparkSession) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import pillarbox
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.spark import async_map, async_udf, failed, not_done
 
@@ -133,3 +134,27 @@ refused(lambda: async_map(spark.range(1), call, schema="n long", errors="null", 
         "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
         "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)"
     ]
+
+
+def test_an_error_of_the_functions_by_the_name_of_the_mark_is_a_failure(spark: SparkSession) -> None:
+    class NotCalled(Exception):
+        pass
+
+    async def call(row: Any) -> int:
+        raise NotCalled if row.id else pillarbox.NotCalled("not called, max_calls=1 is used up")
+
+    df = async_map(spark.range(2), call, schema="n long", keep="*", errors="column", max_calls=10).cache()
+    assert failed(df).count() == 2
+    assert not_done(df).count() == 0
+    assert {row["_error"].type for row in df.collect()} == {"NotCalled (raised)"}
+
+
+def test_rows_whose_retry_is_cut_off_are_resumed_as_well(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        raise ConnectionError("busy")
+
+    retry = pillarbox.Retry(attempts=3, initial=0.001)
+    df = spark.range(0, 6, 1, 1)
+    out = async_map(df, call, schema="n long", keep="*", errors="column", max_calls=4, retry=retry).cache()
+    assert sorted(row.id for row in not_done(out, keep=["id"]).collect()) == list(range(6))
+    assert failed(out).count() == 0

@@ -103,6 +103,29 @@ def test_batches_share_a_slot() -> None:
     assert found.seconds.expected == pytest.approx(10_000 * 0.1 / 100 + 0.1)
 
 
+@pytest.mark.parametrize("shared", [90, 0])
+def test_rows_that_share_calls_are_not_counted_as_calls(shared: int) -> None:
+    measured = sample(calls=10, shared=shared, durations=[(0.1, 10)], costs=[0.5] * 10)
+    found = forecast(measured, Options(capacity=10, memo=1000), rows=1_000_000, tasks=1)
+    assert found.calls.expected == pytest.approx(100_000)
+    assert found.cost is not None
+    assert found.cost.expected == pytest.approx(50_000)
+    assert found.seconds.expected == pytest.approx(100_000 * 0.1 / 10 + 0.1)
+    # The whole may have no other rows than the sample.
+    assert (found.calls.low, found.cost.low) == (10, 5)
+    assert 100_000 < found.calls.high < 300_000
+    assert "90 of 100 rows shared a call; among more rows more are equal" in str(found)
+    retried = forecast(sample(calls=50, shared=60), Options(dedupe=True), rows=1000, tasks=1)
+    assert retried.calls.expected == pytest.approx(500)
+
+
+def test_a_budget_is_named_in_full() -> None:
+    options = Options(max_calls=1_234_567, max_cost=0.5, usage=lambda row, result: 1, errors="null")
+    text = str(forecast(sample(), options, rows=1000, tasks=1))
+    assert "max_calls=1,234,567 may end the calls" in text
+    assert "max_cost=0.5 may end the calls" in text
+
+
 def test_a_sample_travels_as_text() -> None:
     measured = sample(costs=[0.5], errors_by_type={"E": 1})
     back = Sample.from_json(measured.to_json())
@@ -161,6 +184,13 @@ def test_retries_of_the_sample_are_seen(spark: SparkSession) -> None:
     found = estimate(spark.range(40), Flaky(), sample=100, rows=40, tasks=3, retry=retry, file=shown)
     assert (found.sample, found.rows, found.tasks) == (40, 40, 3)
     assert found.calls.expected == pytest.approx(80)
+
+
+def test_a_part_of_the_data_gives_as_many_rows_as_were_asked_for(spark: SparkSession) -> None:
+    found = estimate(
+        spark.range(0, 10_000, 1, 2), same, sample=50, rows=1_000_000, tasks=2, file=io.StringIO()
+    )
+    assert (found.sample, found.rows) == (50, 1_000_000)
 
 
 async def same(row: Any) -> int:

@@ -136,12 +136,24 @@ def test_two_operators_in_one_stage_are_both_counted(spark: SparkSession) -> Non
     assert {task.operator for task in progress.tasks} == {0, 1}
 
 
-def test_a_closed_output_does_not_stop_the_counting(spark: SparkSession) -> None:
+class Broken(io.StringIO):
+    """An output that fails as a notebook or a terminal may."""
+
+    def write(self, text: str) -> int:
+        raise RuntimeError("broken")
+
+
+def closed() -> io.StringIO:
+    shown = io.StringIO()
+    shown.close()
+    return shown
+
+
+@pytest.mark.parametrize("shown", [closed(), Broken()], ids=["closed", "broken"])
+def test_an_output_that_fails_does_not_stop_the_counting(spark: SparkSession, shown: io.StringIO) -> None:
     async def call(row: Any) -> int:
         return 0
 
-    shown = io.StringIO()
-    shown.close()
     with Progress(bar=False, file=shown) as progress:
         async_map(spark.range(10), call, schema="n long", progress=progress).collect()
     assert progress.totals.results == 10

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox.aio.observe.totals import Totals, to_json
-from pillarbox.spark.progress_reader import MOST_TASKS, SETTLED, STALE, ProgressReader
+from pillarbox.spark.progress_reader import GONE, MOST_TASKS, SETTLED, STALE, ProgressReader
 from pillarbox.testing import FakeClock
 
 
@@ -78,6 +78,17 @@ def test_what_has_ended_is_folded_and_its_file_removed_without_a_change_in_the_t
     assert (task.partition, task.totals.calls, task.attempts) == (1, 4, 1)
     assert folder.reader.partitions()[1].calls == 4
     assert folder.reader.batch("q", 7).results == 3
+
+
+def test_the_file_of_an_attempt_that_was_killed_is_folded_in_the_end(folder: Folder) -> None:
+    killed = folder.write("killed", Totals(rows_in=5, calls=5, in_flight=3), running=True)
+    good = folder.write("good", Totals(rows_in=10, results=10, calls=10), attempt=1)
+    folder.reader.look()
+    folder.clock.advance(GONE)
+    seen = folder.reader.look()
+    assert (killed.exists(), good.exists()) == (False, False)
+    assert (seen.totals.rows_in, seen.totals.calls, seen.totals.in_flight) == (10, 15, 0)
+    assert (seen.running, seen.ended) == (0, 1)
 
 
 def test_a_task_that_runs_again_after_it_was_folded_counts_its_rows_once(folder: Folder) -> None:

@@ -94,13 +94,16 @@ class Sources:
         self._tasks: set[tuple[int, str]] = set()
 
     def add(self, source: Any, query: str, operator: str) -> None:
-        """Observe one more source. Raises TypeError for what is none, ValueError for labels in use."""
+        """Observe one more source. Raises TypeError for what is none, ValueError for one or labels in use."""
         read_totals(source)
         for name, value in (("query", query), ("operator", operator)):
             if not isinstance(value, str):
                 raise TypeError(f"{name}={value!r}: must be a text")
         labels = {"query": query, "operator": operator}
         with self._lock:
+            if id(source) in self._sources:
+                known = self._sources[id(source)].labels
+                raise ValueError(f"source: is observed already, with the labels {known}")
             if any(each.labels == labels for each in self._sources.values()):
                 raise ValueError(f"query={query!r}, operator={operator!r}: is observed already")
             if len(self._sources) >= self._most:

@@ -5,17 +5,27 @@ Made and closed by any one thread; each request is answered in a thread of its o
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
+import logging
+import math
+import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+log = logging.getLogger("pillarbox")
+
 REQUEST_SECONDS = 10.0
-"""Seconds that a client may take to send its request."""
+"""Seconds that a client may take to send its request and to read the answer."""
+
+MOST_CLIENTS = 16
+"""Clients that are answered at a time; more are turned away."""
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -78,9 +88,9 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
         if ":" in address[0]:
-            import socket
-
             self.address_family = socket.AF_INET6
+        self._clients: dict[Any, float] = {}
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -89,10 +99,39 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        with self._lock:
+            if len(self._clients) >= MOST_CLIENTS:
+                return False
+            self._clients[request] = time.monotonic() + REQUEST_SECONDS
+            return True
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        # A time-out of the socket would begin anew with each byte.
+        self._hang_up(time.monotonic())
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._hang_up(math.inf)
+
+    def _hang_up(self, now: float) -> None:
+        with self._lock:
+            for request, deadline in self._clients.items():
+                if deadline <= now:
+                    with contextlib.suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # Whoever can connect could fill standard error otherwise.
+        log.debug("a request for metrics failed", exc_info=True)
+
 
 class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
-
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a scrape every few seconds is no news."""
 

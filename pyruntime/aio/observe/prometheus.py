@@ -45,7 +45,8 @@ class PrometheusExporter:
     histograms are estimates from the buckets, off by a sixteenth at most; the counts are exact.
 
     Needs the package prometheus_client (extra `prometheus`): raises ImportError without. Raises TypeError
-    or ValueError for a bad argument.
+    or ValueError for a bad argument, and where the registry has metrics of these names: one exporter is
+    enough for all sources, and two need a prefix each.
     """
 
     def __init__(
@@ -105,19 +106,21 @@ class PrometheusExporter:
 
         return MetricsServer(make_wsgi_app(self._registry), port, host, token)
 
-    def describe(self) -> list[Family]:
-        """Nothing: the registry need not ask for metrics to know their names. Called by the registry."""
-        return []
+    def describe(self) -> Iterator[Family]:
+        """All metrics without values: a registry refuses names that it has. Called by the registry."""
+        return self._families([])
 
     def collect(self) -> Iterator[Family]:
         """All metrics as they are now. Called by the registry, in any thread."""
+        return self._families(self._sources.read())
+
+    def _families(self, found: list[tuple[dict[str, str], Totals]]) -> Iterator[Family]:
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
             HistogramMetricFamily,
         )
 
-        found = self._sources.read()
         names = list(self._sources.label_names)
         for metric in COUNTERS:
             labels = names if metric.label is None else [*names, metric.label]
