@@ -84,4 +84,3 @@ def test_options_that_are_used_twice_are_two_budgets() -> None:
         options = Options(max_calls=5, errors="drop", coordinator=coordinator)
         for _ in range(2):
             assert len(list(async_map(call, range(8), options=options))) == 5
-
