@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -16,8 +17,9 @@ from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job
+from pillarbox.aio.letter_file import LetterFile
 from pillarbox.aio.loop_thread import LoopThread
-from pillarbox.aio.options import Options, merge_options
+from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.sinks import Chunk
@@ -92,7 +94,14 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
     3. One thread at a time may use it.
     """
 
-    def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: Options) -> None:
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        rows: Iterable[Any],
+        options: Options,
+        letters: LetterFile | None = None,
+    ) -> None:
+        self._letters = letters
         self._start: tuple[Callable[[Any], Any], Iterable[Any], Options] | None = (fn, rows, options)
         self._run: _Run | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -127,7 +136,10 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
             self._run = _Run(*start)
             self._finalizer = weakref.finalize(self, self._run.close_from_any_thread)
         assert self._run.job is not None
-        return self._run.job.take()
+        chunk = self._run.job.take()
+        if self._letters is not None and chunk is not None:
+            self._letters.write(chunk)
+        return chunk
 
     def close(self) -> None:
         """Cancel the calls in flight and end the threads; results not taken are dropped. Idempotent."""
@@ -192,6 +204,7 @@ def async_map(
     fn: Callable[[T], AsyncIterator[R]],
     iterable: Iterable[T],
     *,
+    dead_letter: str | os.PathLike[str] | None = ...,
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[list[R]]: ...
@@ -200,6 +213,7 @@ def async_map(
     fn: Callable[[T], Awaitable[R]],
     iterable: Iterable[T],
     *,
+    dead_letter: str | os.PathLike[str] | None = ...,
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[R]: ...
@@ -208,6 +222,7 @@ def async_map(
     fn: Callable[[T], R],
     iterable: Iterable[T],
     *,
+    dead_letter: str | os.PathLike[str] | None = ...,
     options: Options | None = ...,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[R]: ...
@@ -216,6 +231,7 @@ def async_map(
     fn: Callable[[Any], Any],
     iterable: Iterable[Any],
     *,
+    dead_letter: str | os.PathLike[str] | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]:
@@ -226,6 +242,8 @@ def async_map(
         around all calls. An async generator gives the list of what it yields.
     iterable: lists, tuples, ranges, sets and dicts are read in place, anything else in a thread of its own,
         some 256 items ahead at most.
+    dead_letter: a file where items that fail for good are put aside as JSON lines, with the item, the error
+        and the time; what JSON has no form for stands as its repr. `errors` is then "drop" unless given.
     options: an `Options`; options that are given by name go before those in it.
 
     With `errors="column"` each result is an `Outcome(result, error)`, with "null" a failed item gives None,
@@ -237,8 +255,9 @@ def async_map(
 
     The operator is Flink's async I/O (FLIP-12).
     """
-    chosen = merge_options(options, dict(more))
+    chosen = settle_options(options, dict(more), dead_letter, instead="drop")
     check_function(fn, in_batches=chosen.batch is not None)
     if not isinstance(iterable, Iterable):
         raise TypeError(f"iterable={iterable!r}: must be an iterable, not {type(iterable).__name__}")
-    return AsyncMapIterator(fn, iterable, chosen)
+    letters = None if dead_letter is None else LetterFile(dead_letter)
+    return AsyncMapIterator(fn, iterable, chosen, letters)

@@ -250,6 +250,24 @@ def merge_options(options: Options | None, given: dict[str, Any]) -> Options:
     return dataclasses.replace(merged, coordinator=merged.coordinator.named())
 
 
+def settle_options(
+    options: Options | None, given: dict[str, Any], dead_letter: Any, *, instead: str
+) -> Options:
+    """The options that were given, by name or as one object.
+
+    instead: `errors` where dead letters are asked for and `errors` is not. Raises TypeError or ValueError.
+    """
+    if dead_letter is not None:
+        if given.get("errors") == "fail":
+            raise ValueError(
+                "errors='fail', dead_letter: a row that fails either ends the job or is put aside; "
+                "leave out errors, or use 'drop', 'null' or 'column'"
+            )
+        if "errors" not in given and (options is None or getattr(options, "errors", "fail") == "fail"):
+            given = {**given, "errors": instead}
+    return merge_options(options, given)
+
+
 _NAMES = frozenset(field.name for field in dataclasses.fields(Options))
 
 if TYPE_CHECKING:

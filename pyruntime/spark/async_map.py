@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE
@@ -22,7 +22,7 @@ from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import records, sliced
 from pillarbox.spark.schema import check_unique, kept_columns, parse_schema
-from pillarbox.spark.work import Work, check_nullable, check_progress, settle, settle_options
+from pillarbox.spark.work import Work, check_nullable, check_progress, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import RowWriter
 

@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.check import check_choice
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.function import is_async_generator
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.sources import Lot
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
@@ -36,7 +36,7 @@ from pillarbox.spark.record import SLICE
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import parse_type
 from pillarbox.spark.types import decode_column
-from pillarbox.spark.work import Work, check_progress, settle, settle_options
+from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
 
 if TYPE_CHECKING:

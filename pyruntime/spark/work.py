@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.options import Options, merge_options
+from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.latency import check_latency
@@ -43,24 +43,6 @@ class Work:
     def time_zone(self) -> datetime.tzinfo | None:
         """Where naive datetimes of results are; None where that is not known."""
         return None if self.zone is None else time_zone(self.zone)
-
-
-def settle_options(
-    options: Options | None, given: dict[str, Any], dead_letter: Any, *, instead: str
-) -> Options:
-    """The options that were given, by name or as one object.
-
-    instead: `errors` where dead letters are asked for and `errors` is not. Raises TypeError or ValueError.
-    """
-    if dead_letter is not None:
-        if given.get("errors") == "fail":
-            raise ValueError(
-                "errors='fail', dead_letter: a row that fails either ends the job or is put aside; "
-                "leave out errors, or use 'drop', 'null' or 'column'"
-            )
-        if "errors" not in given and (options is None or getattr(options, "errors", "fail") == "fail"):
-            given = {**given, "errors": instead}
-    return merge_options(options, given)
 
 
 def check_nullable(errors: str, schema: T.StructType) -> None:
