@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
@@ -15,7 +14,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from pillarbox.aio.errors import BatchResultError
-from pillarbox.aio.function import is_async
+from pillarbox.aio.function import is_async, refuse_awaitable
 
 BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable[list[Any]]]
 
@@ -43,13 +42,7 @@ def batch_function(fn: Callable[..., Any], name: str, *, spread: bool) -> BatchF
 
     def blocking(rows: list[Any]) -> list[Any]:
         results = fn(*_columns(rows)) if spread else fn(rows)
-        if inspect.isawaitable(results):
-            if inspect.iscoroutine(results):
-                results.close()
-            raise TypeError(
-                f"{name} is a plain function and returned an awaitable: "
-                "make it `async def`, so that it runs on the event loop"
-            )
+        refuse_awaitable(name, results)
         return _checked(results, len(rows), name)
 
     return lambda rows: _in_thread(blocking, rows)

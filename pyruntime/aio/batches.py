@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.batch_filling import Filling
 from pillarbox.aio.blame import blames_rows
-from pillarbox.aio.coroutines import GRACE, disown
+from pillarbox.aio.coroutines import GRACE, cancel_all, disown
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.status import is_overload
 
@@ -132,13 +132,8 @@ class BatchCalls:
         for batch in self._running:
             batch.left = 0
             assert batch.task is not None
-            batch.task.cancel()
             tasks.append(batch.task)
-        if not tasks:
-            return
-        _, pending = await asyncio.wait(tasks, timeout=GRACE)
-        for task in pending:
-            disown(task, self._name, GRACE)
+        await cancel_all(tasks, self._name, GRACE)
 
     # -- which call is next -------------------------------------------------------------------
 

@@ -30,23 +30,6 @@ def check_seconds(name: str, value: Any) -> float | None:
     return float(value)
 
 
-def check_bool(name: str, value: Any) -> bool:
-    """`value` if it is a bool; otherwise TypeError."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r}: must be True or False, not {type(value).__name__}")
-    return value
-
-
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """`value` if it is one of `allowed`; otherwise TypeError or ValueError."""
-    choices = ", ".join(repr(choice) for choice in allowed)
-    if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r}: must be one of {choices}, not {type(value).__name__}")
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: must be one of {choices}")
-    return value
-
-
 def check_positive_number(name: str, value: Any) -> float:
     """`value` if it is a finite number above 0; otherwise TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -127,13 +127,8 @@ class CoroutineCalls:
             if runner.grace is not None:
                 runner.grace.cancel()
             if runner.task is not None:
-                runner.task.cancel()
                 tasks.append(runner.task)
-        if not tasks:
-            return
-        _, pending = await asyncio.wait(tasks, timeout=GRACE)
-        for task in pending:
-            disown(task, self._name, GRACE)
+        await cancel_all(tasks, self._name, GRACE)
 
     async def _carry(self, runner: _Runner) -> None:
         attempts = self._attempts
@@ -227,6 +222,16 @@ class CoroutineCalls:
         assert runner.task is not None
         disown(runner.task, self._name, GRACE)
         self.feed()
+
+
+async def cancel_all(tasks: list[asyncio.Task[None]], name: str, grace: float) -> None:
+    """Cancel the calls of the function `name` and wait for their end, for `grace` seconds at most."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, pending = await asyncio.wait(tasks, timeout=grace)
+        for task in pending:
+            disown(task, name, grace)
 
 
 def disown(task: asyncio.Task[None], name: str, grace: float) -> None:

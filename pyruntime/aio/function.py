@@ -31,6 +31,17 @@ def is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(_call_of(fn))
 
 
+def refuse_awaitable(name: str, result: Any) -> None:
+    """Raise TypeError if `result`, which the plain function called `name` gave, would have to be awaited."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"{name} is a plain function and returned an awaitable: "
+            "make it `async def`, so that it runs on the event loop"
+        )
+
+
 def is_async_generator(fn: Callable[..., Any]) -> bool:
     """Whether `fn`, or the `__call__` of its type, is an async generator function."""
     return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(_call_of(fn))

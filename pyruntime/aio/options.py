@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.check import (
-    check_bool,
-    check_choice,
     check_function_or_none,
     check_positive_int,
     check_positive_number,
@@ -20,6 +18,7 @@ from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import check_retry
+from pillarbox.mailbox.check import check_bool, check_choice
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from queue import SimpleQueue
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.aio.function import refuse_awaitable
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 
 if TYPE_CHECKING:
@@ -145,13 +145,8 @@ class ThreadCalls:
                     result = context.run(fn, attempt.row)
                 if isinstance(result, GeneratorType):
                     result = context.run(list, result)
-                elif inspect.isawaitable(result):
-                    if inspect.iscoroutine(result):
-                        result.close()
-                    raise TypeError(
-                        f"{self._name} is a plain function and returned an awaitable: "
-                        "make it `async def`, so that it runs on the event loop"
-                    )
+                else:
+                    refuse_awaitable(self._name, result)
             except BaseException as caught:
                 error = caught
             self._finished()

@@ -31,20 +31,3 @@ def check_count(name: str, value: Any, least: int, most: int) -> int:
     if not least <= value <= most:
         raise ValueError(f"{name}={value!r}: must be from {least:,} to {most:,}")
     return value
-
-
-def check_bool(name: str, value: Any) -> bool:
-    """`value` if it is a bool; otherwise TypeError."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r}: must be True or False, not {type(value).__name__}")
-    return value
-
-
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """`value` if it is one of `allowed`; otherwise TypeError or ValueError."""
-    choices = ", ".join(repr(choice) for choice in allowed)
-    if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r}: must be one of {choices}, not {type(value).__name__}")
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: must be one of {choices}")
-    return value

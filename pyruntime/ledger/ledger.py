@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pillarbox.ledger.check import check_bool, check_choice, check_count, check_seconds
+from pillarbox.ledger.check import check_count, check_seconds
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.folder import LocalFolder
 from pillarbox.ledger.frames import VERSION
@@ -23,6 +23,7 @@ from pillarbox.ledger.objects import ObjectFolder
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.scope import Scope
 from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
+from pillarbox.mailbox.check import check_bool, check_choice
 
 VALUES = ("json", "pickle")
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")

@@ -20,12 +20,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.check import check_choice
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.function import is_async_generator
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.sources import Lot
+from pillarbox.mailbox.check import check_choice
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import check_sendable

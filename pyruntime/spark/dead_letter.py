@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.check import check_choice
 from pillarbox.kernel import PillarboxError
+from pillarbox.mailbox.check import check_choice
 from pillarbox.spark.error_column import ERROR, FAILED_AT
 
 FORMATS = ("parquet", "json")

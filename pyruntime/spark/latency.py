@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from pillarbox.aio.check import check_choice
+from pillarbox.mailbox.check import check_choice
 
 LATENCIES = ("normal", "low")
 
