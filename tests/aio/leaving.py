@@ -236,7 +236,8 @@ def ctrl_c(start: Start) -> None:
     results = start(endless())
     try:
         for _ in results:
-            print("waiting", flush=True)
+            # In one step: the signal may come in the middle of a `print`, before the end of its line.
+            os.write(1, b"waiting\n")
     except KeyboardInterrupt:
         return
     raise AssertionError
