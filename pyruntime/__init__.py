@@ -33,6 +33,7 @@ from pillarbox.aio import (
     status_of,
 )
 from pillarbox.kernel import CapacityError, ForkedError, MailboxClosedError, PillarboxError, WrongThreadError
+from pillarbox.ledger import Ledger
 
 if TYPE_CHECKING:
     from pillarbox.aio import Coordinator, RedisCoordinator
@@ -51,6 +52,7 @@ __all__ = [
     "CoordinatorError",
     "ErrorInfo",
     "ForkedError",
+    "Ledger",
     "MailboxClosedError",
     "NotCalled",
     "OperatorStatistics",

@@ -17,6 +17,7 @@ from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job
+from pillarbox.aio.journal import open_journal
 from pillarbox.aio.letter_file import LetterFile
 from pillarbox.aio.loop_thread import LoopThread
 from pillarbox.aio.options import Options, settle_options
@@ -49,8 +50,16 @@ class _Run:
         self._resources = AsyncExitStack()
         self.job: Job | None = None
         try:
+            journal = None if options.ledger is None else open_journal(options, str(options.run))
             entered = self._thread.submit(enter_function(fn, self._resources)).result()
-            self.job = Job(entered, options, rows, loop_thread=self._thread, read_ahead_items=READ_AHEAD)
+            self.job = Job(
+                entered,
+                options,
+                rows,
+                loop_thread=self._thread,
+                read_ahead_items=READ_AHEAD,
+                journal=journal,
+            )
         except BaseException:
             self.close_quietly()
             raise
@@ -259,5 +268,9 @@ def async_map(
     check_function(fn, in_batches=chosen.batch is not None)
     if not isinstance(iterable, Iterable):
         raise TypeError(f"iterable={iterable!r}: must be an iterable, not {type(iterable).__name__}")
+    if chosen.ledger is not None:
+        if chosen.run is None:
+            raise ValueError("run=None: with a ledger a run needs a name, such as run='2026-11-21'")
+        chosen.ledger.check()
     letters = None if dead_letter is None else LetterFile(dead_letter)
     return AsyncMapIterator(fn, iterable, chosen, letters)

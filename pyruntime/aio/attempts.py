@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pillarbox.aio.admission import Admission
 from pillarbox.aio.call import Call
 from pillarbox.aio.calls import Calls
+from pillarbox.aio.capacity import Capacity
 from pillarbox.aio.deadlines import Deadlines
 from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected, said
 from pillarbox.aio.failure import Failed
@@ -35,6 +36,7 @@ class Attempts:
 
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
+    keep_late: takes an answer that came after its time-out.
     `calls` is set by the operator before anything runs. `more_rows` says whether more rows may come before
     any result has left, `is_closed` that every call has been forgotten.
     """
@@ -51,6 +53,7 @@ class Attempts:
         finished: Callable[[], int],
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
+        keep_late: Callable[[Call, Any], None] | None = None,
     ) -> None:
         self.options = options
         self.meter = meter
@@ -61,12 +64,13 @@ class Attempts:
         self._loop = loop
         self._finish_call = finish
         self._finished = finished
+        self._keep_late = keep_late
         self.is_closed = False
         self.more_rows = True
         self._outcomes = Outcomes(options, meter)
         self._retry = None if options.retry is None else retry_policy(options.retry)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self._adaptive = None if options.adaptive is None else options.adaptive.open()
+        self.capacity = Capacity(options)
         # Results that nobody looks at take the short way.
         self.looks_at_results = options.usage is not None or (
             self._retry is not None and self._retry.checks_results
@@ -81,8 +85,9 @@ class Attempts:
         self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
         self._batch_timeouts: Deadlines[Any] | None = None
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
-        needed = (self._retry, self._adaptive, self._timeouts, self._attempt_timeouts)
-        self._plain = not self.looks_at_results and all(each is None for each in needed)
+        needed = (self._retry, self._timeouts, self._attempt_timeouts)
+        looks = self.looks_at_results or self.capacity.adapts
+        self._plain = not looks and all(each is None for each in needed)
 
     def deadlines_of_batches(self, expired: Callable[[T], None]) -> Deadlines[T] | None:
         """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
@@ -91,11 +96,6 @@ class Attempts:
 
     def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> Deadlines[T] | None:
         return None if seconds is None else Deadlines(self._loop, seconds, partial(self.guarded, expired))
-
-    @property
-    def limit(self) -> int:
-        """Calls in flight, at most, to begin with."""
-        return self.options.most if self._adaptive is None else self._adaptive.limit
 
     def start(self) -> None:
         """Open the gate, if there is one."""
@@ -192,7 +192,7 @@ class Attempts:
             self._attempt_timeouts.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
         if rejected is None:
-            self.call_succeeded(ended - call.began)
+            self.capacity.succeeded(ended - call.began)
         else:
             self.overloaded(rejected)
 
@@ -263,12 +263,6 @@ class Attempts:
         self.pausing.add(call)
         call.pause = self._loop.call_later(pause, self.guarded, self._pause_over, call)
 
-    def call_succeeded(self, seconds: float) -> None:
-        """Tell what finds the capacity of a call, of one row or of a batch, that succeeded."""
-        if self._adaptive is not None:
-            self._adaptive.succeeded(seconds)
-            self._set_limit()
-
     def pause(self, call: Call, error: BaseException) -> float | None:
         """Seconds until the attempt of `call` that follows after `error`; None if there is none.
 
@@ -280,12 +274,10 @@ class Attempts:
 
     def overloaded(self, error: BaseException) -> None:
         """Tell what holds calls back of an attempt that failed."""
-        if self._adaptive is None and self.admission is None:
+        if self.admission is None and not self.capacity.adapts:
             return
         overload = is_overload(error)
-        if self._adaptive is not None:
-            self._adaptive.failed(overload)
-            self._set_limit()
+        self.capacity.failed(overload)
         if overload and self.admission is not None:
             self.admission.cool_down(asked_delay(self._retry, error))
 
@@ -316,14 +308,18 @@ class Attempts:
         for call in calls:
             self._finish(call, self._outcomes.of_no_call(call, limit))
 
-    def late(self, row: Any, result: Any) -> None:
-        """A result that came too late for its row: it counts where it is paid for, and nowhere else."""
-        if not self.is_closed:
-            self._bill.late(row, result)
+    def late(self, call: Call, result: Any) -> None:
+        """A result came too late for its attempt: it counts where it is paid for, and where it is kept."""
+        if self.is_closed:
+            return
+        self._bill.late(call.row, result)
+        retry = self._retry
+        if self._keep_late is not None and (retry is None or not retry.checks_results):
+            self._keep_late(call, result)
 
     def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
         """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
-        self._bill.pay(call.row, result)
+        call.cost += self._bill.pay(call.row, result)
         retry = self._retry
         if retry is not None and retry.checks_results and retry.rejects(result, call.attempt, call.elapsed()):
             return ResultRejected(result)
@@ -346,13 +342,6 @@ class Attempts:
             else type(error).__name__
         )
         self.meter.retries_by_reason[reason] += rows
-
-    def _set_limit(self) -> None:
-        assert self._adaptive is not None
-        grown = self._adaptive.limit > self.calls.limit
-        self.calls.limit = self._adaptive.limit
-        if grown:
-            self.calls.feed()
 
     def _finish(self, call: Call, result: Any) -> None:
         if self._timeouts is not None:

@@ -70,7 +70,7 @@ class BatchCalls:
         self._name = name
         self._context = context
         self._loop = loop
-        self.limit = attempts.limit
+        self.limit = attempts.capacity.limit
         self.late = 0
         self.abandoned = 0
         self._active = 0
@@ -226,7 +226,7 @@ class BatchCalls:
                 self.late += gone
                 for call, result in zip(calls, results, strict=False):
                     if call.runner is not batch and not isinstance(result, BaseException):
-                        self._attempts.late(call.row, result)
+                        self._attempts.late(call, result)
             results = [result for call, result in zip(calls, results, strict=False) if call.runner is batch]
             calls = [call for call in calls if call.runner is batch]
         if calls:
@@ -260,7 +260,7 @@ class BatchCalls:
         if overloads:
             attempts.overloaded(overloads[0])
         else:
-            attempts.call_succeeded(seconds)
+            attempts.capacity.succeeded(seconds)
 
     def _failed(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool = False) -> None:
         """The call of `sent` rows gave no results: these are called again, or parts of them, or they fail."""

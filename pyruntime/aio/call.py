@@ -16,7 +16,8 @@ class Call:
     `began` is when its present attempt began, on the monotonic clock; `started`, once one has failed, its
     first.
     `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
-    `units` its weight at the rate once it was asked for. With batches `waits_since` is when it came to
+    `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
+    ledger. With batches `waits_since` is when it came to
     wait, on the loop's clock, and `weight` what it weighs in a batch.
     """
 
@@ -24,10 +25,12 @@ class Call:
         "attempt",
         "attempt_deadline",
         "began",
+        "cost",
         "deadline",
         "error",
         "handle",
         "held",
+        "key",
         "pause",
         "row",
         "runner",
@@ -38,6 +41,7 @@ class Call:
     )
 
     began: float
+    key: bytes
     started: float
     waits_since: float
     weight: float
@@ -52,6 +56,7 @@ class Call:
         self.pause: asyncio.TimerHandle | None = None
         self.error: BaseException | None = None
         self.units: float | None = None
+        self.cost = 0.0
 
     def elapsed(self) -> float:
         """Seconds since the first attempt began; there must have been one."""

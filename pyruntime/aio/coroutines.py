@@ -65,7 +65,7 @@ class CoroutineCalls:
         self._attempts = attempts
         self._fn = fn
         self._name = name
-        self.limit = attempts.limit
+        self.limit = attempts.capacity.limit
         self._context = context
         self._loop = loop
         self._runners: set[_Runner] = set()
@@ -172,7 +172,7 @@ class CoroutineCalls:
                 else:
                     if runner.call is not call:
                         self._count_late(None)
-                        attempts.late(call.row, result)
+                        attempts.late(call, result)
                         return
                     runner.call = call.runner = None
                     attempts.succeeded(call, result)

@@ -42,6 +42,8 @@ class OperatorStatistics(NamedTuple):
     """Rows that got the result of another row's call."""
     not_called: int
     """Rows that were not called, since what was allowed is used up."""
+    found: int
+    """Rows whose results were found in the ledger, so that they were not called."""
     retries_by_reason: dict[str, int]
     """`retries` by the type of the error; "attempt_timeout" and "result" stand for what is none."""
     errors_by_type: dict[str, int]
@@ -71,6 +73,7 @@ SPENT = {
     "output": "what takes the results had no room",
     "rate": "the rate or a cool-down held calls back",
     "retry": "rows waited for their retry",
+    "ledger": "the ledger's disk, or another attempt of the same task, was waited for",
     "end": "the last calls were waited for",
 }
 """What the time of the slots goes on. Half of them busy for a second are half a second of "calls"."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallTimeout, shorten
+from pillarbox.aio.journal import Journal
 from pillarbox.aio.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
@@ -45,7 +46,7 @@ class Job:
         gives them.
     unpack: turns items of a read-ahead iterable into lots of rows.
     loop_thread: the thread to run on; it outlives the job.
-    chunk_rows, linger: see `HandoverSink`. spread: see `AsyncOperator`.
+    chunk_rows, linger: see `HandoverSink`. spread, journal: see `AsyncOperator`.
     idle: called by `take` after each second without a result; what it raises, `take` raises.
     """
 
@@ -64,6 +65,7 @@ class Job:
         linger: float = 0.0,
         spread: bool = False,
         idle: Callable[[], None] | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._loop_thread = loop_thread
         self._idle = idle
@@ -99,6 +101,7 @@ class Job:
             loop=loop_thread.loop,
             context=context,
             spread=spread,
+            journal=journal,
         )
         loop_thread.submit(self._run())
 

@@ -33,6 +33,7 @@ class Meter:
         "ended_again",
         "errors",
         "errors_by_type",
+        "found",
         "not_called",
         "results",
         "retries",
@@ -47,7 +48,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.rows_in = self.results = self.attempts = self.retries = self.batches = 0
-        self.errors = self.timeouts = self.shared = self.not_called = 0
+        self.errors = self.timeouts = self.shared = self.not_called = self.found = 0
         self.tokens = self.cost = 0.0
         self.retries_by_reason: Counter[str] = Counter()
         self.errors_by_type: Counter[str] = Counter()
@@ -110,6 +111,7 @@ class Meter:
             batches=self.batches,
             shared=self.shared,
             not_called=self.not_called,
+            found=self.found,
             retries_by_reason=dict(self.retries_by_reason),
             errors_by_type=dict(self.errors_by_type),
             latency=first.snapshot_with(self._more),

@@ -29,6 +29,7 @@ from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.function import check_function, is_async, is_async_generator
+from pillarbox.aio.journal import Journal
 from pillarbox.aio.meter import SAMPLE, Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.single_flight import JOINED, single_flight
@@ -44,7 +45,8 @@ class AsyncOperator:
     """Carries the rows of a source through `fn` into a sink. Confined to the thread of `loop`.
 
     context: what each call's context is a copy of. options: their functions of a row get the row; see
-    `Options.spread` for rows that are tuples of arguments.
+    `Options.spread` for rows that are tuples of arguments. journal: where results are kept before they
+    leave, or None.
 
     The sink gets a `Failed` for a row that failed for good, unless that ends the job. `ended` is a future of
     the loop that is done when the operator has stopped, whatever the reason; the reason itself goes to
@@ -61,6 +63,7 @@ class AsyncOperator:
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
         spread: bool = False,
+        journal: Journal | None = None,
     ) -> None:
         self._options = options = options.spread() if spread else options
         self._source = source
@@ -77,19 +80,33 @@ class AsyncOperator:
         self._held = 0
         self._no_room: Suspension | None = None
         self._sampler: asyncio.TimerHandle | None = None
+        self._journal = journal
         self._flights = single_flight(options.dedupe, options.memo)
         self._meter = Meter()
         self._attempts = Attempts(
             options,
             self._meter,
             loop,
-            finish=self._complete if self._flights is None else self._finish_shared,
+            finish=self._way_out(),
             finished=lambda: self._meter.rows_in - self._queue.in_flight,
             renew=self._renew,
             stop=self.fail,
+            keep_late=None if journal is None else journal.keep_late,
         )
         self._waiting = self._attempts.waiting
-        self._calls = self._attempts.calls = self._make_calls(fn, context, spread)
+        self._calls = self._make_calls(fn, context, spread)
+        self._attempts.calls = self._attempts.capacity.calls = self._calls
+        if journal is not None:
+            journal.bind(
+                self._mailbox,
+                loop,
+                self._waiting,
+                options.window,
+                complete=self._complete,
+                found=self._found_waiting,
+                hold=self._attempts.capacity.hold,
+                stop=self.fail,
+            )
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def _make_calls(self, fn: Callable[[Any], Any], context: contextvars.Context, spread: bool) -> Calls:
@@ -136,7 +153,7 @@ class AsyncOperator:
             abandoned=calls.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
-            capacity=calls.limit,
+            capacity=self._attempts.capacity.limit,
             gate=gate,
         )
 
@@ -178,13 +195,16 @@ class AsyncOperator:
         size = self._row_bytes
         most = self._options.max_bytes
         weigh = most is not None and size is None
+        journal = self._journal
         admitted = 0
         refused: list[tuple[Call, BaseException]] = []
         for row in islice(self._rows, room):
             call = Call(row, size_of(row) if weigh else size or 0)
             call.handle = put(call)
             admitted += 1
-            if flights is None:
+            if journal is not None and (found := journal.look(call)) is not None:
+                self._take_found(call, found[0])
+            elif flights is None:
                 append(call)
             else:
                 try:
@@ -213,7 +233,7 @@ class AsyncOperator:
             return
         self._meter.shared += 1
         if found is not JOINED:
-            self._complete(call, found[0])
+            self._keep(call, found[0])
 
     def _await_input(self, controller: Controller) -> None:
         if not self._source.ended:
@@ -239,13 +259,47 @@ class AsyncOperator:
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
+    def _way_out(self) -> Callable[[Call, Any], None]:
+        """Where rows that have finished go first: as straight to the queue as the options allow."""
+        if self._flights is not None:
+            return self._finish_shared
+        return self._complete if self._journal is None else self._keep
+
+    def _keep(self, call: Call, result: Any) -> None:
+        self._hand_on(call, result, call)
+
     def _finish_shared(self, call: Call, result: Any) -> None:
+        for sharing in self._landed(call, result):
+            self._hand_on(sharing, result, call)
+        self._hand_on(call, result, call)
+
+    def _landed(self, call: Call, result: Any) -> list[Call]:
         assert self._flights is not None
         shared = self._flights.land(call, result)
         if shared and type(result) is Failed:
             self._attempts.count_shared(result, len(shared))
-        for sharing in shared:
-            self._complete(sharing, result)
+        return shared
+
+    def _hand_on(self, call: Call, result: Any, called: Call) -> None:
+        """`call` has the result of `called`: by way of the journal, where there is one."""
+        if self._journal is None:
+            self._complete(call, result)
+        else:
+            substitute = called.error is not None and type(result) is not Failed
+            self._journal.keep(call, result, is_substitute=substitute)
+
+    def _found_waiting(self, call: Call, result: Any) -> None:
+        """Another attempt of this task has made the call that `call` waits for."""
+        self._waiting.remove(call)
+        if self._flights is not None:
+            for sharing in self._landed(call, result):
+                self._hand_on(sharing, result, call)
+        self._take_found(call, result)
+
+    def _take_found(self, call: Call, result: Any) -> None:
+        if type(result) is Failed:
+            self._attempts.count_shared(result, 1)
+        self._meter.found += 1
         self._complete(call, result)
 
     def _ask_to_emit(self) -> None:
@@ -274,13 +328,15 @@ class AsyncOperator:
     def _sample(self) -> None:
         calls = self._calls
         self._meter.fold()
-        self._meter.sample(min(1.0, calls.in_flight / calls.limit), self._why_idle())
+        self._meter.sample(min(1.0, calls.in_flight / self._attempts.capacity.limit), self._why_idle())
         self._sampler = self._loop.call_later(SAMPLE, self._sample)
 
     def _why_idle(self) -> str:
         attempts = self._attempts
         if self._output_full:
             return "output"
+        if not self._calls.limit:
+            return "ledger"
         if attempts.admission is not None and attempts.admission.holds:
             return "rate"
         if self._source.ended and self._rows is None:
@@ -318,12 +374,16 @@ class AsyncOperator:
         self._source.close()
         self._attempts.close()
         self._queue.close()
+        if self._journal is not None:
+            self._journal.stop()
         if self._sampler is not None:
             self._sampler.cancel()
 
     async def _closed(self, tell_sink: Callable[[], None]) -> None:
         try:
             await self._attempts.closed()
+            if self._journal is not None:
+                await self._journal.close()
             self._processor.prepare_close()
             self._processor.close()
         finally:

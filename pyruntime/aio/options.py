@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -18,6 +18,7 @@ from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import check_retry
+from pillarbox.ledger import KeyMaker, Ledger, Scope
 from pillarbox.mailbox.check import check_bool, check_choice
 
 DEFAULT_CAPACITY = 100
@@ -72,6 +73,12 @@ class Options:
         Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
     coordinator: a `Coordinator`: `rate`, `max_calls` and `max_cost` hold for all tasks that share it
         together, otherwise for each task alone.
+    ledger: a `Ledger`: what a call gave is kept before its row is emitted, and not called again by whoever
+        runs the same rows again.
+    uid: the operator's name in the ledger, to be changed with what the function does. Needed with a ledger.
+    run: the name of what may be run again. None in a streaming query, which has names of its own.
+    key: the names of the columns by which a row is known again (where a row is one value, leave it out);
+        None for the whole row, where equal rows are counted.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -94,6 +101,10 @@ class Options:
     max_calls: int | None = None
     max_cost: float | None = None
     coordinator: SharedLimits | None = None
+    ledger: Ledger | None = None
+    uid: str | None = None
+    run: str | None = None
+    key: Sequence[str | int] | None = None
 
     def __post_init__(self) -> None:
         check_bool("ordered", self.ordered)
@@ -118,6 +129,25 @@ class Options:
             self.coordinator.named()
         self._check_errors()
         self._check_sharing()
+        self._check_ledger()
+
+    def _check_ledger(self) -> None:
+        if self.ledger is None:
+            for name in ("uid", "run", "key"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}={getattr(self, name)!r}: is for a ledger, and ledger is None")
+            return
+        if not isinstance(self.ledger, Ledger):
+            raise TypeError(f"ledger={self.ledger!r}: must be a pillarbox.Ledger or None")
+        if self.uid is None:
+            raise ValueError(
+                "uid=None: with a ledger the operator needs a name, such as uid='embed-v1'; "
+                "give another when the function changes, and its old results are not found"
+            )
+        Scope("run" if self.run is None else self.run, self.uid)
+        if self.key is not None:
+            KeyMaker(self.key)
+            object.__setattr__(self, "key", tuple(self.key))
 
     def _check_capacity(self) -> None:
         if isinstance(self.capacity, str):
@@ -292,3 +322,7 @@ if TYPE_CHECKING:
         max_calls: int | None
         max_cost: float | None
         coordinator: SharedLimits | None
+        ledger: Ledger | None
+        uid: str | None
+        run: str | None
+        key: Sequence[str | int] | None

@@ -30,16 +30,16 @@ GRACE = 1.0
 
 
 class _Attempt:
-    """One attempt in a thread; `call` is None once the attempt was revoked or has finished.
+    """One attempt in a thread; `call` is None once the attempt was revoked or has finished, `made_for` stays.
 
     `grace` is the timer of its abandonment, once it was revoked.
     """
 
-    __slots__ = ("abandoned", "call", "finished", "grace", "row")
+    __slots__ = ("abandoned", "call", "finished", "grace", "made_for")
 
     def __init__(self, call: Call) -> None:
         self.call: Call | None = call
-        self.row = call.row
+        self.made_for = call
         self.grace: asyncio.TimerHandle | None = None
         self.finished = False
         self.abandoned = False
@@ -60,7 +60,7 @@ class ThreadCalls:
         self._owner = attempts
         self._fn = fn
         self._name = name
-        self.limit = attempts.limit
+        self.limit = attempts.capacity.limit
         self._context = context
         self._loop = loop
         self._mailbox = mailbox
@@ -142,7 +142,7 @@ class ThreadCalls:
             try:
                 context = self._context.copy()
                 if attempt.call is not None:
-                    result = context.run(fn, attempt.row)
+                    result = context.run(fn, attempt.made_for.row)
                 if isinstance(result, GeneratorType):
                     result = context.run(list, result)
                 else:
@@ -183,7 +183,7 @@ class ThreadCalls:
         if call is None:
             self.late += 1
             if error is None:
-                self._owner.late(attempt.row, result)
+                self._owner.late(attempt.made_for, result)
         else:
             call.runner = attempt.call = None
             if error is None:

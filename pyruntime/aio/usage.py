@@ -52,15 +52,16 @@ class Bill:
         self._meter = meter
         self._gate = gate
 
-    def pay(self, row: Any, result: Any) -> None:
-        """A call gave `result`. Raises what the hook raises, and what is wrong with its answer."""
+    def pay(self, row: Any, result: Any) -> float:
+        """A call gave `result`; returns its cost. Raises what the hook raises, and what its answer lacks."""
         if self._usage is None:
-            return
+            return 0.0
         used = usage_of(self._usage(row, result))
         self._meter.cost += used.cost
         self._meter.tokens += used.tokens
         if self._gate is not None:
             self._gate.spend(used.cost)
+        return used.cost
 
     def late(self, row: Any, result: Any) -> None:
         """The same for a result that came too late for its row, so that no row can be failed."""

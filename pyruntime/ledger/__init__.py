@@ -4,9 +4,10 @@ Files that any reader of Arrow streams opens, checked by checksums. `python -m p
 them. Importing this package does not import pyarrow.
 """
 
-from pillarbox.ledger.compaction import Compacted, compact, expire, expire_batches
+from pillarbox.ledger.compaction import Compacted, compact
 from pillarbox.ledger.errors import (
     Damage,
+    LedgerBusyError,
     LedgerClosedError,
     LedgerError,
     LedgerFormatError,
@@ -14,12 +15,14 @@ from pillarbox.ledger.errors import (
     LedgerValueError,
     LedgerWarning,
 )
+from pillarbox.ledger.expiry import expire, expire_batches
 from pillarbox.ledger.keys import KeyMaker, config_hash, fingerprint
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import LedgerReader
 from pillarbox.ledger.records import Record
 from pillarbox.ledger.scope import Scope
+from pillarbox.ledger.shared import shared_reader
 from pillarbox.ledger.writer import Commit, LedgerWriter
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "KeyMaker",
     "Lease",
     "Ledger",
+    "LedgerBusyError",
     "LedgerClosedError",
     "LedgerError",
     "LedgerFormatError",
@@ -44,4 +48,5 @@ __all__ = [
     "expire",
     "expire_batches",
     "fingerprint",
+    "shared_reader",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import sys
 import time
 import warnings
@@ -12,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.compaction import compact, expire, last_change
+from pillarbox.ledger.compaction import compact
 from pillarbox.ledger.errors import LedgerWarning
+from pillarbox.ledger.expiry import expire, last_change
 from pillarbox.ledger.export import export, rows_of
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.scope import Scope
@@ -25,22 +27,24 @@ LOCATION is a path or a URL: file://, s3://, hdfs://. Nothing is changed but by 
 """
 EXAMPLES = """\
 examples:
-  python -m pillarbox.ledger ls /data/ledger
-  python -m pillarbox.ledger show /data/ledger --run nightly --limit 3
-  python -m pillarbox.ledger verify s3://bucket/ledger
-  python -m pillarbox.ledger expire /data/ledger --run QUERY --through 41
-  python -m pillarbox.ledger expire /data/ledger --older-than 30
-  python -m pillarbox.ledger export /data/ledger calls.parquet --uid embed-v1
+  {prog} ls /data/ledger
+  {prog} show /data/ledger --run nightly --limit 3
+  {prog} verify s3://bucket/ledger
+  {prog} expire /data/ledger --run QUERY --through 41
+  {prog} expire /data/ledger --older-than 30
+  {prog} export /data/ledger calls.parquet --uid embed-v1
 """
+MODULE = "python -m pillarbox.ledger"
+GROUP = "ledger"
 DAY = 24 * 3600
 
 
-def parser() -> argparse.ArgumentParser:
-    """What the command line understands."""
+def parser(prog: str = MODULE) -> argparse.ArgumentParser:
+    """What the command line understands; prog: how it was started."""
     top = argparse.ArgumentParser(
-        prog="python -m pillarbox.ledger",
+        prog=prog,
         description=ABOUT,
-        epilog=EXAMPLES,
+        epilog=EXAMPLES.format(prog=prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -109,8 +113,22 @@ def chosen(ledger: Ledger, words: argparse.Namespace) -> list[Scope]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit status: 0 for good, 1 for damage, 2 for an error, said on stderr."""
-    words = parser().parse_args(arguments)
+    """Run a command; returns its exit status: 0 for good, 1 for damage, 2 for an error, said on stderr.
+
+    arguments: those of `pillarbox`, where `ledger` comes before the command, or of `python -m
+    pillarbox.ledger`, where it does not; None for those of the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [GROUP]:
+        words = parser(f"pillarbox {GROUP}").parse_args(given[1:])
+    elif arguments is None and os.path.basename(sys.argv[0]).startswith("pillarbox"):
+        top = argparse.ArgumentParser(prog="pillarbox", description="Pillarbox on the command line.")
+        groups = top.add_subparsers(dest="group", required=True, metavar="GROUP")
+        groups.add_parser(GROUP, add_help=False, help="the files in which finished calls are kept")
+        top.parse_args(given)
+        return 2
+    else:
+        words = parser().parse_args(given)
     try:
         ledger = Ledger(words.location, values="pickle" if getattr(words, "pickle", False) else "json")
         scopes = chosen(ledger, words)
@@ -118,6 +136,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # What is damaged is said by each command in its own way.
             warnings.simplefilter("ignore", LedgerWarning)
             return _COMMANDS[words.command](ledger, scopes, words)
+    except BrokenPipeError:
+        # Whoever reads has seen enough; nothing is left to be written at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     except (PillarboxError, OSError, ValueError) as error:
         print(f"pillarbox ledger: {error}", file=sys.stderr)
         return 2

@@ -8,21 +8,23 @@ appends to are left alone. One compaction of a scope at a time. Any thread, any 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pillarbox.ledger.commits import FRAME
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.folder import PART, SUFFIX, LocalFolder
-from pillarbox.ledger.frames import encode_frame, header, schema
+from pillarbox.ledger.frames import encode_frame, header
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.scope import Scope
 
 LOCK = ".compact"
-ROWS = 4096
-"""Records of a frame, at most."""
 PATIENCE = 1.0
 """Seconds for another compaction to end."""
+COMMIT_PATIENCE = 30.0
+"""Seconds for a commit to end."""
 
 
 @dataclass
@@ -83,85 +85,50 @@ def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted
     target = folder.create(segment_id + PART, header(segment_id, about))
     try:
         for batch in _regrouped(reader):
-            target.append(encode_frame(batch, segment_id, target.end))
+            target.append(encode_frame(batch, segment_id, target.end)[1])
             done.records += batch.num_rows
         target.sync()
     except BaseException:
         target.close()
         folder.remove(segment_id + PART)
         raise
-    # spec: Ledger!Publish
     target.close()
-    folder.publish(segment_id + PART, segment_id + SUFFIX)
+    reader.close()
+    # Under the lock: who commits, and lists the segments for that, sees the old ones or the new one.
+    try:
+        with folder.lock(COMMIT_PATIENCE):
+            # spec: Ledger!Publish
+            folder.publish(segment_id + PART, segment_id + SUFFIX)
+            # spec: Ledger!Delete
+            for name, size in closed.items():
+                folder.remove(name)
+                done.segments += 1
+                done.bytes_before += size
+    except FileNotFoundError:
+        raise LedgerError(f"{folder.path} has expired while it was merged") from None
     done.bytes_after = target.end
     done.damaged = len(reader.damage)
-    # spec: Ledger!Delete
-    for name, size in closed.items():
-        folder.remove(name)
-        done.segments += 1
-        done.bytes_before += size
 
 
-def _regrouped(reader: LedgerReader) -> Any:
-    """The records that count, in batches of `ROWS`."""
+def _regrouped(reader: LedgerReader) -> Iterator[Any]:
+    """The records that count, in batches of `FRAME` bytes or more: as many of the old ones as that takes."""
     import pyarrow as pa
 
     waiting: list[Any] = []
-    rows = 0
+    size = 0
     for batch, counts in reader.batches():
         kept = batch if all(counts) else batch.filter(pa.array(counts, pa.bool_()))
-        waiting.append(kept)
-        rows += kept.num_rows
-        if rows >= ROWS:
-            whole = pa.Table.from_batches(waiting, schema=schema()).combine_chunks()
-            pieces = whole.to_batches(max_chunksize=ROWS)
-            waiting = [] if rows % ROWS == 0 else [pieces.pop()]
-            rows = sum(piece.num_rows for piece in waiting)
-            yield from pieces
-    if rows:
-        yield from (
-            pa.Table.from_batches(waiting, schema=schema()).combine_chunks().to_batches(max_chunksize=ROWS)
-        )
+        if kept.num_rows:
+            waiting.append(kept)
+            size += kept.nbytes
+        if size >= FRAME:
+            yield from _one(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield from _one(waiting)
 
 
-def expire(ledger: Ledger, scope: Scope) -> int:
-    """Delete what a scope has; returns the bytes that were freed.
+def _one(batches: list[Any]) -> list[Any]:
+    import pyarrow as pa
 
-    For what is committed, and nobody asks for again. An attempt that still writes there fails with its next
-    commit, and so should it. Raises OSError.
-    """
-    # spec: Ledger!Expire
-    folder = ledger.folder(scope)
-    freed = 0
-    for name, size in folder.segments():
-        folder.remove(name)
-        freed += size
-    if isinstance(folder, LocalFolder):
-        folder.remove_folder()
-    folder.close()
-    return freed
-
-
-def expire_batches(ledger: Ledger, run: str, through: int) -> list[Scope]:
-    """Delete what a query kept for its micro-batches up to and with `through`; returns their scopes.
-
-    For batches that Spark has committed. Raises ValueError for a run that is no stream, and OSError.
-    """
-    gone = []
-    of_run = [scope for scope in ledger.scopes() if scope.run == run]
-    if of_run and all(scope.batch is None for scope in of_run):
-        raise ValueError(f"run={run!r}: has no micro-batches; expire it as a whole")
-    for scope in of_run:
-        if scope.batch is not None and scope.batch <= through:
-            expire(ledger, scope)
-            gone.append(scope)
-    return gone
-
-
-def last_change(ledger: Ledger, scope: Scope) -> float:
-    """When a segment of the scope changed last: seconds since 1970, 0 without any. Raises LedgerError."""
-    folder = ledger.folder(scope)
-    try:
-        return max((folder.changed(name) for name, _ in folder.segments()), default=0.0)
-    except OSError as error:
-        raise LedgerError(f"{folder.path} cannot be read: {error}") from error
+    return [batches[0]] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -15,6 +15,10 @@ class LedgerFullError(LedgerError):
     """There is no room for a record. What was acknowledged before stays readable."""
 
 
+class LedgerBusyError(LedgerError):
+    """Another process has held a lock for longer than one waits."""
+
+
 class LedgerClosedError(LedgerError):
     """The writer was closed, or has failed; the message says with what."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from pillarbox.ledger.errors import LedgerError, LedgerValueError
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import LedgerReader
-from pillarbox.ledger.records import record_at
+from pillarbox.ledger.records import Rows
 from pillarbox.ledger.scope import Scope
 
 FORMATS = (".parquet", ".jsonl")
@@ -42,11 +42,12 @@ def rows_of(scope: Scope, reader: LedgerReader, allow_pickle: bool = False) -> I
     """What a scope has, a dict a record; a value that may not be read is said to be so."""
     about = {"run": scope.run, "batch": scope.batch, "uid": scope.uid, "config": scope.config}
     for batch, counts in reader.batches():
+        rows = Rows(batch)
         for row, count in enumerate(counts):
             if not count:
                 continue
             try:
-                record = record_at(batch, row, allow_pickle)
+                record = rows.record(row, allow_pickle)
                 value = json.dumps(readable(record.value), ensure_ascii=False)
             except LedgerValueError as error:
                 value = json.dumps({"unreadable": str(error)})

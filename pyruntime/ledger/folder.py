@@ -1,6 +1,6 @@
-"""The folder of one scope on a local file system: segments that grow, fsync, the lock that orders commits.
+"""The folder of one scope on a local file system: its segments, the lock that orders commits, and their log.
 
-Uses the operating system's own calls: pyarrow cannot append, sync or lock. Thread-safe.
+Uses the operating system's own calls, as `segment.py` does. Thread-safe.
 """
 
 from __future__ import annotations
@@ -8,79 +8,39 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
-from pillarbox.ledger.errors import LedgerError, LedgerFullError
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError
+from pillarbox.ledger.forks import kept_from_forks, let_go
+from pillarbox.ledger.segment import FULL, Segment, full_error, sync_folder
 
 SUFFIX = ".arrow"
 PART = ".part"
 LOCK = ".lock"
 OPEN_FILES = 64
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NAP = 0.002
+WORD = 8
+LOG_ID = 16
+"""Bytes of an entry of the log of commits, and of what it begins with."""
+LEVELS = 5
+"""Folders that a ledger makes in each other: v1/run=.../batch=.../uid=.../config=..."""
+TRIES = 100
+SHORTEST_NAP = 0.0001
+LONGEST_NAP = 0.002
 """Seconds between two looks at a lock that another process holds."""
 
 
-def full_error(path: str, error: OSError) -> LedgerFullError:
-    """What a task fails with when there is no room."""
-    return LedgerFullError(
-        f"no room for finished calls in {path}: {error.strerror}. Everything acknowledged before is kept; "
-        "make room and run the task again, and it calls only what is missing"
-    )
+class Mark(NamedTuple):
+    """How far one has read the log of commits."""
 
-
-class Segment:
-    """A segment that this process appends to, under the folder's lock. For one thread."""
-
-    def __init__(self, path: str, header: bytes) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o644)
-        try:
-            # The kernel lets go of it when the process dies: then the segment is closed. Who only looks
-            # whether it is open holds it for a moment.
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self.end = 0
-            self.append(header)
-        except BaseException:
-            self.close()
-            os.unlink(path)
-            raise
-
-    def append(self, content: bytes) -> None:
-        """Write at the end. Raises LedgerFullError or OSError, and leaves nothing behind if that can be."""
-        left = memoryview(content)
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file, self.end)
-            if error.errno in FULL:
-                # spec: Ledger!DiskFull
-                raise full_error(self._path, error) from error
-            raise
-        self.end += len(content)
-
-    def sync(self) -> None:
-        """Wait until what was appended is on the disk. Never to be tried again after it has failed.
-
-        A second fsync may succeed although the first one has lost data (Rebello et al., "Can applications
-        recover from fsync failures?", 2020).
-        """
-        try:
-            os.fsync(self._file)
-        except OSError as error:
-            if error.errno in FULL:
-                raise full_error(self._path, error) from error
-            raise
-
-    def close(self) -> None:
-        """Let others merge it."""
-        os.close(self._file)
+    log: bytes
+    """Which log: it begins anew with the folder."""
+    end: int
 
 
 class LocalFolder:
@@ -93,21 +53,46 @@ class LocalFolder:
         self._files: OrderedDict[str, int] = OrderedDict()
         self._mutex = threading.Lock()
 
+    def __del__(self) -> None:
+        # Nobody has it any more, so nobody holds its mutex.
+        for file in self._files.values():
+            os.close(file)
+
+    def exists(self) -> bool:
+        """Whether there may be anything to delete."""
+        return os.path.isdir(self.path)
+
     def make(self) -> None:
-        """Make the folder, durably."""
+        """Make the folder, durably, whoever has made it: who did may have been killed before that was."""
         try:
-            missing = []
-            parent = self.path
-            while not os.path.isdir(parent):
-                missing.append(parent)
-                parent = os.path.dirname(parent)
-            os.makedirs(self.path, exist_ok=True)
-            for folder in missing:
+            made = self._make_all()
+            for folder in dict.fromkeys([*made, *self._inner()]):
                 sync_folder(os.path.dirname(folder))
         except OSError as error:
             if error.errno in FULL:
                 raise full_error(self.path, error) from error
             raise LedgerError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+
+    def _make_all(self) -> list[str]:
+        """Make the folder and what is missing above it; returns what was missing, the lowest first."""
+        for _ in range(TRIES):
+            missing = []
+            parent = self.path
+            while not os.path.isdir(parent):
+                missing.append(parent)
+                parent = os.path.dirname(parent)
+            with suppress(FileNotFoundError):
+                # An expiry takes folders away that are empty, perhaps those just made.
+                os.makedirs(self.path, exist_ok=True)
+                return missing
+        raise FileNotFoundError(errno.ENOENT, "something deletes it all the time", self.path)
+
+    def _inner(self) -> list[str]:
+        """The folders of the ledger that lead here, itself included."""
+        folders = [self.path]
+        while len(folders) < LEVELS:
+            folders.append(os.path.dirname(folders[-1]))
+        return folders
 
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, in the order in which their records count. Empty if there is no folder."""
@@ -163,6 +148,43 @@ class LocalFolder:
             os.close(file)
         return False
 
+    def committed(self, lock: int, mark: Mark | None) -> tuple[set[str] | None, Mark]:
+        """The segments to which something was committed since `mark`, and the mark for the next time.
+
+        None stands for all of them. lock: the file of the lock, which the caller holds. It has the log of
+        commits in it: an identity, and then the identity of a segment for each. So a commit need not look at
+        segments that nobody appends to any more. The log is no more durable than the processes that read it.
+        """
+        end = os.fstat(lock).st_size // WORD * WORD
+        log = os.pread(lock, LOG_ID, 0) if end >= LOG_ID else b""
+        if not log:
+            log, end = secrets.token_bytes(LOG_ID), LOG_ID
+            self._write_log(lock, log, 0)
+        now = Mark(log, end)
+        if mark is None or mark.log != log or mark.end > end:
+            return None, now
+        words = os.pread(lock, end - mark.end, mark.end)
+        return {words[at : at + WORD].hex() + SUFFIX for at in range(0, len(words), WORD)}, now
+
+    def announce(self, lock: int, name: str) -> None:
+        """Say in the log that something is about to be appended to a segment. Before it is, under the lock.
+
+        Who was killed in between has said too much, which costs a look; the other way round, others would
+        not see what he has written.
+        """
+        # spec: Ledger!Write
+        end = os.fstat(lock).st_size // WORD * WORD
+        self._write_log(lock, bytes.fromhex(name.removesuffix(SUFFIX)), end)
+
+    def _write_log(self, lock: int, content: bytes, at: int) -> None:
+        try:
+            if os.pwrite(lock, content, at) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if error.errno in FULL:
+                raise full_error(self.path, error) from error
+            raise
+
     def create(self, name: str, header: bytes) -> Segment:
         """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
         try:
@@ -194,51 +216,86 @@ class LocalFolder:
             if name.endswith(PART):
                 self.remove(name)
 
-    def remove_folder(self) -> None:
-        """Delete the folder with locks and leases, and folders above it that are empty then."""
-        with suppress(FileNotFoundError):
-            for name in os.listdir(self.path):
-                self.remove(name)
+    def remove_folder(self, patience: float) -> int:
+        """Delete the folder, and those above it that are empty then; returns the bytes of its segments.
+
+        Under the lock, so that whoever commits at the time has done so or will see that it has gone. Several
+        may try at a time. Raises LedgerBusyError after `patience` seconds.
+        """
+        freed = 0
+        try:
+            with self.lock(patience):
+                freed = sum(size for _, size in self.segments())
+                for name in sorted(os.listdir(self.path), key=LOCK.__eq__):
+                    self.remove(name)
+                with suppress(OSError):
+                    os.rmdir(self.path)
+        except LedgerBusyError:
+            raise
+        except LedgerError:
+            # Another has done it.
+            pass
         folder = self.path
         with suppress(OSError):
-            # run=.../batch=.../uid=.../config=...
-            for _ in range(4):
-                os.rmdir(folder)
+            for _ in range(LEVELS - 2):
                 folder = os.path.dirname(folder)
+                os.rmdir(folder)
+        return freed
 
     def changed(self, name: str) -> float:
         """Seconds since 1970 at which a segment was changed last."""
         return os.stat(self._join(name)).st_mtime
 
     @contextmanager
-    def lock(self, patience: float, name: str = LOCK) -> Iterator[None]:
+    def lock(self, patience: float, name: str = LOCK) -> Iterator[int]:
         """Hold the lock of the folder; the kernel gives it back when the process dies.
 
-        Raises LedgerError after `patience` seconds, or if the folder has gone.
+        Raises LedgerBusyError after `patience` seconds, LedgerError if the folder has gone.
         """
+        deadline = time.monotonic() + patience
+        file = None
+        nap = SHORTEST_NAP
         try:
-            file = os.open(self._join(name), os.O_CREAT | os.O_RDWR, 0o644)
+            while True:
+                if file is None:
+                    file = kept_from_forks(self._open_lock(name))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass
+                else:
+                    if self._is_named(file, name):
+                        break
+                    # It has expired while this waited; whoever comes next locks another file.
+                    let_go(file)
+                    file = None
+                    continue
+                if time.monotonic() >= deadline:
+                    raise LedgerBusyError(
+                        f"another process has held {self._join(name)} for {patience:g} s: is it stopped?"
+                    )
+                time.sleep(nap)
+                nap = min(2 * nap, LONGEST_NAP)
+            yield file
+        finally:
+            if file is not None:
+                let_go(file)
+
+    def _open_lock(self, name: str) -> int:
+        try:
+            return os.open(self._join(name), os.O_CREAT | os.O_RDWR, 0o644)
         except FileNotFoundError:
             raise LedgerError(f"{self.path} has expired, or was deleted") from None
         except OSError as error:
             if error.errno in FULL:
                 raise full_error(self.path, error) from error
             raise
+
+    def _is_named(self, file: int, name: str) -> bool:
         try:
-            deadline = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise LedgerError(
-                            f"another process has held {self._join(name)} for {patience:g} s: is it stopped?"
-                        ) from None
-                    time.sleep(NAP)
-            yield
-        finally:
-            os.close(file)
+            return os.path.samestat(os.fstat(file), os.stat(self._join(name)))
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         """Close the files that were read."""
@@ -248,12 +305,3 @@ class LocalFolder:
 
     def _join(self, name: str) -> str:
         return os.path.join(self.path, name)
-
-
-def sync_folder(path: str) -> None:
-    """Wait until the names in a folder are on the disk."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -114,26 +114,35 @@ def _head() -> tuple[bytes, int]:
 def _empty() -> Any:
     import pyarrow as pa
 
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema()], schema=schema())
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema()], schema=schema())
 
 
-def encode_frame(batch: Any, segment_id: str, position: int) -> bytes:
-    """The frame of a batch of records, to be written at `position` of the segment."""
-    message = batch.serialize().to_pybytes()
+def keys_of(batch: Any) -> bytes:
+    """The keys of a batch of records, 16 bytes each."""
     keys = batch.column(0)
-    content = keys.buffers()[1].to_pybytes()[keys.offset * KEY_BYTES :][: batch.num_rows * KEY_BYTES]
+    content: bytes = keys.buffers()[1].to_pybytes()
+    return content[keys.offset * KEY_BYTES :][: batch.num_rows * KEY_BYTES]
+
+
+def encode_frame(batch: Any, segment_id: str, position: int) -> tuple[Frame, bytes]:
+    """The frame of a batch of records, and its bytes, to be written at `position` of the segment."""
+    message = batch.serialize().to_pybytes()
+    content = keys_of(batch)
     at = message.find(content)
     if at < 0:
         raise LedgerError("this pyarrow writes the keys of a batch in an unknown way")
     head, place = _head()
+    data_sum = zlib.crc32(message)
     line = (
         f"v1 id={segment_id} pos={position:016x} head={len(head):08x} data={len(message):016x} "
         f"rows={batch.num_rows:08x} keys={at:08x} "
-        f"ksum={zlib.crc32(content):08x} dsum={zlib.crc32(message):08x} sum="
+        f"ksum={zlib.crc32(content):08x} dsum={data_sum:08x} sum="
     ).encode()
     before, after = head[:place] + line, head[place + len(ZERO_LINE) :]
     total = zlib.crc32(before + b"00000000" + after)
-    return b"".join((before, f"{total:08x}".encode(), after, message))
+    offset = position + len(head)
+    frame = Frame(f"{segment_id}.arrow", offset, len(message), batch.num_rows, data_sum, position)
+    return frame, b"".join((before, f"{total:08x}".encode(), after, message))
 
 
 class _Line(NamedTuple):

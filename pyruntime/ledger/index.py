@@ -2,24 +2,46 @@
 
 Sorted arrays of the first 8 bytes of each key, and for each the number of its record, in the order in which
 records count; 16 bytes a record. What comes in while a task runs waits in a dict until it is worth sorting
-(Bentley and Saxe's logarithmic method; the runs of an LSM tree). Eight bytes may be shared by two keys: who
-finds a record compares the whole key. Not thread-safe: a `LedgerReader` guards it.
+(Bentley and Saxe's logarithmic method; the runs of an LSM tree). Keys are hashes, so the first bits of one
+say in which small part of a sorted array it would be. Eight bytes may be shared by two keys: who finds a
+record compares the whole key. Not thread-safe: a `LedgerReader` guards it.
 """
 
 from __future__ import annotations
 
-import sys
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from struct import Struct
 from typing import Any
 
 from pillarbox.ledger.keys import KEY_BYTES
 
 FRESH = 2**16
 """Records that wait in a dict."""
-RUNS = 6
-"""Sorted arrays, at most."""
-PREFIX = 8
+RATIO = 4
+"""A sorted array is so many times as large as the next one, at least, or both become one."""
+DIRECTORY_BITS = 16
+"""Parts of a large array: so many bits of a key choose one."""
+
+_first_word = Struct("=Q8x").unpack
+
+
+class _Run:
+    """Sorted first words of keys, and the numbers of their records."""
+
+    def __init__(self, words: Any, numbers: Any) -> None:
+        self.words = _words(words)
+        self.numbers = _words(numbers)
+        bits = min(DIRECTORY_BITS, max(0, len(self.words).bit_length() - 4))
+        self.shift = 64 - bits
+        starts = array("Q", bytes(8))
+        for part in range(1, 2**bits):
+            starts.append(bisect_left(self.words, part << self.shift, starts[-1]))
+        starts.append(len(self.words))
+        self.starts = starts
+
+    def __len__(self) -> int:
+        return len(self.words)
 
 
 class KeyIndex:
@@ -29,28 +51,37 @@ class KeyIndex:
         self.count = 0
         self._waiting = bytearray()
         self._first = 0
-        self._fresh: dict[bytes, list[int]] = {}
+        self._fresh: dict[int, int | list[int]] = {}
         self._indexed = 0
-        self._runs: list[tuple[memoryview, memoryview]] = []
+        self._runs: list[_Run] = []
 
     def add(self, keys: bytes) -> None:
         """Add keys, 16 bytes each; their records have the next numbers."""
         self._waiting += keys
         self.count += len(keys) // KEY_BYTES
 
-    def find(self, key: bytes) -> Iterator[int]:
+    def find(self, key: bytes) -> list[int]:
         """The numbers of the records that may have this key, the first one first."""
-        self._settle()
-        prefix = int.from_bytes(key[:PREFIX], sys.byteorder)
+        if self._first + self._indexed != self.count:
+            self._settle()
+        (word,) = _first_word(key)
         found: list[int] = []
-        for prefixes, numbers in self._runs:
-            at = bisect_left(prefixes, prefix)
-            while at < len(prefixes) and prefixes[at] == prefix:
-                found.append(numbers[at])
+        for run in self._runs:
+            part = word >> run.shift
+            words, end = run.words, run.starts[part + 1]
+            at = bisect_left(words, word, run.starts[part], end)
+            while at < end and words[at] == word:
+                found.append(run.numbers[at])
                 at += 1
-        found.sort()
-        yield from found
-        yield from self._fresh.get(key[:PREFIX], ())
+        if len(found) > 1:
+            found.sort()
+        fresh = self._fresh.get(word)
+        if fresh is not None:
+            if isinstance(fresh, int):
+                found.append(fresh)
+            else:
+                found += fresh
+        return found
 
     def _settle(self) -> None:
         """Make what was added findable."""
@@ -58,50 +89,45 @@ class KeyIndex:
         if waiting > FRESH:
             self._sort()
             return
-        while self._indexed < waiting:
-            start = self._indexed * KEY_BYTES
-            prefix = bytes(self._waiting[start : start + PREFIX])
-            self._fresh.setdefault(prefix, []).append(self._first + self._indexed)
-            self._indexed += 1
+        fresh = self._fresh
+        words = memoryview(bytes(self._waiting[self._indexed * KEY_BYTES :])).cast("Q")[::2]
+        for number, word in enumerate(words, self._first + self._indexed):
+            there = fresh.setdefault(word, number)
+            if there is not number:
+                if isinstance(there, int):
+                    fresh[word] = [there, number]
+                else:
+                    there.append(number)
+        self._indexed = waiting
 
     def _sort(self) -> None:
-        """Turn what waits into a sorted run, and many runs into one."""
+        """Turn what waits into a sorted run, and runs of a like size into one."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        words = memoryview(self._waiting).cast("Q")[::2].tobytes()
-        count = len(self._waiting) // KEY_BYTES
-        prefixes = pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(words)])
-        self._runs.append(_sorted(prefixes, self._first))
+        words = array("Q", memoryview(self._waiting).cast("Q")[::2].tobytes())
+        prefixes: Any = _array(words)
+        order = pc.sort_indices(prefixes)
+        prefixes, numbers = prefixes.take(order), pc.add(order, pa.scalar(self._first, pa.uint64()))
         self._waiting, self._fresh, self._indexed = bytearray(), {}, 0
         self._first = self.count
-        if len(self._runs) > RUNS:
-            runs, self._runs = self._runs, []
-            arrays = [
-                pa.concat_arrays([_array(part) for part in column]) for column in zip(*runs, strict=True)
-            ]
-            del runs
-            self._runs = [_sorted(*arrays)]
+        while self._runs and len(self._runs[-1]) < RATIO * len(prefixes):
+            run = self._runs.pop()
+            prefixes = pa.concat_arrays([_array(run.words), prefixes])
+            numbers = pa.concat_arrays([_array(run.numbers), numbers])
+            del run
+            order = pc.sort_indices(prefixes)
+            prefixes, numbers = prefixes.take(order), numbers.take(order)
+        self._runs.append(_Run(prefixes, numbers))
 
 
-def _sorted(prefixes: Any, numbers: Any) -> tuple[memoryview, memoryview]:
-    """Both arrays in the order of the first; instead of the second array the number of the first record."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    order = pc.sort_indices(prefixes)
-    prefixes = prefixes.take(order)
-    if isinstance(numbers, int):
-        numbers = pc.add(order, pa.scalar(numbers, pa.uint64()))
-    else:
-        numbers = numbers.take(order)
-    return _words(prefixes), _words(numbers)
+def _words(column: Any) -> array[int]:
+    words = array("Q")
+    words.frombytes(memoryview(column.buffers()[1]).cast("B")[column.offset * 8 :][: len(column) * 8])
+    return words
 
 
-def _words(array: Any) -> memoryview:
-    return memoryview(array.buffers()[1]).cast("B").cast("Q")[array.offset : array.offset + len(array)]
-
-
-def _array(words: memoryview) -> Any:
+def _array(words: array[int]) -> Any:
     import pyarrow as pa
 
-    return pa.Array.from_buffers(pa.uint64(), len(words), [None, pa.py_buffer(words.cast("B"))])
+    return pa.Array.from_buffers(pa.uint64(), len(words), [None, pa.py_buffer(words)])

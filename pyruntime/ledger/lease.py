@@ -1,25 +1,34 @@
 """Which of several attempts of a task should call, while the others wait for its results.
 
-A file with the holder's name, whose time of change the holder renews. It is only about money: two holders at
-a time do no harm, their records are ordered by the folder's lock. Who waits measures by its own monotonic
-clock for how long nothing was renewed, so that clocks need not agree. Idea: Gray and Cheriton, "Leases",
-1989. Thread-safe.
+A file that the holder locks: the kernel gives the lock back when the holder dies, so a file that is left
+behind means nothing. Who holds it also renews the file's time of change, and who does not, because it is
+stopped, or does so for too long, because it hangs, loses it: another file gets its name. It is only about
+money: two holders at a time do no harm, their records are ordered by the folder's lock. Who waits measures by
+its own monotonic clock for how long nothing was renewed, so that clocks need not agree. Idea: Gray and
+Cheriton, "Leases", 1989. Thread-safe.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import secrets
+import threading
 import time
 from contextlib import suppress
+
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError
+from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.forks import kept_from_forks, let_go
 
 BEAT = 1.0
 """Seconds between two renewals."""
 PATIENCE = 5.0
-"""Seconds without a renewal after which a holder is taken for dead."""
+"""Seconds without a renewal after which a holder that lives is taken for stopped."""
 LONGEST = 60.0
 """Seconds after which a holder is taken for hung, although it renews."""
+OWNER_BYTES = 32
 
 
 class Lease:
@@ -27,6 +36,8 @@ class Lease:
 
     name: the same for all attempts of a task, such as the key of its first row.
     patience, longest: seconds, as above.
+
+    Attempts of one process have a lease object each. A process that is forked does not hold its parent's.
     """
 
     def __init__(
@@ -34,9 +45,13 @@ class Lease:
     ) -> None:
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self.path = os.path.join(folder, f".lease-{digest}")
-        self._owner = secrets.token_hex(16)
+        self._folder = LocalFolder(folder)
+        self._owner = secrets.token_hex(OWNER_BYTES // 2)
         self._patience = patience
         self._longest = longest
+        self._mutex = threading.Lock()
+        self._file: int | None = None
+        self._process = os.getpid()
         self._seen: tuple[str, int] | None = None
         self._seen_at = self._first_at = 0.0
 
@@ -44,20 +59,61 @@ class Lease:
         """Try to get the lease, or to take it over; never waits. True if this attempt should call.
 
         Ask again from time to time while it is False, and look for the holder's results in between.
+        Raises LedgerError if the folder has expired, and OSError.
         """
-        # spec: Ledger!Acquire
-        with suppress(FileExistsError):
-            file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        with self._mutex:
+            if self._holds():
+                return True
+            self._drop()
+            # spec: Ledger!Acquire
             try:
-                os.write(file, self._owner.encode())
-            finally:
-                os.close(file)
+                return self._lock(self.path, os.O_CREAT) or self._take_over()
+            except FileNotFoundError:
+                raise LedgerError(f"{self._folder.path} has expired, or was deleted") from None
+
+    def beat(self) -> bool:
+        """Renew it; False if it is another's by now. About every `BEAT` seconds."""
+        with self._mutex:
+            if not self._holds():
+                self._drop()
+                return False
+            assert self._file is not None
+            with suppress(OSError):
+                os.utime(self._file)
             return True
+
+    def release(self) -> None:
+        """Let others call at once, if it is still this attempt's. A second time it does nothing."""
+        with self._mutex:
+            # Under the lock, or the file could have become another's before it is deleted.
+            with suppress(LedgerError, OSError), self._folder.lock(0.0):
+                if self._holds():
+                    os.unlink(self.path)
+            self._drop()
+
+    # -- inside, with the mutex held ----------------------------------------------------------
+
+    def _lock(self, path: str, flags: int) -> bool:
+        """Lock a file and write into it whose it is; False if it is locked, or is no longer at its place."""
+        file = os.open(path, flags | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                os.pwrite(file, self._owner.encode(), 0)
+                self._file, self._process = kept_from_forks(file), os.getpid()
+                return True
+        except BlockingIOError:
+            pass
+        finally:
+            if self._file != file:
+                os.close(file)
+        return False
+
+    def _take_over(self) -> bool:
+        """Put another file in the place of the one that a stopped or hung holder has locked."""
         held = self._look()
         if held is None:
             return False
-        if held[0] == self._owner:
-            return True
         now = time.monotonic()
         if self._seen is None or self._seen[0] != held[0]:
             self._first_at = now
@@ -67,31 +123,34 @@ class Lease:
             return False
         # spec: Ledger!TakeOver
         part = f"{self.path}.{self._owner}"
-        with open(part, "w") as new:
-            new.write(self._owner)
-        os.replace(part, self.path)
-        return True
-
-    def beat(self) -> bool:
-        """Renew it; False if it is another's by now. About every `BEAT` seconds."""
-        held = self._look()
-        if held is None or held[0] != self._owner:
+        try:
+            with self._folder.lock(0.0):
+                if self._look() != held:
+                    return False
+                if self._lock(part, os.O_CREAT):
+                    os.replace(part, self.path)
+                return self._holds()
+        except LedgerBusyError:
             return False
-        with suppress(OSError):
-            os.utime(self.path)
-        return True
 
-    def release(self) -> None:
-        """Let others call at once, if it is still this attempt's."""
-        held = self._look()
-        if held is not None and held[0] == self._owner:
-            with suppress(OSError):
-                os.unlink(self.path)
+    def _holds(self) -> bool:
+        if self._file is None or self._process != os.getpid():
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))
+        except OSError:
+            return False
+
+    def _drop(self) -> None:
+        if self._file is not None and self._process == os.getpid():
+            let_go(self._file)
+        self._file = None
 
     def _look(self) -> tuple[str, int] | None:
-        """Owner and time of the last renewal; None if nobody holds it."""
+        """Owner and time of the last renewal; None if there is no such file."""
         try:
-            with open(self.path) as file:
-                return file.read(), os.fstat(file.fileno()).st_mtime_ns
-        except OSError:
+            with open(self.path, "rb") as file:
+                owner = file.read(OWNER_BYTES).decode("ascii", "replace")
+                return owner, os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
             return None

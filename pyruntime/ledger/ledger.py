@@ -21,7 +21,7 @@ from pillarbox.ledger.frames import VERSION
 from pillarbox.ledger.lease import LONGEST, PATIENCE, Lease
 from pillarbox.ledger.objects import ObjectFolder
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.scope import Scope
+from pillarbox.ledger.scope import Scope, quoted
 from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
 from pillarbox.mailbox.check import check_bool, check_choice
 
@@ -170,11 +170,15 @@ class Ledger:
         folder.make()
         return Lease(folder.path, name, patience=patience, longest=longest)
 
-    def scopes(self) -> Iterator[Scope]:
-        """Every scope that the ledger has, sorted. Any thread. Raises LedgerError and OSError."""
+    def scopes(self, run: str | None = None) -> Iterator[Scope]:
+        """Every scope that the ledger has, or that a run has, sorted. Any thread.
+
+        Raises LedgerError and OSError.
+        """
         self._check_version()
+        below = "" if run is None else f"/run={quoted(run)}"
         yield from sorted(
-            {scope for path in self._folders() if (scope := Scope.from_path(path)) is not None},
+            {scope for path in self._folders(below) if (scope := Scope.from_path(path)) is not None},
             key=lambda scope: (
                 scope.run,
                 -1 if scope.batch is None else scope.batch,
@@ -234,19 +238,21 @@ class Ledger:
         found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
         return [info.base_name for info in found]
 
-    def _folders(self) -> Iterator[str]:
+    def _folders(self, below: str) -> Iterator[str]:
         path = self.local_path
         if path is not None:
             top = os.path.join(path, f"v{VERSION}")
-            for folder, below, _ in os.walk(top):
-                if folder != top and not below:
+            for folder, inner, _ in os.walk(top + below):
+                if not inner:
                     yield os.path.relpath(folder, top).replace(os.sep, "/")
             return
         from pyarrow import fs
 
         filesystem, base = self._opened()
         top = f"{base}/v{VERSION}"
-        for info in filesystem.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True)):
+        for info in filesystem.get_file_info(
+            fs.FileSelector(top + below, recursive=True, allow_not_found=True)
+        ):
             if info.is_file:
                 yield info.path[len(top) + 1 :].rpartition("/")[0]
 

@@ -10,20 +10,22 @@ import warnings
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from pillarbox.ledger.errors import Damage, LedgerWarning
-from pillarbox.ledger.folder import SUFFIX, LocalFolder
+from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
+from pillarbox.ledger.folder import SUFFIX, LocalFolder, Mark
 from pillarbox.ledger.frames import Frame, open_frame, scan
 from pillarbox.ledger.index import KeyIndex
 from pillarbox.ledger.objects import ObjectFolder
-from pillarbox.ledger.records import ERROR, Record, record_at
+from pillarbox.ledger.records import ERROR, Record, Rows
 
 Folder = LocalFolder | ObjectFolder
 T = TypeVar("T")
-OPEN_BATCHES = 16
-"""Batches that are kept at hand: a replay asks in the order of the first time."""
+OPEN_BYTES = 8 * 2**20
+"""Bytes of frames that are kept at hand: a replay asks in the order of the first time, more or less."""
+TRIES = 10
 
 
 class LedgerReader:
@@ -41,6 +43,7 @@ class LedgerReader:
         self.accepts_errors = accept_errors
         self._allow_pickle = allow_pickle
         self._mutex = threading.RLock()
+        self._mark: Mark | None = None
         self._damage: list[Damage] = []
         self._forget()
         self.refresh()
@@ -63,7 +66,11 @@ class LedgerReader:
         """
         # spec: Ledger!Start, Ledger!Look
         with self._mutex:
-            for name, size in self._folder.segments():
+            segments = self._folder.segments()
+            if not self._sizes.keys() <= {name for name, _ in segments}:
+                # Merged in the meantime, and what it became has the same records; or expired.
+                self._forget()
+            for name, size in segments:
                 if size != self._sizes.get(name):
                     self._scan(name, size)
 
@@ -74,41 +81,111 @@ class LedgerReader:
         A result counts before an error: the row was called again.
         Raises LedgerValueError for a value that may not or cannot be read, and OSError.
         """
-        with_errors = self.accepts_errors if errors is None else errors
-        return self._undisturbed(lambda: self._get(key, with_errors))
+        with self._mutex:
+            # Most rows of a first run are new: nothing more is to be done for them.
+            found = self._index.find(key)
+            if not found:
+                return None
+            if errors is None:
+                errors = self.accepts_errors
+            with suppress(FileNotFoundError):
+                return self._get(key, errors, found)
+            return self._undisturbed(self._get, key, errors)
 
     def __contains__(self, key: bytes) -> bool:
         return self.get(key) is not None
 
     def kind_of(self, key: bytes) -> str | None:
         """The kind of a key's record, durable or not yet: "value", "error"; None without one. Any thread."""
-        return self._undisturbed(lambda: self._kind_of(key))
+        with self._mutex:
+            return self._undisturbed(self._kind_of, key) if self._index.find(key) else None
+
+    def kinds_of(self, keys: Sequence[bytes]) -> dict[bytes, str]:
+        """The kinds of those keys that have a record, durable or not yet. Any thread."""
+        with self._mutex:
+            find = self._index.find
+            known = [key for key in keys if find(key)]
+            found = {key: self._undisturbed(self._kind_of, key) for key in known}
+            return {key: kind for key, kind in found.items() if kind is not None}
 
     def batches(self) -> Iterator[tuple[Any, list[bool]]]:
         """The Arrow batches of all whole frames, and which of their rows count for their key.
 
         One thread at a time. Of several records of a key one counts: without a lock two attempts may each
-        have written theirs.
+        have written theirs. Raises LedgerError if segments are merged, or expire, in the meantime.
         """
-        for number in range(len(self._frames)):
-            with self._mutex:
-                batch = self._batch(number)
-                if batch is None:
-                    continue
-                keys = batch.column(0).to_pylist()
-                counts = [self._counts(key, number, row) for row, key in enumerate(keys)]
-            yield batch, counts
+        for rows, counts in self._all():
+            yield rows.batch, counts
 
     def records(self) -> Iterator[Record]:
         """Every record that counts, segment by segment. One thread at a time; raises as `get` does."""
-        for batch, counts in self.batches():
+        for rows, counts in self._all():
             for row, count in enumerate(counts):
                 if count:
-                    yield record_at(batch, row, self._allow_pickle)
+                    yield rows.record(row, self._allow_pickle)
+
+    def _all(self) -> Iterator[tuple[Rows, list[bool]]]:
+        frames = self._frames
+        for number in range(len(frames)):
+            with self._mutex:
+                try:
+                    rows = self._rows(number) if frames is self._frames else None
+                except FileNotFoundError:
+                    frames = []
+                if frames is not self._frames:
+                    raise LedgerError(
+                        f"the segments of {self._folder.path} were merged or deleted while they were "
+                        "read: try again"
+                    )
+                if rows is None:
+                    continue
+                counts = [self._counts(rows.key(row), number, row) for row in range(rows.count)]
+            yield rows, counts
 
     def close(self) -> None:
         """Close the files. A reader that is used again opens them again."""
         self._folder.close()
+
+    # -- for the writer ---------------------------------------------------------------------------
+
+    def catch_up(self, lock: int) -> bool:
+        """Look what others have committed since the last time; whether anything was found. Any thread.
+
+        lock: the file of the folder's lock, which the caller holds, so that nobody commits.
+        """
+        if not isinstance(self._folder, LocalFolder):
+            return False
+        with self._mutex:
+            before, frames = self._index.count, self._frames
+            # spec: Ledger!Write
+            names, mark = self._folder.committed(lock, self._mark)
+            try:
+                for name in names or ():
+                    size = self._folder.size(name)
+                    if size != self._sizes.get(name):
+                        self._scan(name, size)
+            except FileNotFoundError:
+                # Merged before it was looked at.
+                names = None
+            if names is None:
+                self.refresh()
+            self._mark = mark
+            return self._index.count != before or self._frames is not frames
+
+    def take_in(self, frames: Sequence[tuple[Frame, bytes]]) -> None:
+        """Know what was just appended to a segment, without reading it again. Any thread."""
+        with self._mutex:
+            for frame, keys in frames:
+                known = self._scanned.get(frame.segment)
+                if known == frame.begin or (known is None and frame is frames[0][0]):
+                    self._tails.pop(frame.segment, None)
+                    self._add(frame, keys)
+                    self._sizes[frame.segment] = frame.end
+
+    def is_durable(self, name: str, end: int) -> None:
+        """Know that a segment is on the disk up to byte `end`. Any thread."""
+        with self._mutex:
+            self._synced[name] = max(end, self._synced.get(name, 0))
 
     # -- inside, with the mutex held ----------------------------------------------------------
 
@@ -120,8 +197,10 @@ class LedgerReader:
         self._scanned: dict[str, int] = {}
         self._tails: dict[str, Damage] = {}
         self._synced: dict[str, int] = {}
-        self._batches: OrderedDict[int, Any] = OrderedDict()
+        self._batches: OrderedDict[int, Rows] = OrderedDict()
+        self._batches_bytes = 0
         self._refused: set[int] = set()
+        self._mark = None
 
     def _scan(self, name: str, size: int) -> None:
         """Take in what a segment has since the last time."""
@@ -142,14 +221,16 @@ class LedgerReader:
                         break
                     self._report(item)
                 else:
-                    frame, keys = item
-                    self._starts.append(self._index.count)
-                    self._frames.append(frame)
-                    self._index.add(keys)
-                    self._scanned[name] = frame.end
+                    self._add(*item)
         except FileNotFoundError:
             return
         self._sizes[name] = size
+
+    def _add(self, frame: Frame, keys: bytes) -> None:
+        self._starts.append(self._index.count)
+        self._frames.append(frame)
+        self._index.add(keys)
+        self._scanned[frame.segment] = frame.end
 
     def _report(self, damage: Damage) -> None:
         if damage not in self._damage:
@@ -158,73 +239,75 @@ class LedgerReader:
                 LedgerWarning(f"{self._folder.path}: {damage}. Its calls are made again"), stacklevel=2
             )
 
-    def _undisturbed(self, ask: Callable[[], T]) -> T:
-        with self._mutex:
-            try:
-                return ask()
-            except FileNotFoundError:
-                # Merged in the meantime; what it became has the same records.
-                self._forget()
-                self.refresh()
-                return ask()
+    def _undisturbed(self, ask: Callable[..., T], *arguments: Any) -> T:
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                return ask(*arguments)
+            # Merged in the meantime; what it became has the same records.
+            self._forget()
+            self.refresh()
+        return ask(*arguments)
 
-    def _get(self, key: bytes, errors: bool) -> Record | None:
-        place = self._place(key)
+    def _get(self, key: bytes, errors: bool, found: list[int] | None = None) -> Record | None:
+        place = self._place(key, found)
         if place is None:
             return None
         number, row = place
-        batch = self._batch(number)
-        if batch is None or (not errors and batch.column(1)[row].as_py() == ERROR):
+        rows = self._rows(number)
+        if rows is None or (not errors and rows.kind(row) == ERROR):
             return None
         frame = self._frames[number]
         if frame.end > self._synced.get(frame.segment, 0):
             # Its writer may not have come to that, and never will if it was killed.
             size = self._folder.size(frame.segment)
             self._folder.sync(frame.segment)  # spec: Ledger!Sync
+            if self._folder.size(frame.segment) < frame.end:
+                # Its writer could not make it durable, and has cut it off.
+                raise FileNotFoundError(frame.segment)
             self._synced[frame.segment] = size
-        return record_at(batch, row, self._allow_pickle)
+        return rows.record(row, self._allow_pickle)
 
     def _kind_of(self, key: bytes) -> str | None:
         place = self._place(key)
-        batch = None if place is None else self._batch(place[0])
-        return None if place is None or batch is None else str(batch.column(1)[place[1]].as_py())
+        rows = None if place is None else self._rows(place[0])
+        return None if place is None or rows is None else rows.kind(place[1])
 
-    def _place(self, key: bytes) -> tuple[int, int] | None:
-        """Frame and row of the record that counts for a key."""
+    def _place(self, key: bytes, found: list[int] | None = None) -> tuple[int, int] | None:
+        """Frame and row of the record that counts for a key, of those found by its first word."""
         error, error_at = None, 0
-        for record in self._index.find(key):
+        for record in self._index.find(key) if found is None else found:
             number = bisect_right(self._starts, record) - 1
-            batch = self._batch(number)
+            rows = self._rows(number)
             row = record - self._starts[number]
-            if batch is None or batch.column(0)[row].as_py() != key:
+            if rows is None or rows.key(row) != key:
                 continue
-            if batch.column(1)[row].as_py() != ERROR:
+            if rows.kind(row) != ERROR:
                 return number, row
-            at = batch.column(8)[row].value
+            at = rows.at(row)
             # Where failed rows are called again, the last failure is the one that was seen.
             if error is None or (not self.accepts_errors and at >= error_at):
                 error, error_at = (number, row), at
         return error
 
     def _counts(self, key: bytes, number: int, row: int) -> bool:
-        records = list(self._index.find(key))
-        return len(records) == 1 or self._place(key) == (number, row)
+        return len(self._index.find(key)) == 1 or self._place(key) == (number, row)
 
-    def _batch(self, number: int) -> Any | None:
+    def _rows(self, number: int) -> Rows | None:
         """The records of a frame; None if they are damaged."""
+        rows = self._batches.get(number)
+        if rows is not None:
+            self._batches.move_to_end(number)
+            return rows
         if number in self._refused:
             return None
-        batch = self._batches.get(number)
-        if batch is not None:
-            self._batches.move_to_end(number)
-            return batch
         frame = self._frames[number]
         opened = open_frame(frame, lambda offset, length: self._folder.read(frame.segment, offset, length))
         if isinstance(opened, Damage):
             self._refused.add(number)
             self._report(opened)
             return None
-        self._batches[number] = opened
-        if len(self._batches) > OPEN_BATCHES:
-            self._batches.popitem(last=False)
-        return opened
+        self._batches[number] = rows = Rows(opened)
+        self._batches_bytes += frame.length
+        while len(self._batches) > 1 and self._batches_bytes > OPEN_BYTES:
+            self._batches_bytes -= self._frames[self._batches.popitem(last=False)[0]].length
+        return rows

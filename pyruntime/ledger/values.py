@@ -13,7 +13,8 @@ import json
 import math
 import pickle
 import uuid
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import LedgerValueError
@@ -30,15 +31,18 @@ class Encoded(NamedTuple):
     """A value as a ledger keeps it."""
 
     json: str
-    floats: list[list[float]]
+    floats: Sequence[Sequence[float]]
     """What `{"$floats": i}` in the JSON stands for."""
-    blobs: list[bytes]
+    blobs: Sequence[bytes]
     """What `{"$bytes": i}` stands for."""
 
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        return len(self.json) + 8 * sum(map(len, self.floats)) + sum(map(len, self.blobs))
+
+# What is dumped was made here, so that nothing in it holds itself.
+_dump = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+_load = json.JSONDecoder().raw_decode
+_dump_escaped = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 def encode(value: Any, allow_pickle: bool = False) -> Encoded:
@@ -47,7 +51,7 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
     allow_pickle: what has no other form is pickled.
     Raises LedgerValueError for a value that has no form.
     """
-    floats: list[list[float]] = []
+    floats: list[array[float]] = []
     blobs: list[bytes] = []
     try:
         plain = _plain(value, floats, blobs, DEPTH)
@@ -55,29 +59,35 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
         if not allow_pickle:
             raise
         return Encoded(f'{{"{PICKLE}": 0}}', [], [pickle.dumps(value, protocol=4)])
-    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # A lone surrogate is no UTF-8; escaped, it is.
-        text = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = _dump(plain)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # A lone surrogate is no UTF-8; escaped, it is.
+            text = _dump_escaped(plain)
     return Encoded(text, floats, blobs)
 
 
-def decode(text: str, floats: list[list[float]], blobs: list[bytes], allow_pickle: bool = False) -> Any:
+def decode(
+    text: str, floats: Sequence[Sequence[float]], blobs: Sequence[bytes], allow_pickle: bool = False
+) -> Any:
     """The value that was encoded. Any thread.
 
     Raises LedgerValueError for a pickled value unless `allow_pickle`, and for what no version has written.
     """
     try:
-        return _value(json.loads(text), floats, blobs, allow_pickle)
+        plain, end = _load(text)
+        if end != len(text):
+            raise ValueError(f"there is more behind character {end}")
+        return plain if type(plain) is str else _value(plain, floats, blobs, allow_pickle)
     except LedgerValueError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
         raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _plain(value: Any, floats: list[list[float]], blobs: list[bytes], depth: int) -> Any:
+def _plain(value: Any, floats: list[array[float]], blobs: list[bytes], depth: int) -> Any:
     """`value` in what JSON has."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
@@ -91,13 +101,13 @@ def _plain(value: Any, floats: list[list[float]], blobs: list[bytes], depth: int
         raise LedgerValueError(f"containers may be {DEPTH} deep in a kept value, at most")
     if kind is list:
         if len(value) >= PACKED and set(map(type, value)) == {float}:
-            floats.append(value.copy())
+            floats.append(array("d", value))
             return {"$floats": len(floats) - 1}
         return [_plain(item, floats, blobs, depth - 1) for item in value]
     if kind is tuple:
         return {"$tuple": _plain(list(value), floats, blobs, depth - 1)}
     if kind is dict:
-        if all(type(key) is str for key in value) and not (len(value) == 1 and next(iter(value))[:1] == "$"):
+        if set(map(type, value)) <= _STR and not (len(value) == 1 and next(iter(value))[:1] == "$"):
             return {key: _plain(item, floats, blobs, depth - 1) for key, item in value.items()}
         pairs = [[_plain(part, floats, blobs, depth - 1) for part in pair] for pair in value.items()]
         return {"$dict": pairs}
@@ -117,6 +127,9 @@ def _plain(value: Any, floats: list[list[float]], blobs: list[bytes], depth: int
         "timedelta, Decimal, UUID and numpy's numbers and arrays. Return one of these, or say "
         'Ledger(..., values="pickle")'
     )
+
+
+_STR = {str}
 
 
 def _is_scalar(value: Any) -> bool:
@@ -159,7 +172,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _value(plain: Any, floats: list[list[float]], blobs: list[bytes], allow_pickle: bool) -> Any:
+def _value(plain: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes], allow_pickle: bool) -> Any:
     if type(plain) is list:
         return [_value(item, floats, blobs, allow_pickle) for item in plain]
     if type(plain) is not dict:
@@ -171,13 +184,16 @@ def _value(plain: Any, floats: list[list[float]], blobs: list[bytes], allow_pick
     return {key: _value(item, floats, blobs, allow_pickle) for key, item in plain.items()}
 
 
-def _tagged(tag: str, content: Any, floats: list[list[float]], blobs: list[bytes], allow_pickle: bool) -> Any:
+def _tagged(
+    tag: str, content: Any, floats: Sequence[Sequence[float]], blobs: Sequence[bytes], allow_pickle: bool
+) -> Any:
     if tag in _READERS:
         return _READERS[tag](content)
     if tag == "$tuple":
         return tuple(_value(content, floats, blobs, allow_pickle))
     if tag == "$floats":
-        return floats[content]
+        part = floats[content]
+        return part if type(part) is list else list(part)
     if tag == "$bytes":
         return blobs[content]
     if tag == "$dict":

@@ -1,33 +1,29 @@
 """Keeps finished calls: many in one commit, by a thread of its own, and says from when on they are durable.
 
-Under the folder's lock a commit first looks what other attempts have written, leaves out what they have, and
-writes the rest; the wait for the disk comes after the lock. So each key has one record, whoever writes, and
-the rows of both attempts get the same result. Thread-safe. Idea: group commit (Gawlick, IMS Fast Path;
-DeWitt et al. 1984).
+The thread waits until a commit is due, by time, by rows, by bytes or because somebody asks; `commits.py` is
+what it does then. Thread-safe.
 """
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pillarbox.ledger.errors import LedgerClosedError, LedgerError
-from pillarbox.ledger.folder import SUFFIX, Segment
-from pillarbox.ledger.frames import encode_frame, header
+from pillarbox.ledger.commits import Committer
+from pillarbox.ledger.errors import LedgerClosedError, LedgerValueError
 from pillarbox.ledger.keys import KEY_BYTES
 from pillarbox.ledger.lease import BEAT, Lease
-from pillarbox.ledger.objects import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.records import ERROR, VALUE, Entry, Record, to_batch
+from pillarbox.ledger.records import ERROR, VALUE, Record, Row, size_of
 from pillarbox.ledger.values import Encoded, encode
 
-PATIENCE = 30.0
-"""Seconds that a commit waits for the folder's lock."""
 FILLING = 0.5
 """The part of the loss window for which the first result of a commit waits; the rest is for writing it."""
+LARGEST = 2**28
+"""Bytes of a result, at most: Arrow's lists and texts end at 2**31."""
 
 
 class Commit(NamedTuple):
@@ -65,26 +61,24 @@ class LedgerWriter:
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._folder = folder
-        self._reader = reader
+        self._committer = Committer(folder, reader, about, limits.rows)
         self._limits = limits
-        self._about = dict(about)
         self._allow_pickle = allow_pickle
         self._on_commit = on_commit
         self._on_failure = on_failure
-        self._segment: Segment | ObjectSegment | None = None
-        self._segment_id = ""
         self._lease: Lease | None = None
         self._next_beat = 0.0
+        self._process = os.getpid()
         # What follows is guarded by the condition.
-        self._changed = threading.Condition()
-        self._waiting: list[Entry] = []
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: list[Row] = []
         self._waiting_bytes = 0
         self._since = 0.0
         self._oldest: float | None = None
         self._appended = 0
         self._through = 0
-        self._urgent = self._closing = False
+        self._asked = 0
+        self._closing = False
         self._failure: BaseException | None = None
         folder.make()
         self._thread = threading.Thread(target=self._run, name="pillarbox-ledger", daemon=True)
@@ -117,16 +111,22 @@ class LedgerWriter:
     ) -> int:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
-        entry = Entry(key, kind, encoded, attempts, latency, cost, time.time_ns() // 1000)
+        entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000)
+        size = size_of(entry)
+        if size > LARGEST:
+            raise LedgerValueError(
+                f"a result of {size:,} bytes cannot be kept in a ledger: {LARGEST:,} are allowed"
+            )
+        now = time.monotonic()
+        self._check_process()
         with self._changed:
             self._check()
-            now = time.monotonic()
             if not self._waiting:
                 self._since = now
             if self._oldest is None:
                 self._oldest = now
             self._waiting.append(entry)
-            self._waiting_bytes += encoded.size
+            self._waiting_bytes += size
             self._appended += 1
             if len(self._waiting) == 1 or self._is_full():
                 self._changed.notify_all()
@@ -151,14 +151,27 @@ class LedgerWriter:
         """What ended the writer; None while it works. Any thread."""
         return self._failure
 
+    def hurry(self) -> None:
+        """Commit what was appended so far as soon as the thread is free; returns at once. Any thread.
+
+        For when rows wait for nothing but their commit. What is appended later waits for company as ever. A
+        second time, or with nothing to commit, or after the end, it does nothing. Never raises.
+        """
+        if self._process != os.getpid():
+            return
+        with self._changed:
+            if self._asked < self._appended:
+                self._asked = self._appended
+                self._changed.notify_all()
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended so far is durable. Any thread but the writer's.
 
         Raises what ended the writer, and TimeoutError after `timeout` seconds.
         """
+        self._check_process()
         with self._changed:
-            through = self._appended
-            self._urgent = True
+            through = self._asked = self._appended
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._through >= through or self._failure is not None, timeout)
             if self._through >= through:
@@ -172,12 +185,15 @@ class LedgerWriter:
         with self._changed:
             self._lease = lease
             self._changed.notify_all()
+        if not self._thread.is_alive():
+            lease.release()
 
     def close(self, timeout: float | None = None) -> None:
         """Make what was appended durable, and end. Any thread but the writer's; a second time does nothing.
 
         Raises what ended the writer, and TimeoutError after `timeout` seconds.
         """
+        self._check_process()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -195,6 +211,13 @@ class LedgerWriter:
 
     # -- the writer's thread ------------------------------------------------------------------
 
+    def _check_process(self) -> None:
+        # Its thread is not in a fork, and another thread may have held the condition.
+        if self._process != os.getpid():
+            raise LedgerClosedError(
+                "the ledger's writer belongs to the process that this one was forked from"
+            )
+
     def _check(self) -> None:
         if self._failure is not None:
             raise LedgerClosedError(f"the ledger's writer has failed: {self._failure}") from self._failure
@@ -204,9 +227,12 @@ class LedgerWriter:
     def _is_full(self) -> bool:
         return len(self._waiting) >= self._limits.rows or self._waiting_bytes >= self._limits.size
 
+    def _is_asked(self) -> bool:
+        return self._appended - len(self._waiting) < self._asked
+
     def _pause(self) -> float | None:
         """Seconds until there is something to do; 0 for now."""
-        if self._closing or (self._waiting and (self._urgent or self._is_full())):
+        if self._closing or (self._waiting and (self._is_asked() or self._is_full())):
             return 0.0
         now = time.monotonic()
         due = [self._since + FILLING * self._limits.loss_window] if self._waiting else []
@@ -227,8 +253,7 @@ class LedgerWriter:
         finally:
             if self._lease is not None:
                 self._lease.release()
-            if self._segment is not None:
-                self._segment.close()
+            self._committer.close()
 
     def _step(self) -> bool:
         """Wait for something to do and do it; False at the end."""
@@ -239,13 +264,11 @@ class LedgerWriter:
             first = self._appended - len(entries) + 1
             lease = self._lease
             closing = self._closing
-            if not entries:
-                self._urgent = False
         if lease is not None and time.monotonic() >= self._next_beat:
             lease.beat()
             self._next_beat = time.monotonic() + BEAT
         if entries:
-            adopted = self._commit(first, entries)
+            adopted = self._committer.commit(first, entries)
             self._acknowledge(first + len(entries) - 1, adopted)
         return bool(entries) or not closing
 
@@ -253,72 +276,6 @@ class LedgerWriter:
         with self._changed:
             self._through = through
             self._oldest = self._since if self._waiting else None
-            if through == self._appended:
-                self._urgent = False
             self._changed.notify_all()
         if self._on_commit is not None:
             self._on_commit(Commit(through, adopted))
-
-    def _commit(self, first: int, entries: list[Entry]) -> dict[int, Record]:
-        """Make entries durable; returns what others have for some of them."""
-        # spec: Ledger!Write
-        with self._folder.lock(PATIENCE):
-            theirs = self._theirs(first, entries)
-            mine = [entry for number, entry in enumerate(entries, first) if number not in theirs]
-            if mine:
-                self._write(mine)
-        if mine and self._segment is not None:
-            # spec: Ledger!Sync
-            self._segment.sync()
-            if not self._folder.appends:
-                self._segment = None
-        return self._resolved(theirs)
-
-    def _theirs(self, first: int, entries: list[Entry]) -> dict[int, bytes]:
-        """The numbers of entries whose key has a record already, of others or of this writer."""
-        if self._folder.appends:
-            self._reader.refresh()
-        found: dict[int, bytes] = {}
-        new: dict[bytes, str] = {}
-        for number, entry in enumerate(entries, first):
-            before = new.get(entry.key) or self._reader.kind_of(entry.key)
-            # Where failed rows are called again, what comes of that is kept as well.
-            if before is None or (before == ERROR and not self._reader.accepts_errors):
-                new[entry.key] = entry.kind
-            else:
-                found[number] = entry.key
-        return found
-
-    def _resolved(self, theirs: dict[int, bytes]) -> dict[int, Record]:
-        adopted = {}
-        if theirs:
-            self._reader.refresh()
-        for number, key in theirs.items():
-            record = self._reader.get(key, errors=True)
-            if record is None:
-                raise LedgerError(
-                    f"the record of key {key.hex()} has gone while it was adopted: has it expired?"
-                )
-            adopted[number] = record
-        return adopted
-
-    def _write(self, entries: list[Entry]) -> None:
-        for piece in self._pieces(entries):
-            if self._segment is None:
-                self._segment_id = secrets.token_hex(8)
-                begin = header(self._segment_id, self._about)
-                self._segment = self._folder.create(self._segment_id + SUFFIX, begin)
-            self._segment.append(encode_frame(to_batch(piece), self._segment_id, self._segment.end))
-
-    def _pieces(self, entries: list[Entry]) -> Iterator[list[Entry]]:
-        """Entries of a frame each: whoever looks for one record reads its frame."""
-        piece: list[Entry] = []
-        size = 0
-        for entry in entries:
-            piece.append(entry)
-            size += entry.encoded.size
-            if len(piece) >= self._limits.rows or size >= self._limits.size:
-                yield piece
-                piece, size = [], 0
-        if piece:
-            yield piece

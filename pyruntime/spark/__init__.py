@@ -11,6 +11,7 @@ from pillarbox.spark.listener import BatchProgress, ProgressListener, observed
 from pillarbox.spark.progress import Progress, ProgressTotals
 from pillarbox.spark.record import Record
 from pillarbox.spark.results import ResultError
+from pillarbox.spark.retry_failed import retry_failed
 
 __all__ = [
     "LOW_LATENCY",
@@ -30,4 +31,5 @@ __all__ = [
     "failed",
     "not_done",
     "observed",
+    "retry_failed",
 ]

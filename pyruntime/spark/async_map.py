@@ -70,9 +70,36 @@ def async_map(
     in the task, `CallFailed`, `CallTimeout` or `TooManyFailures` with the row, `ResultError` for a
     result that does not fit the schema, and `DeadLetterError`.
     """
+    return mapped(
+        df,
+        fn,
+        settle_options(options, dict(given), dead_letter, instead="drop"),
+        schema=schema,
+        keep=keep,
+        progress=progress,
+        dead_letter=dead_letter,
+        latency=latency,
+    )
+
+
+def mapped(
+    df: DataFrame,
+    fn: Callable[[Any], Any],
+    settled: Options,
+    *,
+    schema: str | T.StructType,
+    keep: str | Sequence[str],
+    progress: Progress | None,
+    dead_letter: str | DeadLetter | None,
+    latency: str,
+    only_failed: bool = False,
+) -> DataFrame:
+    """The DataFrame of `async_map` and of `retry_failed`; raises TypeError or ValueError for what cannot be.
+
+    only_failed: call only rows of which the ledger says that they failed.
+    """
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
-    settled = settle_options(options, dict(given), dead_letter, instead="drop")
     token = check_sendable(fn, settled)
     check_progress(progress)
     results = parse_schema("schema", schema)
@@ -97,6 +124,9 @@ def async_map(
         latency=latency,
         columns=df.columns,
         shape=f"{df.schema.simpleString()} {output.simpleString()}",
+        results=results,
+        streaming=df.isStreaming,
+        only_failed=only_failed,
     )
     if work.letters is not None:
         work.letters.dead_letter.check_types(df.schema)
@@ -117,7 +147,7 @@ class MapTask:
         with ExitStack() as stack:
             letters = None if work.letters is None else stack.enter_context(LetterWriter(work.letters))
             writer = RowWriter(self._kept, self._schema, work.time_zone, work.options, letters)
-            chunks = stack.enter_context(closing(run_job(work, sliced(batches), records, spread=False)))
+            chunks = stack.enter_context(closing(run_job(work, sliced(batches), records)))
             for chunk in chunks:
                 batch = writer.write(chunk)
                 if batch.num_rows:

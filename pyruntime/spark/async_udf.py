@@ -169,6 +169,8 @@ class AsyncUdf:
             latency=self._latency,
             columns=names,
             shape=f"{', '.join(map(str, bound.args))} {self.returnType.simpleString()}",
+            results=self._result,
+            spread=True,
         )
         return _call(UdfTask(work, self._result, self.returnType), bound.args)
 
@@ -231,7 +233,7 @@ class UdfTask:
             if work.letters is not None:
                 aside = _Aside(stack.enter_context(LetterWriter(work.letters)), work.letters.names)
                 slices = aside.remember(slices)
-            chunks = stack.enter_context(closing(run_job(work, slices, _rows, spread=True)))
+            chunks = stack.enter_context(closing(run_job(work, slices, _rows)))
             for chunk in chunks:
                 calls, results = zip(*chunk, strict=True)
                 if aside is not None:

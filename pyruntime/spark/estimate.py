@@ -85,6 +85,8 @@ def estimate(
     if rows is None:
         rows = df.count()
     free = dataclasses.replace(settled, errors="null", fail_after=None, max_calls=None, max_cost=None)
+    # What is found there takes no time, which is not what is asked.
+    free = dataclasses.replace(free, ledger=None, uid=None, run=None, key=None)
     work = settle(
         fn,
         free,
@@ -95,6 +97,7 @@ def estimate(
         latency="normal",
         columns=df.columns,
         shape="",
+        results=T.NullType() if results is None else results,
     )
     task = SampleTask(work, results)
     # Some more than needed, since Spark takes a share and no number of rows.
@@ -136,7 +139,7 @@ class SampleTask:
         statistics: list[OperatorStatistics] = []
         work = dataclasses.replace(self._work, options=_watched(self._work.options, costs, units))
         encoder = None if self._schema is None else RowEncoder(self._schema, work.time_zone)
-        chunks = run_job(work, sliced(batches), records, spread=False, ended=statistics.append)
+        chunks = run_job(work, sliced(batches), records, ended=statistics.append)
         with closing(chunks):
             for chunk in chunks:
                 good = [(call.row, result) for call, result in chunk if type(result) is not Failed]

@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.keeping import Keeping, settle_ledger
 from pillarbox.spark.latency import check_latency
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.types import time_zone
@@ -28,7 +29,7 @@ class Work:
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
     progress: the folder for live counts. letters: where failed rows are put aside. prompt: whether results
-    leave at once.
+    leave at once. keeping: how the ledger is used. spread: whether rows are tuples of arguments.
     """
 
     fn: Callable[..., Any]
@@ -38,6 +39,8 @@ class Work:
     progress: str | None = None
     letters: LetterBox | None = None
     prompt: bool = False
+    keeping: Keeping | None = None
+    spread: bool = False
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
@@ -69,11 +72,17 @@ def settle(
     latency: Any,
     columns: Sequence[str],
     shape: str,
+    results: T.DataType,
+    streaming: bool | None = None,
+    spread: bool = False,
+    only_failed: bool = False,
 ) -> Work:
     """The work for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
     token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
-    tells operators of one query apart, in the next process as well.
+    tells operators of one query apart, in the next process as well. results: the type of what the function
+    gives. streaming: whether it is over a stream, None where that is not known. only_failed: call only rows
+    of which the ledger says that they failed.
     """
     letter = dead_letter_of(dead_letter, columns)
     box = None
@@ -87,4 +96,13 @@ def settle(
     options = share_budget(options, session)
     folder = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
-    return Work(fn, token, options, zone, folder, box, prompt)
+    keeping = settle_ledger(
+        options,
+        columns,
+        results.simpleString(),
+        zone,
+        session=session,
+        streaming=streaming,
+        only_failed=only_failed,
+    )
+    return Work(fn, token, options, zone, folder, box, prompt, keeping, spread)

@@ -24,6 +24,7 @@ from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import Lot
 from pillarbox.spark.hangup import Hangup
+from pillarbox.spark.keeping import expire_committed
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
 
@@ -164,28 +165,27 @@ def run_job(
     items: Iterable[Any],
     unpack: Callable[[Iterable[Any]], Iterator[Lot]],
     *,
-    spread: bool,
     ended: Callable[[OperatorStatistics], None] | None = None,
 ) -> Generator[Chunk, None, None]:
     """Call the function of `work` for the rows that `unpack` makes of `items`; yields (call, result) chunks.
 
-    spread: a row is a tuple of arguments. ended: gets the last counts, once all is through.
+    ended: gets the last counts, once all is through.
     The thread that reads `items` has ended when this generator has.
     """
     with _collector:
-        yield from _run_job(work, items, unpack, spread, ended)
+        yield from _run_job(work, items, unpack, ended)
 
 
 def _run_job(
     work: Work,
     items: Iterable[Any],
     unpack: Callable[[Iterable[Any]], Iterator[Lot]],
-    spread: bool,
     ended: Callable[[OperatorStatistics], None] | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
     here = worker()
     options = work.options
+    journal = None if work.keeping is None else work.keeping.open(options)
     entered = here.acquire(work.token, work.fn)
     job: Job | None = None
     ok = False
@@ -201,8 +201,9 @@ def _run_job(
             weigh=_weigh,
             chunk_rows=1 if work.prompt else min(CHUNK_ROWS, options.window),
             linger=0.0 if work.prompt else LINGER,
-            spread=spread,
+            spread=work.spread,
             idle=Hangup().check,
+            journal=journal,
         )
         file = None if work.progress is None else ProgressFile(work.progress, job)
         try:
@@ -221,6 +222,8 @@ def _run_job(
         statistics = job.statistics()
         if ended is not None and statistics is not None:
             ended(statistics)
+        if journal is not None:
+            expire_committed(options)
     finally:
         if job is not None and not job.close():
             log.warning("a call blocks the event loop; other tasks of this worker get a loop of their own")

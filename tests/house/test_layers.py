@@ -16,7 +16,7 @@ BELOW: dict[str, set[str]] = {
     "kernel": set(),
     "mailbox": {"kernel"},
     "task": {"mailbox", "kernel"},
-    "aio": {"task", "mailbox", "kernel"},
+    "aio": {"ledger", "task", "mailbox", "kernel"},
     "ledger": {"task", "mailbox", "kernel"},
     "sources": {"task", "mailbox", "kernel"},
     "": {"sources", "aio", "ledger", "task", "mailbox", "kernel"},

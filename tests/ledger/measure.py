@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.frames import encode_frame, header, schema
-from pillarbox.ledger.records import VALUE, Entry, to_batch
+from pillarbox.ledger.records import VALUE, Entry, size_of, to_batch
 from pillarbox.ledger.values import decode, encode
 
 SCOPE = Scope("measure", "uid")
@@ -60,7 +60,7 @@ def start(records: int = 10_000_000, frame_rows: int = 100, segments: int = 40) 
                         pa.binary(16), frame_rows, [None, pa.py_buffer(os.urandom(16 * frame_rows))]
                     )
                     batch = pa.RecordBatch.from_arrays([keys, *frame_batch.columns[1:]], schema=schema())
-                    file.write(encode_frame(batch, name, file.tell()))
+                    file.write(encode_frame(batch, name, file.tell())[1])
                 last = keys[0].as_py()
         bytes_ = sum(size for _, size in place.segments())
         print(
@@ -119,8 +119,8 @@ class Ways:
         os.fsync(self.file.fileno())
 
     def arrow(self) -> None:
-        entries = [Entry(key, VALUE, encode(self.value), 1, 0.1, 0.0, 0) for key in self.keys]
-        self.file.write(encode_frame(to_batch(entries), "0" * 16, 0))
+        entries = [Entry(key, VALUE, *encode(self.value), 1, 0.1, 0.0, 0) for key in self.keys]
+        self.file.write(encode_frame(to_batch(entries), "0" * 16, 0)[1])
         self.sync()
 
     def lines(self) -> None:
@@ -157,9 +157,15 @@ def values() -> None:
     vector = [n / 7 for n in range(384)]
     for name, value in {"a small dict": {"label": "positive", "score": 0.75}, "384 floats": vector}.items():
         encoded = encode(value)
+        entry = Entry(b"", VALUE, *encoded, 1, 0.1, 0.0, 0)
         text, pickled = json.dumps(value), pickle.dumps(value, 5)
         for way, write, read, size in (
-            ("kept", lambda v=value: encode(v), lambda e=encoded: decode(*e), encoded.size),
+            (
+                "kept",
+                lambda v=value: encode(v),
+                lambda e=encoded: decode(*e),
+                size_of(entry),
+            ),
             ("JSON", lambda v=value: json.dumps(v), lambda t=text: json.loads(t), len(text)),
             ("pickle", lambda v=value: pickle.dumps(v, 5), lambda p=pickled: pickle.loads(p), len(pickled)),
         ):

@@ -17,7 +17,7 @@ def key(number: int) -> bytes:
 
 
 def entry(number: int, value: Any) -> Entry:
-    return Entry(key(number), VALUE, encode(value), 1, 0.5, 0.0, 0)
+    return Entry(key(number), VALUE, *encode(value), 1, 0.5, 0.0, 0)
 
 
 def segment(frames: list[dict[int, Any]], segment_id: str = ID) -> bytes:
@@ -25,7 +25,7 @@ def segment(frames: list[dict[int, Any]], segment_id: str = ID) -> bytes:
     content = header(segment_id, {"run": "test"})
     for frame in frames:
         batch = to_batch([entry(number, value) for number, value in frame.items()])
-        content += encode_frame(batch, segment_id, len(content))
+        content += encode_frame(batch, segment_id, len(content))[1]
     return content
 
 

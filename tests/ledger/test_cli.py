@@ -142,3 +142,60 @@ def test_it_runs_as_a_module_with_help_that_has_examples(place: str) -> None:
         [*command, "expire", place, "--through", "x"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "'x': must be a whole number" in done.stderr
+
+
+def test_it_runs_as_a_group_of_the_command_pillarbox(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "ledger", "ls", place) == said(capsys, "ls", place)
+    for words, prog in (
+        (["ledger", "--help"], "pillarbox ledger"),
+        (["--help"], "python -m pillarbox.ledger"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        text = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert text.startswith(f"usage: {prog} ") and f"\n  {prog} verify s3://" in text
+    with pytest.raises(SystemExit):
+        main(["ledger", "show"])
+    assert "pillarbox ledger show: error: the following arguments" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "expected"),
+    [
+        (["ledger", "ls", "{place}"], 0, "night"),
+        (["--help"], 0, "the files in which finished calls are kept"),
+        (["ls", "{place}"], 2, "invalid choice: 'ls'"),
+        ([], 2, "the following arguments are required: GROUP"),
+    ],
+)
+def test_the_command_pillarbox_says_which_groups_it_has(
+    place: str,
+    words: list[str],
+    status: int,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As the script that an installation makes of the entry point.
+    monkeypatch.setattr(sys, "argv", ["/bin/pillarbox", *(word.replace("{place}", place) for word in words)])
+    try:
+        ended: object = main()
+    except SystemExit as exit:
+        ended = exit.code
+    captured = capsys.readouterr()
+    assert ended == status
+    assert expected in captured.out + captured.err
+
+
+def test_a_reader_of_its_output_that_has_seen_enough_ends_it_without_a_complaint(place: str) -> None:
+    with Ledger(place).writer(NIGHT) as writer:
+        for number in range(100, 3000):
+            writer.append(key(number), "x" * 100)
+    command = [sys.executable, "-m", "pillarbox.ledger", "show", place, "--limit", "9999"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shown:
+        assert shown.stdout is not None and shown.stderr is not None
+        shown.stdout.readline()
+        shown.stdout.close()
+        assert shown.stderr.read() == b""
+        assert shown.wait() == 0

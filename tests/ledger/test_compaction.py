@@ -16,10 +16,9 @@ from pillarbox.ledger import (
     LedgerWarning,
     Scope,
     compact,
-    expire,
-    expire_batches,
 )
-from pillarbox.ledger.compaction import LOCK, ROWS
+from pillarbox.ledger.commits import FRAME
+from pillarbox.ledger.compaction import LOCK
 from pillarbox.ledger.folder import LocalFolder
 from tests.ledger.segments import key
 
@@ -65,10 +64,17 @@ def test_many_segments_become_one_with_the_same_records(ledger: Ledger) -> None:
 def test_frames_of_a_merged_segment_are_large_and_none_is_larger_than_said(ledger: Ledger) -> None:
     for start in range(3):
         keep(ledger, {number: number for number in range(start * 3000, start * 3000 + 3000)})
+    small = Ledger(ledger.location, commit_rows=5)
+    keep(small, {number: number for number in range(9000, 10_000)})
     compact(ledger, SCOPE)
-    rows = [batch.num_rows for batch, _ in ledger.reader(SCOPE).batches()]
-    assert rows == [ROWS, ROWS, 9000 - 2 * ROWS]
-    assert found(ledger) == {number: number for number in range(9000)}
+    sizes = [(batch.num_rows, batch.nbytes) for batch, _ in ledger.reader(SCOPE).batches()]
+    assert all(FRAME <= nbytes < 3 * FRAME for _, nbytes in sizes[:-1])
+    assert found(ledger) == {number: number for number in range(10_000)}
+    # To find one record is to read its frame, so large results are not put together.
+    for number in range(10_000, 10_003):
+        keep(ledger, {number: "x" * FRAME})
+    compact(ledger, SCOPE)
+    assert [batch.num_rows for batch, _ in ledger.reader(SCOPE).batches()].count(1) >= 2
 
 
 def test_a_segment_that_a_process_appends_to_is_left_alone(ledger: Ledger) -> None:
@@ -191,28 +197,3 @@ def killed_step_by_step(ledger: Ledger, forks: subprocess.Popen[str], expected: 
             return step
         assert status == -9
     raise AssertionError("a compaction that takes no end of steps")
-
-
-def test_committed_micro_batches_expire_and_the_others_stay(ledger: Ledger) -> None:
-    scopes = [Scope("query", uid, batch=batch) for batch in (3, 10, 11) for uid in ("a", "b")]
-    others = [Scope("query-2", "a", batch=3), Scope("named", "a")]
-    for scope in [*scopes, *others]:
-        keep(ledger, {1: scope.uid}, scope)
-    assert expire_batches(ledger, "query", 10) == scopes[:4]
-    assert list(ledger.scopes()) == sorted(
-        [*scopes[4:], *others], key=lambda s: (s.run, s.batch or -1, s.uid)
-    )
-    assert found(ledger, scopes[4]) == {1: "a"}
-    assert found(ledger, scopes[0]) == {}
-    assert expire_batches(ledger, "query", 10) == []
-    with pytest.raises(ValueError, match="run='named': has no micro-batches"):
-        expire_batches(ledger, "named", 10)
-
-
-def test_expiry_leaves_no_folder_behind_and_can_be_begun_anew(ledger: Ledger) -> None:
-    keep(ledger, {1: 1})
-    assert expire(ledger, SCOPE) > 0
-    assert os.listdir(os.path.join(ledger.location, "v1")) == []
-    assert expire(ledger, SCOPE) == 0
-    keep(ledger, {2: 2})
-    assert found(ledger) == {2: 2}

@@ -17,7 +17,7 @@ from pillarbox.ledger.index import KeyIndex
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sorted runs from a handful of records on."""
     monkeypatch.setattr(module, "FRESH", 5)
-    monkeypatch.setattr(module, "RUNS", 2)
+    monkeypatch.setattr(module, "RATIO", 2)
 
 
 # Few prefixes, so that keys share them.
@@ -39,10 +39,10 @@ def test_an_index_agrees_with_a_dict(steps: list[list[bytes] | bytes]) -> None:
                 expected[key[:8]].append(count)
                 count += 1
         else:
-            assert list(index.find(step)) == expected[step[:8]]
+            assert index.find(step) == expected[step[:8]]
     assert index.count == count
     for prefix, numbers in expected.items():
-        assert list(index.find(prefix + bytes(8))) == numbers
+        assert index.find(prefix + bytes(8)) == numbers
 
 
 def test_records_of_every_run_are_found_and_no_others() -> None:
@@ -51,6 +51,6 @@ def test_records_of_every_run_are_found_and_no_others() -> None:
     index = KeyIndex()
     for start in range(0, 3000, 50):
         index.add(b"".join(many[start : start + 50]))
-        assert list(index.find(many[start])) == [start]
-    assert [list(index.find(key)) for key in many] == [[number] for number in range(3000)]
-    assert not any(list(index.find(random.randbytes(16))) for _ in range(1000))
+        assert index.find(many[start]) == [start]
+    assert [index.find(key) for key in many] == [[number] for number in range(3000)]
+    assert not any(index.find(random.randbytes(16)) for _ in range(1000))

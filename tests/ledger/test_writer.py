@@ -20,7 +20,8 @@ from pillarbox.ledger import (
     Scope,
     expire,
 )
-from pillarbox.ledger.folder import LocalFolder, Segment
+from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.segment import Segment
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -110,12 +111,68 @@ def test_without_a_reason_a_commit_waits_for_others(ledger: Ledger) -> None:
     assert len(values_in(ledger)) == 20
 
 
+def test_hurry_commits_what_waits_without_waiting_and_nothing_later(ledger: Ledger) -> None:
+    commits: list[Commit] = []
+    durable = threading.Semaphore(0)
+
+    def commit(done: Commit) -> None:
+        commits.append(done)
+        durable.release()
+
+    writer = Ledger(ledger.location, loss_window=3600.0).writer(SCOPE, on_commit=commit)
+    writer.hurry()
+    writer.append(key(1), 1)
+    writer.append(key(2), 2)
+    writer.hurry()
+    writer.hurry()
+    assert durable.acquire(timeout=LONG)
+    # What comes later waits again.
+    writer.append(key(3), 3)
+    assert not durable.acquire(timeout=0.1)
+    writer.hurry()
+    assert durable.acquire(timeout=LONG)
+    assert [done.through for done in commits] == [2, 3]
+    writer.close(LONG)
+    writer.hurry()
+
+
+def test_a_hurry_during_a_commit_is_for_what_waits_then(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, let = threading.Semaphore(0), threading.Semaphore(0)
+    sync = Segment.sync
+
+    def slow(segment: Segment) -> None:
+        begun.release()
+        assert let.acquire(timeout=LONG)
+        sync(segment)
+
+    monkeypatch.setattr(Segment, "sync", slow)
+    commits: list[Commit] = []
+    writer = Ledger(ledger.location, loss_window=3600.0).writer(SCOPE, on_commit=commits.append)
+    writer.append(key(1), 1)
+    writer.hurry()
+    assert begun.acquire(timeout=LONG)
+    writer.append(key(2), 2)
+    writer.hurry()
+    let.release()
+    assert begun.acquire(timeout=LONG)
+    writer.append(key(3), 3)
+    let.release()
+    assert not begun.acquire(timeout=0.1)
+    assert [commit.through for commit in commits] == [1, 2]
+    let.release()
+    writer.close(LONG)
+    assert [commit.through for commit in commits] == [1, 2, 3]
+
+
 def test_a_large_backlog_becomes_many_frames(ledger: Ledger) -> None:
     with Ledger(ledger.location, loss_window=3600.0, commit_rows=2**20).writer(SCOPE) as writer:
         writer._limits = writer._limits._replace(rows=10**6)  # not due by rows before all are there
         for number in range(100):
             writer.append(key(number), number)
         writer._limits = writer._limits._replace(rows=7)
+        writer._committer.most_rows = 7
         writer.flush(LONG)
     reader = ledger.reader(SCOPE)
     assert max(batch.num_rows for batch, _ in reader.batches()) == 7
@@ -204,6 +261,44 @@ def test_a_row_that_failed_is_called_again_or_not_as_asked(ledger: Ledger, retry
     assert found is not None and found.is_error != retry_errors
 
 
+@pytest.mark.parametrize("retry_errors", [True, False])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_late_answer_counts_before_its_error_and_never_instead_of_a_value(
+    ledger: Ledger, retry_errors: bool, flushed: bool
+) -> None:
+    # The first answer of 1 came after its time-out, that of 2 after another attempt's value.
+    ledger = Ledger(ledger.location, loss_window=3600.0, retry_errors=retry_errors)
+    with ledger.writer(SCOPE) as writer:
+        writer.append_error(key(1), {"type": "CallTimeout"})
+        writer.append(key(2), "first")
+        if flushed:
+            writer.flush(LONG)
+        writer.append(key(1), "late")
+        writer.append(key(2), "late")
+        if flushed:
+            writer.flush(LONG)
+        writer.append(key(1), "later")
+        writer.append_error(key(2), {"type": "later"})
+    reader = ledger.reader(SCOPE)
+    found = {number: reader.get(key(number), errors=True) for number in (1, 2)}
+    assert found[2] is not None and found[2].value == "first"
+    # Who takes errors for results has given the error out by then.
+    assert found[1] is not None and found[1].value == ("late" if retry_errors else {"type": "CallTimeout"})
+    assert len(reader) == (3 if retry_errors else 2)
+
+
+def test_a_result_too_large_for_arrow_is_refused_when_it_is_kept(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.ledger.writer.LARGEST", 1000)
+    with ledger.writer(SCOPE) as writer:
+        for large in ("x" * 1000, b"x" * 1000, [0.5] * 125):
+            with pytest.raises(LedgerValueError, match="bytes cannot be kept.*: 1,000 are allowed"):
+                writer.append(key(1), large)
+        writer.append(key(1), "x" * 900)
+    assert values_in(ledger) == {key(1): "x" * 900}
+
+
 def test_a_value_that_cannot_be_kept_is_refused_and_the_writer_goes_on(ledger: Ledger) -> None:
     with ledger.writer(SCOPE) as writer:
         with pytest.raises(LedgerValueError, match="cannot be kept"):
@@ -288,7 +383,7 @@ def test_a_writer_whose_scope_has_expired_fails_and_makes_nothing_anew(ledger: L
 def test_a_stopped_process_that_holds_the_lock_is_named_after_a_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.ledger.writer.PATIENCE", 0.05)
+    monkeypatch.setattr("pillarbox.ledger.commits.PATIENCE", 0.05)
     writer = ledger.writer(SCOPE)
     with LocalFolder(ledger.folder(SCOPE).path).lock(LONG):
         writer.append(key(1), 1)

@@ -51,6 +51,7 @@ def test_an_option_by_name_stands_above_the_options_object(spark: SparkSession) 
         schema = spark.range(1).schema
         columns = ("id",)
         sparkSession = spark
+        isStreaming = False
 
     options = Options(capacity=7, timeout=3.0)
     async_map(Frame(), same, schema="n long", options=options, capacity=9)  # type: ignore[arg-type]

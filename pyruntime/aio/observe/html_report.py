@@ -33,6 +33,7 @@ ADVICE = {
     "output": "Results were taken too slowly: what follows the operator was the limit.",
     "rate": "The rate, or a service that asked for patience, was the limit.",
     "retry": "Rows that waited for their retry were all that was left to do.",
+    "ledger": "The ledger's disk, or another attempt of the same task, was waited for.",
     "end": "The last calls of tasks were waited for: larger partitions, or a limit of time, would help.",
 }
 
@@ -238,6 +239,7 @@ def _counts(totals: Totals) -> Markup:
         "abandoned": "calls that could not be cancelled",
         "shared": "rows that shared a call",
         "not_called": "rows not called, for the budget",
+        "found": "rows found in the ledger",
         "rate_granted": "calls let through by the rate",
         "cool_downs": "times held back for the service",
         "waiting": "rows waiting now",

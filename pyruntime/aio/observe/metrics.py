@@ -48,6 +48,7 @@ COUNTERS = (
     Metric("shared", "shared", "Rows that shared the call of an equal one"),
     Metric("batches", "batches", "Calls made with a list of rows"),
     Metric("not_called", "not_called", "Rows not called, since a budget was used up"),
+    Metric("found", "found", "Rows whose results were found in the ledger"),
     Metric("tokens", "tokens", "Tokens, as the usage function gives them"),
     Metric("cost", "cost", "Cost, as the usage function gives it"),
     Metric("rate_granted", "rate_granted", "Calls that the rate has let through"),

@@ -51,6 +51,8 @@ class Totals:
     """Calls that were made with a list of rows."""
     not_called: int = 0
     """Rows that were not called, since a budget was used up."""
+    found: int = 0
+    """Rows whose results were found in the ledger."""
     tokens: float = 0.0
     """Tokens, as the option `usage` gives them."""
     cost: float = 0.0
@@ -88,7 +90,7 @@ class Totals:
         return seconds_of(self.latency) / self.latency.measurements if self.latency.measurements else 0.0
 
 
-ROWS = ("rows_in", "results", "not_called")
+ROWS = ("rows_in", "results", "not_called", "found")
 """Counts of rows: a task that runs again counts them again."""
 COUNTS = (
     "calls",

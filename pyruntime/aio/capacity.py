@@ -1,0 +1,60 @@
+"""How many calls may be in flight now: the number given, or what is found, and none while all are held back.
+
+Confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+from pillarbox.aio.calls import Calls
+from pillarbox.aio.options import Options
+
+
+class Capacity:
+    """Sets the limit of what runs the calls of one operator, which is `calls` once it is there.
+
+    `limit` is the number without regard to what holds calls back.
+    """
+
+    __slots__ = ("_adaptive", "_held", "_most", "calls")
+
+    calls: Calls
+
+    def __init__(self, options: Options) -> None:
+        self._most = options.most
+        self._adaptive = None if options.adaptive is None else options.adaptive.open()
+        self._held = False
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the number is found while calls are made."""
+        return self._adaptive is not None
+
+    @property
+    def limit(self) -> int:
+        """Calls in flight, at most, unless all are held back."""
+        return self._most if self._adaptive is None else self._adaptive.limit
+
+    def hold(self, held: bool) -> None:
+        """Whether no call may begin for now; those in flight go on."""
+        self._held = held
+        self._set()
+
+    def succeeded(self, seconds: float) -> None:
+        """A call, of one row or of a batch, succeeded."""
+        if self._adaptive is not None:
+            self._adaptive.succeeded(seconds)
+            self._set()
+
+    def failed(self, overload: bool) -> None:
+        """A call failed; whether the service said that it has too much to do."""
+        if self._adaptive is not None:
+            self._adaptive.failed(overload)
+            self._set()
+
+    def _set(self) -> None:
+        calls = self.calls
+        limit = 0 if self._held else self.limit
+        grown = limit > calls.limit
+        calls.limit = limit
+        if grown:
+            calls.feed()

@@ -1,0 +1,323 @@
+"""What a ledger has of an operator's rows, and what it gets before their results leave.
+
+A row that is found there is not called. What a call gives waits here until it is durable, and only then goes
+to the result queue, so that nothing is seen that a restart would not find again. Opened by any thread, since
+that reads what is there; from `bind` on confined to the mailbox thread. The idea is that of write-ahead
+logging (ARIES, 1992), with results for pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.aio.errors import NotCalled
+from pillarbox.aio.failure import ErrorInfo, Failed, describe
+from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+from pillarbox.ledger import Commit, KeyMaker, Lease, Ledger, LedgerWriter, Record, Scope, shared_reader
+
+if TYPE_CHECKING:
+    from pillarbox.aio.call import Call
+    from pillarbox.aio.options import Options
+
+log = logging.getLogger("pillarbox")
+
+LOOK = 0.2
+"""Seconds between two looks for the results of another attempt that makes the calls."""
+
+PARTS = 4
+"""A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
+
+CLOSE = 3.0
+"""Seconds for the last results to become durable when a job ends early."""
+
+
+class Journal:
+    """Looks rows up in a ledger, and keeps what their calls give.
+
+    key: the key of a row. prepare: makes of a result what a ledger keeps. attempt: what tells tasks with the
+    same first row apart, as the number of a partition. only_failed: call only rows of which the ledger says
+    that they failed.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scope: Scope,
+        key: Callable[[Any], bytes],
+        *,
+        prepare: Callable[[Any], Any] | None = None,
+        attempt: str = "",
+        only_failed: bool = False,
+    ) -> None:
+        self._ledger = ledger
+        self._scope = scope
+        self._key = key
+        self._prepare = prepare
+        self._attempt = attempt
+        self._only_failed = only_failed
+        self._reader = shared_reader(ledger, scope)
+        self._accept_errors = not ledger.retry_errors
+        self._writer: LedgerWriter | None = None
+        self._lease: Lease | None = None
+        self._first: bytes | None = None
+        self._asked = self._waits = self._behind = self._closed = False
+        self._most, self._since = 1, 0
+        # In the order of their numbers: results that are not durable yet.
+        self._kept: deque[tuple[int, Call, Any]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = len(self._reader)
+
+    def bind(
+        self,
+        mailbox: TaskMailbox,
+        loop: asyncio.AbstractEventLoop,
+        waiting: deque[Call],
+        window: int,
+        *,
+        complete: Callable[[Call, Any], None],
+        found: Callable[[Call, Any], None],
+        hold: Callable[[bool], None],
+        stop: Callable[[BaseException], None],
+    ) -> None:
+        """Begin to keep results.
+
+        waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
+        its durable result; found: the same for a row that waited, which is to wait no more. hold: whether no
+        call may begin. stop: takes what ends the job.
+        """
+        self._mailbox = mailbox
+        self._loop = loop
+        self._waiting = waiting
+        self._most = max(1, window // PARTS)
+        self._complete = complete
+        self._found = found
+        self._hold = hold
+        self._stop = stop
+        self._writer = self._ledger.writer(
+            self._scope,
+            self._reader,
+            on_commit=lambda commit: self._mail(self._committed, commit),
+            on_failure=lambda error: self._mail(self._failed, error),
+        )
+
+    # -- rows come ----------------------------------------------------------------------------
+
+    def look(self, call: Call) -> tuple[Any] | None:
+        """The result of a row that need not be called, in a tuple; None where it is to be called.
+
+        Raises LedgerValueError for a row that has no key, KeyError for one without a column, OSError.
+        """
+        call.key = key = self._key(call.row)
+        if self._first is None:
+            self._first = key
+        result = self._look(key)
+        if result is None and not self._asked:
+            self._asked = True
+            # A task that is tried again has the same rows in the same order, so the first one names it.
+            try:
+                self._lease = self._ledger.lease(self._scope, f"{self._first.hex()} {self._attempt}")
+                if self._lease is not None:
+                    self._try_lease()
+                    result = self._look(key)
+            except OSError as error:
+                # It saves calls and no more; where the disk is full, who writes says so.
+                log.warning("no lease for this task: %s: %s", type(error).__name__, error)
+        return result
+
+    def _look(self, key: bytes) -> tuple[Any] | None:
+        # spec: Ledger!Look
+        record = self._reader.get(key, errors=self._accept_errors)
+        if record is not None:
+            return (_result_of(record),)
+        if self._only_failed and self._reader.kind_of(key) is None:
+            reason = "not called, the ledger has no record that it failed"
+            return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
+        return None
+
+    # -- results come -------------------------------------------------------------------------
+
+    def keep(self, call: Call, result: Any, *, is_substitute: bool = False) -> None:
+        """A row has its result, which goes on when it is durable.
+
+        is_substitute: it stands for a time-out and is nobody's answer, so that it is not kept.
+        """
+        if is_substitute or (type(result) is Failed and result.not_called):
+            self._complete(call, result)
+            return
+        writer = self._writer
+        assert writer is not None
+        self._kept.append((self._append(call, result), call, result))
+        self._since += 1
+        if self._since >= self._most or not self._waiting:
+            # Slots are idle, or will be: what fills the window is that results are not durable.
+            self._since = 0
+            writer.hurry()
+        elif not self._behind and writer.is_behind:
+            # A slow disk costs time, not more calls after a kill.
+            self._behind = True
+            self._hold(True)
+
+    def keep_late(self, call: Call, result: Any) -> None:
+        """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
+        try:
+            self._append(call, result)
+        except Exception as error:
+            log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
+
+    def _append(self, call: Call, result: Any) -> int:
+        # spec: Ledger!Answer
+        writer = self._writer
+        assert writer is not None
+        if writer.failure is not None:
+            raise writer.failure
+        latency = time.monotonic() - call.began if call.attempt else 0.0
+        if type(result) is Failed:
+            return writer.append_error(
+                call.key, result.info._asdict(), attempts=call.attempt, latency=latency, cost=call.cost
+            )
+        if self._prepare is not None:
+            result = self._prepare(result)
+        return writer.append(call.key, result, attempts=call.attempt, latency=latency, cost=call.cost)
+
+    def _committed(self, commit: Commit) -> None:
+        # spec: Ledger!Emit
+        kept, complete, adopted = self._kept, self._complete, commit.adopted
+        while kept and kept[0][0] <= commit.through and not self._closed:
+            number, call, result = kept.popleft()
+            complete(call, _result_of(adopted[number]) if number in adopted else result)
+        if self._behind and not self._closed:
+            assert self._writer is not None
+            self._behind = self._writer.is_behind
+            if not self._behind:
+                self._hold(self._waits)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._closed:
+            self._stop(error)
+
+    def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
+        try:
+            self._mailbox.put(Mail(fn, said, description="what the ledger says"))
+        except MailboxClosedError:
+            # The operator has ended: nobody waits for it.
+            return
+
+    # -- other attempts of the task -----------------------------------------------------------
+
+    def _try_lease(self) -> None:
+        # spec: Ledger!Acquire
+        assert self._lease is not None
+        assert self._writer is not None
+        waited, self._waits = self._waits, not self._lease.acquire()
+        if self._waits:
+            if not waited:
+                log.info("another attempt makes the calls of this task: waiting for its results")
+                self._hold(True)
+            self._timer = self._loop.call_later(LOOK, self._look_again)
+            return
+        self._writer.keep(self._lease)
+        # What another attempt has done up to its end.
+        self._reader.refresh()
+        if waited:
+            self._take_found()
+            self._hold(self._behind)
+
+    def _look_again(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._reader.refresh()
+            self._take_found()
+            self._try_lease()
+        except BaseException as error:
+            self._stop(error)
+
+    def _take_found(self) -> None:
+        """Give rows that wait the results that the other attempt has kept."""
+        if len(self._reader) == self._seen:
+            return
+        self._seen = len(self._reader)
+        for call in [*self._waiting]:
+            result = self._look(call.key)
+            if result is not None:
+                self._found(call, result[0])
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Nothing is completed any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self) -> None:
+        """Make durable what has come in, for `CLOSE` seconds at most, and end the writer's thread."""
+        writer = self._writer
+        if writer is None:
+            return
+        done = self._loop.create_future()
+
+        def close() -> None:
+            try:
+                writer.close(CLOSE)
+            except Exception as error:
+                # Where that matters, `stop` has been told of it.
+                log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
+            try:
+                self._loop.call_soon_threadsafe(_set, done)
+            except RuntimeError:
+                return
+
+        thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
+        thread.start()
+        await done
+        thread.join()
+
+
+def open_journal(
+    options: Options,
+    run: str,
+    *,
+    batch: int | None = None,
+    config: dict[str, Any] | None = None,
+    values_of: Callable[[Any], Any] | None = None,
+    key: Sequence[str | int] | None = None,
+    prepare: Callable[[Any], Any] | None = None,
+    attempt: str = "",
+    only_failed: bool = False,
+) -> Journal:
+    """The journal of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
+
+    run, batch: whose results they are. config: what of the configuration decides about results, besides the
+    key. values_of: the values of a row that the ledger can compare. key: `options.key` as `values_of` gives
+    it. Others: see `Journal`. Raises LedgerError and OSError.
+    """
+    ledger = options.ledger
+    assert ledger is not None
+    assert options.uid is not None
+    if options.errors == "fail" or only_failed:
+        # A record of a failure is then no result.
+        ledger = dataclasses.replace(ledger, retry_errors=True)
+    named = None if options.key is None else list(options.key)
+    scope = Scope.of(run, options.uid, {"key": named, **(config or {})}, batch)
+    make_key = KeyMaker(named if key is None else key)
+    key_of = make_key if values_of is None else (lambda row: make_key(values_of(row)))
+    return Journal(ledger, scope, key_of, prepare=prepare, attempt=attempt, only_failed=only_failed)
+
+
+def _result_of(record: Record) -> Any:
+    if not record.is_error:
+        return record.value
+    return Failed(ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields}))
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,452 @@
+"""The operator with a ledger: what has an answer is not called again, and what leaves is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import Batch, CallFailed, ErrorInfo, Options, Outcome, Retry, async_map
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
+
+pytestmark = pytest.mark.usefixtures("each_loop")
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 60.0
+
+
+class Service:
+    """Counts the calls of each row; what it gives depends on how often it was called for that row."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[Any] = Counter()
+        self._mutex = threading.Lock()
+
+    def answer(self, row: Any) -> list[Any]:
+        with self._mutex:
+            self.calls[row] += 1
+            return [row, self.calls[row]]
+
+    async def coroutine(self, row: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        return self.answer(row)
+
+    def blocking(self, row: Any) -> list[Any]:
+        return self.answer(row)
+
+    async def batch(self, rows: list[Any]) -> list[Any]:
+        await asyncio.sleep(0)
+        return [self.answer(row) for row in rows]
+
+
+MODES: dict[str, dict[str, Any]] = {"coroutine": {}, "blocking": {}, "batch": {"batch": Batch(7)}}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(str(tmp_path / "ledger"))
+
+
+def scope(run: str = "run", key: Any = None) -> Scope:
+    return Scope.of(run, "uid", {"key": key})
+
+
+def kept(ledger: Ledger, run: str = "run") -> list[Any]:
+    return [record.value for record in ledger.reader(scope(run)).records()]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_run_calls_nothing_and_gives_the_same(ledger: Ledger, mode: str, ordered: bool) -> None:
+    service = Service()
+    options = Options(ledger=ledger, uid="uid", run="run", ordered=ordered, capacity=20, **MODES[mode])
+    first = list(async_map(getattr(service, mode), range(300), options=options))
+    again = async_map(getattr(service, mode), range(300), options=options)
+    second = list(again)
+    assert sorted(first) == sorted(second) == [[row, 1] for row in range(300)]
+    if ordered:
+        assert first == second
+    statistics = again.statistics()
+    assert statistics is not None
+    assert (statistics.found, statistics.calls, statistics.results) == (300, 0, 300)
+
+
+@pytest.mark.parametrize("other", [{"run": "another"}, {"uid": "another"}, {"key": [0]}])
+def test_what_another_run_operator_or_key_kept_is_not_found(ledger: Ledger, other: dict[str, Any]) -> None:
+    service = Service()
+    given: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run"}
+    rows = [(row, "text") for row in range(5)]
+    list(async_map(service.coroutine, rows, **given))
+    list(async_map(service.coroutine, rows, **{**given, **other}))
+    assert set(service.calls.values()) == {2}
+
+
+def test_a_row_is_known_by_its_key_columns_and_without_them_by_all_with_a_count(ledger: Ledger) -> None:
+    service = Service()
+    by_key = Options(ledger=ledger, uid="uid", run="by key", key=[0])
+    list(async_map(service.coroutine, [(1, "a"), (2, "b")], options=by_key))
+    assert list(async_map(service.coroutine, [(1, "c"), (2, "d")], options=by_key)) == [
+        [(1, "a"), 1],
+        [(2, "b"), 1],
+    ]
+    whole = Options(ledger=ledger, uid="uid", run="whole", capacity=1)
+    first = list(async_map(service.coroutine, ["x", "x", "y"], options=whole))
+    assert first == [["x", 1], ["x", 2], ["y", 1]]
+    assert list(async_map(service.coroutine, ["x", "x", "y"], options=whole)) == first
+    assert list(async_map(service.coroutine, ["x", "x", "x"], options=whole)) == [
+        ["x", 1],
+        ["x", 2],
+        ["x", 3],
+    ]
+
+
+def test_the_order_holds_where_some_rows_are_found_and_others_called(ledger: Ledger) -> None:
+    service = Service()
+    options = Options(ledger=ledger, uid="uid", run="run", capacity=16)
+    list(async_map(service.coroutine, range(0, 400, 3), options=options))
+    results = list(async_map(service.coroutine, range(400), options=options))
+    assert results == [[row, 1] for row in range(400)]
+    assert set(service.calls.values()) == {1}
+
+
+def test_what_was_taken_from_a_process_that_is_killed_is_never_called_again(tmp_path: Path) -> None:
+    program = """
+import asyncio, os, sys
+from pillarbox import async_map
+from pillarbox.ledger import Ledger
+
+async def call(row):
+    os.write(2, f"{row}\\n".encode())
+    await asyncio.sleep(row % 5 / 1000)
+    return row
+
+for row in async_map(call, range(2000), ledger=Ledger(sys.argv[1]), uid="uid", run="run", capacity=50):
+    os.write(1, f"{row}\\n".encode())
+"""
+    taken: list[int] = []
+    for enough in (150, 500, 2000):
+        before = set(taken)
+        command = [sys.executable, "-W", "error", "-c", program, str(tmp_path / "ledger")]
+        with (
+            open(tmp_path / "calls", "w+") as calls,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=calls, text=True, cwd=ROOT) as process,
+        ):
+            assert process.stdout is not None
+            taken = [int(line) for line in itertools.islice(process.stdout, enough)]
+            if enough < 2000:
+                process.kill()
+            taken += [int(line) for line in process.stdout if line.endswith("\n")]
+            process.wait(LONG)
+            calls.seek(0)
+            asked = {int(line) for line in calls.read().splitlines()}
+        assert taken == [*range(len(taken))]
+        assert asked
+        assert not before & asked
+    assert len(taken) == 2000
+
+
+def test_rows_wait_for_the_disk_and_calls_for_rows_that_wait_too_long(ledger: Ledger) -> None:
+    ledger = Ledger(ledger.location, loss_window=0.05)
+    began = Counter[int]()
+    full = threading.Event()
+
+    async def call(row: int) -> int:
+        began[row] += 1
+        await asyncio.sleep(0.001)
+        return row
+
+    ledger.check()
+    folder = ledger.folder(scope())
+    folder.make()
+    job = async_map(call, itertools.count(), ledger=ledger, uid="uid", run="run", capacity=4, reorder=100_000)
+    taken: list[int] = []
+
+    def take() -> None:
+        for row in job:
+            taken.append(row)
+            if row > 500:
+                full.set()
+                return
+
+    with folder.lock(LONG):
+        # The commits wait for the lock that another process could have.
+        thread = threading.Thread(target=take)
+        thread.start()
+        while (statistics := job.statistics()) is None or not statistics.spent["ledger"]:
+            assert thread.is_alive()
+        calls = began.total()
+        assert not taken
+        # A few thousand calls would have been made at this rate.
+        while job.statistics().spent["ledger"] < 0.5:  # type: ignore[union-attr]
+            assert thread.is_alive()
+        assert began.total() == calls
+    assert full.wait(LONG)
+    thread.join(LONG)
+    job.close()
+    assert taken == [*range(taken[-1] + 1)]
+
+
+def test_a_second_attempt_waits_for_the_results_of_the_first(ledger: Ledger) -> None:
+    service = Service()
+    half, go_on = threading.Event(), threading.Event()
+
+    async def slow(row: int) -> list[Any]:
+        if row == 100:
+            half.set()
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+        return service.answer(row)
+
+    options = Options(ledger=ledger, uid="uid", run="run", capacity=10)
+    first: list[Any] = []
+    one = threading.Thread(target=lambda: first.extend(async_map(slow, range(200), options=options)))
+    one.start()
+    assert half.wait(LONG)
+    second = async_map(service.coroutine, range(200), options=options)
+    results = [next(second) for _ in range(50)]
+    while (statistics := second.statistics()) is None or not statistics.spent["ledger"]:
+        assert one.is_alive()
+    go_on.set()
+    results += second
+    one.join(LONG)
+    assert results == first == [[row, 1] for row in range(200)]
+
+
+def test_an_attempt_whose_rival_goes_away_makes_the_calls_itself(ledger: Ledger) -> None:
+    service = Service()
+
+    async def hangs(row: int) -> list[Any]:
+        if row >= 20:
+            await asyncio.Event().wait()
+        return service.answer(row)
+
+    options = Options(ledger=ledger, uid="uid", run="run", capacity=10)
+    rival = async_map(hangs, range(60), options=options)
+    taken = [next(rival) for _ in range(20)]
+    second = async_map(service.coroutine, range(60), options=options)
+    results = [next(second) for _ in range(20)]
+    assert results == taken
+    while (statistics := second.statistics()) is None or not statistics.spent["ledger"]:
+        pass
+    assert service.calls.total() == 20
+    rival.close()
+    assert [*results, *second] == [[row, 1] for row in range(60)]
+
+
+# -- what is kept, and what is not ---------------------------------------------------------------
+
+
+async def odd_fails(row: int) -> int:
+    if row % 2:
+        raise ValueError(f"odd: {row}")
+    return row
+
+
+def failing_calls(calls: Counter[int]) -> Callable[[int], Any]:
+    async def call(row: int) -> int:
+        calls[row] += 1
+        return await odd_fails(row)
+
+    return call
+
+
+def test_failed_rows_are_called_again_unless_their_errors_count_as_results(ledger: Ledger) -> None:
+    calls = Counter[int]()
+    given: dict[str, Any] = {"uid": "uid", "run": "run", "errors": "column"}
+    first = list(async_map(failing_calls(calls), range(10), ledger=ledger, **given))
+    assert first[1].error is not None
+    list(async_map(failing_calls(calls), range(10), ledger=ledger, **given))
+    assert calls == {row: 1 + row % 2 for row in range(10)}
+    taken = Ledger(ledger.location, retry_errors=False)
+    job = async_map(failing_calls(calls), range(10), ledger=taken, **given)
+    again = list(job)
+    assert calls.total() == 15
+    assert [outcome.result for outcome in again] == [outcome.result for outcome in first]
+    error = again[3].error
+    assert isinstance(error, ErrorInfo)
+    assert (error.type, error.message, error.attempts, error.status) == ("ValueError", "odd: 3", 1, None)
+    statistics = job.statistics()
+    assert statistics is not None
+    assert (statistics.errors, statistics.found) == (5, 10)
+
+
+def test_a_job_that_fails_keeps_what_had_an_answer(ledger: Ledger) -> None:
+    calls = Counter[int]()
+
+    async def call(row: int) -> int:
+        calls[row] += 1
+        if row == 30 and calls[row] == 1:
+            raise ConnectionError
+        return row
+
+    options = Options(ledger=Ledger(ledger.location, retry_errors=False), uid="uid", run="run", capacity=1)
+    with pytest.raises(CallFailed):
+        list(async_map(call, range(60), options=options))
+    assert list(async_map(call, range(60), options=options)) == [*range(60)]
+    assert calls == {row: 1 + (row == 30) for row in range(60)}
+
+
+def test_what_stands_for_a_time_out_or_for_no_call_is_nobodys_answer(ledger: Ledger) -> None:
+    async def call(row: int) -> int:
+        if row < 3:
+            await asyncio.Event().wait()
+        return row
+
+    given: dict[str, Any] = {"ledger": ledger, "uid": "uid", "capacity": 1}
+    assert list(async_map(call, range(6), **given, run="late", timeout=0.01, on_timeout=-1)) == [
+        -1, -1, -1, 3, 4, 5,
+    ]  # fmt: skip
+    assert sorted(kept(ledger, "late")) == [3, 4, 5]
+    few = list(async_map(call, range(3, 9), **given, run="few", max_calls=2, errors="null"))
+    assert few == [3, 4, None, None, None, None]
+    assert sorted(kept(ledger, "few")) == [3, 4]
+
+
+def test_an_answer_that_comes_after_its_time_out_is_kept(ledger: Ledger) -> None:
+    over = threading.Event()
+    calls = Counter[int]()
+
+    def call(row: int) -> int:
+        calls[row] += 1
+        if row == 0:
+            over.wait(LONG)
+        return row * 10
+
+    def rows() -> Iterator[int]:
+        yield from range(3)
+        while (statistics := job.statistics()) is None or not statistics.timeouts:
+            pass
+        over.set()
+        # The job goes on until the answer has come.
+        while (statistics := job.statistics()) is None or not statistics.late:
+            pass
+        yield 3
+
+    options = Options(
+        ledger=ledger, uid="uid", run="run", errors="null", timeout=0.2, capacity=2, ordered=False
+    )
+    job = async_map(call, rows(), options=options)
+    assert sorted(job, key=str) == [10, 20, 30, None]
+    assert list(async_map(call, range(4), options=options, ordered=True)) == [0, 10, 20, 30]
+    assert set(calls.values()) == {1}
+
+
+def test_an_answer_that_is_late_and_one_that_is_not_are_one_result(ledger: Ledger) -> None:
+    over = threading.Event()
+    calls = Counter[int]()
+    late = threading.Event()
+
+    def call(row: int) -> str:
+        calls[row] += 1
+        if calls[row] == 1:
+            over.wait(LONG)
+            return "the first"
+        over.set()
+        # By then the first answer has been taken note of.
+        late.wait(LONG)
+        return "the second"
+
+    options = Options(ledger=ledger, uid="uid", run="run", attempt_timeout=0.2, retry=Retry(2, initial=0.001))
+    job = async_map(call, [0], options=options)
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.extend(job))
+    thread.start()
+    while (statistics := job.statistics()) is None or not statistics.late:
+        assert thread.is_alive()
+    late.set()
+    thread.join(LONG)
+    assert results == ["the first"] == list(async_map(call, [0], options=options))
+    assert calls[0] == 2
+
+
+def test_rows_that_share_a_call_are_each_found_again(ledger: Ledger) -> None:
+    service = Service()
+    options = Options(ledger=ledger, uid="uid", run="run", memo=10)
+    rows = ["x", "y", "x", "x", "y"]
+    first = list(async_map(service.coroutine, rows, options=options))
+    assert list(async_map(service.coroutine, rows, options=options)) == first
+    assert service.calls == {"x": 1, "y": 1}
+    assert len(kept(ledger)) == 5
+
+
+def test_what_a_call_cost_is_kept_with_it(ledger: Ledger) -> None:
+    async def call(row: int) -> int:
+        return row
+
+    list(async_map(call, [7], ledger=ledger, uid="uid", run="run", usage=lambda row, result: 0.25))
+    (record,) = ledger.reader(scope()).records()
+    assert (record.value, record.cost, record.attempts) == (7, 0.25, 1)
+    assert record.key == KeyMaker()(7)
+
+
+# -- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_result_that_cannot_be_kept_ends_the_job_and_says_what_can(ledger: Ledger) -> None:
+    async def call(row: int) -> object:
+        return object()
+
+    with pytest.raises(LedgerValueError, match=r"a result of type builtins.object cannot be kept"):
+        list(async_map(call, range(3), ledger=ledger, uid="uid", run="run"))
+
+
+def test_a_row_without_a_key_ends_the_job_and_says_so(ledger: Ledger) -> None:
+    async def call(row: object) -> int:
+        return 1
+
+    with pytest.raises(LedgerValueError, match=r"name the columns that identify a row"):
+        list(async_map(call, [object()], ledger=ledger, uid="uid", run="run"))
+    with pytest.raises(KeyError, match="no column 'id'"):
+        list(async_map(call, [{"name": 1}], ledger=ledger, uid="uid", run="run", key=["id"]))
+
+
+def test_a_ledger_that_goes_away_ends_the_job_with_that_reason(ledger: Ledger) -> None:
+    async def call(row: int) -> int:
+        if row == 50:
+            Path(ledger.location).rename(f"{ledger.location}-gone")
+            Path(ledger.location).touch()
+        return row
+
+    with pytest.raises((OSError, LedgerError)):
+        list(async_map(call, itertools.count(), ledger=ledger, uid="uid", run="run", capacity=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"uid": None}, ValueError, "uid=None: with a ledger the operator needs a name"),
+        ({"uid": 7}, TypeError, "uid=7"),
+        ({"run": None}, ValueError, "run=None: with a ledger a run needs a name"),
+        ({"run": ""}, ValueError, "run=''"),
+        ({"key": "id"}, TypeError, "columns='id'"),
+        ({"key": []}, ValueError, "must name a column"),
+        ({"ledger": "/tmp"}, TypeError, "ledger='/tmp': must be a pillarbox.Ledger"),
+        ({"ledger": None}, ValueError, "uid='uid': is for a ledger"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_at_the_call(
+    ledger: Ledger, given: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    options = {"ledger": ledger, "uid": "uid", "run": "run", **given}
+    with pytest.raises(error, match=says):
+        async_map(odd_fails, [1], **options)
+
+
+def test_a_place_that_cannot_be_written_is_refused_at_the_call(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises((LedgerError, OSError)):
+        async_map(odd_fails, [1], ledger=Ledger(str(tmp_path / "file" / "below")), uid="uid", run="run")
+
+
+def test_an_outcome_of_a_found_row_looks_like_that_of_a_called_one(ledger: Ledger) -> None:
+    options = Options(ledger=ledger, uid="uid", run="run", errors="column")
+    for _ in range(2):
+        assert list(async_map(odd_fails, [2], options=options)) == [Outcome(2, None)]

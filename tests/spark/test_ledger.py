@@ -1,0 +1,391 @@
+"""The ledger under Spark: runs, tasks and micro-batches done again call only what has no answer yet."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pillarbox import Options
+from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.spark import async_map, async_udf, estimate, retry_failed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RunScript = Callable[..., list[str]]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(str(tmp_path / "ledger"))
+
+
+class Counting:
+    """Calls, each written to a file as one line of what it was called with."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def note(self, what: Any) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{what}\n")
+
+    def calls(self) -> Counter[str]:
+        return Counter(self.path.read_text().splitlines()) if self.path.exists() else Counter()
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Counting:
+    return Counting(tmp_path / "calls")
+
+
+def test_a_second_run_calls_nothing_however_the_rows_are_partitioned(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    async def call(row: Any) -> dict[str, Any]:
+        counting.note(row.id)
+        return {"text": f"row {row.id}", "vector": [row.id / 3, 1.0]}
+
+    def rows(partitions: int, **given: Any) -> list[Any]:
+        options = Options(ledger=ledger, uid="uid", run="run", key=["id"], **given)
+        df = spark.range(0, 300, 1, partitions)
+        out = async_map(df, call, schema="text string, vector array<double>", keep="*", options=options)
+        return sorted(map(tuple, out.collect()))
+
+    first = rows(2)
+    assert first == [(row, f"row {row}", [row / 3, 1.0]) for row in range(300)]
+    assert rows(3, ordered=False) == rows(1) == first
+    assert counting.calls() == {str(row): 1 for row in range(300)}
+
+
+def test_a_column_finds_its_results_by_the_values_of_its_arguments(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    def column(key: list[str] | None) -> Any:
+        @async_udf("string", ledger=ledger, uid=f"by {key}", run="run", key=key)
+        async def call(number: int, text: str) -> str:
+            counting.note(number)
+            return f"{number} {text}"
+
+        return call
+
+    df = spark.createDataFrame([(1, "a"), (2, "b")], "number int, text string").coalesce(1)
+    other = spark.createDataFrame([(1, "a"), (2, "c")], "number int, text string").coalesce(1)
+    for key, last in ((None, "2 c"), (["number"], "2 b")):
+        found = [row[0] for row in df.select(column(key)("number", "text")).collect()]
+        again = [row[0] for row in other.select(column(key)("number", "text")).collect()]
+        assert (found, again) == (["1 a", "2 b"], ["1 a", last])
+    assert counting.calls() == {"1": 2, "2": 3}
+
+
+class Pair(NamedTuple):
+    """A result with names."""
+
+    left: int
+    right: str
+
+
+@dataclasses.dataclass
+class Thing:
+    """A result of another kind."""
+
+    left: int
+    right: str
+
+
+SCHEMA = (
+    "n int, at timestamp, local timestamp_ntz, day date, price decimal(10,2), raw binary, "
+    "pair struct<left: int, right: string>, pairs array<struct<left: int, right: string>>, "
+    "marks map<string,int>"
+)
+
+
+def test_results_of_every_form_come_back_as_they_were(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    async def call(row: Any) -> Any:
+        import zoneinfo
+
+        from pyspark.sql import Row
+
+        counting.note(row.id)
+        at = datetime.datetime(2026, 7, 1, 12, 30, 15, 123456, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+        pair: Any = [Pair(1, "é"), Thing(1, "é"), Row(left=1, right="é"), (1, "é")][row.id % 4]
+        values = {
+            "n": row.id,
+            "at": at,
+            "local": at.replace(tzinfo=None),
+            "day": at.date(),
+            "price": decimal.Decimal("12.34"),
+            "raw": b"\x00\xff",
+            "pair": pair,
+            "pairs": [pair, None],
+            "marks": {"a": 1},
+        }
+        if row.id == 5:
+            return []
+        if row.id == 6:
+            return [values, Row(**values)]
+        return [values, Row(**values), tuple(values.values())][row.id % 3]
+
+    def rows() -> list[Any]:
+        out = async_map(spark.range(8), call, schema=SCHEMA, ledger=ledger, uid="uid", run="run")
+        return sorted(map(tuple, out.collect()))
+
+    first = rows()
+    assert [row[0] for row in first] == [0, 1, 2, 3, 4, 6, 6, 7]
+    assert rows() == first
+    assert set(counting.calls().values()) == {1}
+
+
+def test_another_schema_finds_no_results_that_would_not_fit(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    async def call(row: Any) -> int:
+        counting.note(row.id)
+        return int(row.id)
+
+    for schema in ("n int", "n string", "n int"):
+        if schema == "n string":
+
+            async def text(row: Any) -> str:
+                counting.note(row.id)
+                return str(row.id)
+
+            fn: Any = text
+        else:
+            fn = call
+        async_map(spark.range(2), fn, schema=schema, ledger=ledger, uid="uid", run="run").collect()
+    assert counting.calls() == {"0": 2, "1": 2}
+
+
+def test_only_rows_that_failed_are_called_again(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    async def often(row: Any) -> int:
+        if row.id % 5 == 0:
+            raise ConnectionError("not now")
+        return int(row.id) * 10
+
+    async def well(row: Any) -> int:
+        counting.note(row.id)
+        if row.id == 15:
+            raise TimeoutError("never")
+        return int(row.id) * 10
+
+    given: dict[str, Any] = {"schema": "ten long", "keep": "*", "uid": "uid", "run": "run", "key": ["id"]}
+    first = async_map(spark.range(20), often, ledger=ledger, errors="column", **given)
+    assert first.where("_error is not null").count() == 4
+    # Errors that count as results for others are called again here as well.
+    sticky = Ledger(ledger.location, retry_errors=False)
+    again = retry_failed(spark.range(25), well, ledger=sticky, **given)
+    rows = {row.id: (row.ten, row._error and row._error.type) for row in again.collect()}
+    expected: dict[int, Any] = {number: (number * 10, None) for number in range(20)}
+    expected |= dict.fromkeys(range(20, 25), (None, "NotCalled"))
+    assert rows == expected | {15: (None, "TimeoutError")}
+    assert counting.calls() == {"0": 1, "5": 1, "10": 1, "15": 1}
+    last = retry_failed(spark.range(20), well, ledger=ledger, errors="drop", **given)
+    assert sorted(row.id for row in last.collect()) == [number for number in range(20) if number != 15]
+    assert counting.calls() == {"0": 1, "5": 1, "10": 1, "15": 2}
+
+
+def test_an_estimate_keeps_and_finds_nothing(
+    spark: SparkSession, ledger: Ledger, counting: Counting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def call(row: Any) -> int:
+        counting.note(row.id)
+        return int(row.id)
+
+    options = Options(ledger=ledger, uid="uid", run="run")
+    async_map(spark.range(10), call, schema="n long", options=options).collect()
+    estimate(spark.range(10), call, options=options, sample=5)
+    assert counting.calls().total() == 15
+    assert len([*ledger.scopes()]) == 1
+
+
+async def same(row: Any) -> int:
+    return int(row.id)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"run": None}, "run=None: a batch job needs a name"),
+        ({"key": ["name"]}, "key: 'name' is no column; the columns are id"),
+        ({"key": [1]}, "key: 1 is no column"),
+        ({"uid": None}, "uid=None: with a ledger"),
+    ],
+)
+def test_what_cannot_be_is_refused_on_the_driver(
+    spark: SparkSession, ledger: Ledger, given: dict[str, Any], says: str
+) -> None:
+    options = {"ledger": ledger, "uid": "uid", "run": "run", **given}
+    with pytest.raises(ValueError, match=says):
+        async_map(spark.range(2), same, schema="n long", **options)
+
+
+def test_a_place_that_cannot_be_written_is_refused_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ledger = Ledger(str(tmp_path / "file" / "below"))
+    with pytest.raises((LedgerError, OSError)):
+        async_map(spark.range(2), same, schema="n long", ledger=ledger, uid="uid", run="run")
+
+
+def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
+    spark: SparkSession, ledger: Ledger
+) -> None:
+    with pytest.raises(ValueError, match=r"ledger=None: .* async_map\(failed\(df\), \.\.\.\)"):
+        retry_failed(spark.range(2), same, schema="n long")
+    with pytest.raises(ValueError, match="run=None: must be the name of the earlier run"):
+        retry_failed(spark.range(2), same, schema="n long", ledger=ledger, uid="uid")
+    with pytest.raises(ValueError, match="errors='fail': rows that are not called must be marked"):
+        retry_failed(
+            spark.range(2), same, schema="n long", ledger=ledger, uid="uid", run="run", errors="fail"
+        )
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+HEAD = """
+import asyncio, collections, json, os, pathlib, signal, sys
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.spark import async_map, async_udf
+tmp = pathlib.Path(sys.argv[1])
+ledger = Ledger(str(tmp / "ledger"))
+
+def note(row):
+    with open(tmp / "calls", "a") as file:
+        file.write(f"{row}\\n")
+
+def calls():
+    return collections.Counter(map(int, (tmp / "calls").read_text().split()))
+
+def first_time(name):
+    try:
+        (tmp / f"first-{name}").touch(exist_ok=False)
+        return True
+    except FileExistsError:
+        return False
+"""
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_task_that_is_tried_again_repeats_only_what_the_loss_window_allows(
+    run_script: RunScript, tmp_path: Path, partitions: int
+) -> None:
+    lines = run_script(
+        HEAD
+        + """
+partitions = int(sys.argv[2])
+finished = []
+
+async def call(row):
+    note(row.id)
+    await asyncio.sleep(0.01)
+    if row.id == 1500 and first_time("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return row.id * 2
+
+df = spark.range(0, 2000, 1, partitions)
+options = dict(capacity=20, ledger=ledger, uid="uid", run="run", key=["id"])
+out = async_map(df, call, schema="twice long", keep="*", **options)
+print(sorted(map(tuple, out.collect())) == [(i, 2 * i) for i in range(2000)], (tmp / "first-kill").exists())
+made = calls()
+repeated = [row for row, count in made.items() if count > 1]
+# 20 in flight, and those of 0.2 s at 20 calls in 10 ms at best.
+print(len(made) == 2000, max(made.values()) <= 2, 1 <= len(repeated) <= 20 + 400)
+# Rows that were far before the kill are never called twice.
+print(all(row > 1000 for row in repeated))
+""",
+        str(tmp_path),
+        str(partitions),
+        master=f"local[{partitions},4]",
+    )
+    assert lines == ["True True", "True True True", "True"]
+
+
+def test_a_micro_batch_that_is_done_again_finds_its_results_and_committed_ones_expire(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    lines = run_script(
+        HEAD
+        + """
+(tmp / "in").mkdir()
+for part in range(6):
+    with open(tmp / "in" / f"{part}.json", "w") as file:
+        file.writelines(json.dumps({"id": part * 100 + i}) + "\\n" for i in range(100))
+
+async def call(row):
+    note(row.id)
+    if row.id == 350 and first_time("row"):
+        # All before it are through: one call at a time.
+        raise ConnectionError("first attempt")
+    return row.id * 2
+
+def query():
+    df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
+    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=ledger, uid="uid", key=["id"])
+    return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
+        .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
+
+try:
+    query().awaitTermination(100)
+    print("no failure")
+except Exception as error:
+    print("first attempt" in str(error))
+again = query()
+again.awaitTermination(100)
+rows = sorted(tuple(row) for row in spark.read.parquet(str(tmp / "out")).collect())
+print(rows == [(i, 2 * i) for i in range(600)])
+print(calls() == {i: 1 + (i == 350) for i in range(600)})
+scopes = [*ledger.scopes()]
+print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for scope in scopes))
+""",
+        str(tmp_path),
+        master="local[1]",
+    )
+    assert lines == ["True", "True", "True", "True [4, 5]"]
+
+
+def test_foreach_batch_has_the_name_of_its_query(run_script: RunScript, tmp_path: Path) -> None:
+    lines = run_script(
+        HEAD
+        + """
+@async_udf("long", ledger=ledger, uid="udf", errors="null")
+async def column(n):
+    note(n)
+    return n * 3
+
+async def call(row):
+    note(row.id)
+    return row.id * 2
+
+def process(df, batch):
+    options = dict(ledger=ledger, uid="map", key=["id"])
+    rows = lambda: sorted(map(tuple, async_map(df, call, schema="twice long", **options).collect()))
+    column_of = lambda: sorted(map(tuple, df.select(column("id")).collect()))
+    print(rows() == rows(), column_of() == column_of())
+
+(tmp / "in").mkdir()
+(tmp / "in" / "a.json").write_text("".join(json.dumps({"id": i}) + "\\n" for i in range(10)))
+df = spark.readStream.schema("id long").json(str(tmp / "in"))
+query = df.writeStream.foreachBatch(process).trigger(availableNow=True).start()
+query.awaitTermination(100)
+print(sorted((scope.uid, scope.batch, scope.run == str(query.id)) for scope in ledger.scopes()))
+print(set(calls().values()))
+try:
+    spark.range(3).select(column("id")).collect()
+except Exception as error:
+    print("run=None: this is no streaming query" in str(error))
+""",
+        str(tmp_path),
+        master="local[1]",
+    )
+    assert lines == ["True True", "[('map', 0, True), ('udf', 0, True)]", "{2}", "True"]
