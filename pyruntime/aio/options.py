@@ -75,7 +75,8 @@ class Options:
         together, otherwise for each task alone.
     ledger: a `Ledger`: what a call gave is kept before its row is emitted, and not called again by whoever
         runs the same rows again.
-    uid: the operator's name in the ledger, to be changed with what the function does. Needed with a ledger.
+    uid: the operator's name in the ledger, to be changed with what the function does. Needed with a ledger;
+        each operator of a run has another.
     run: the name of what may be run again. None in a streaming query, which has names of its own.
     key: the names of the columns by which a row is known again (where a row is one value, leave it out);
         None for the whole row, where equal rows are counted.

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pillarbox.aio.journal import Journal, open_journal
 from pillarbox.aio.options import Options
 from pillarbox.ledger import LedgerError, LedgerWarning, expire_batches
+from pillarbox.spark.record import Record
 
 log = logging.getLogger("pillarbox")
 
@@ -32,28 +33,30 @@ BATCHES_KEPT = 1
 class Keeping:
     """What a task needs to use the ledger of its options.
 
-    shape: the type of the results, which do not fit another. zone: the session's time zone. key: the
-    positions in a row of what identifies it, None for the whole row. only_failed: call only rows that
-    failed.
+    shape: the type of the results, which do not fit another. zone: the session's time zone. columns: those
+    of a row. key: the positions of those that identify it, None for the whole row. spread: whether a row is
+    a tuple of arguments, otherwise it is a record. only_failed: call only rows that failed.
     """
 
     shape: str
     zone: str | None
+    columns: tuple[str, ...]
     key: tuple[int, ...] | None
+    spread: bool
     only_failed: bool
 
     def open(self, options: Options) -> Journal:
         """The journal of this task. Raises ValueError in a batch job without a run, LedgerError, OSError."""
         run, batch = _run(options)
         context = TaskContext.get()
-        key = self.key
+        key = range(len(self.columns)) if self.key is None else self.key
         return open_journal(
             options,
             run,
             batch=batch,
             config={"shape": self.shape, "zone": self.zone},
-            values_of=_whole if key is None else _columns(key),
-            key=None if key is None else [*range(len(key))],
+            values_of=_arguments(key) if self.spread else _fields([self.columns[each] for each in key]),
+            key=None if self.key is None else [*range(len(key))],
             prepare=None if options.ledger is None or options.ledger.values == "pickle" else keepable,
             attempt="" if context is None else str(context.partitionId()),
             only_failed=self.only_failed,
@@ -68,6 +71,7 @@ def settle_ledger(
     *,
     session: Any,
     streaming: bool | None,
+    spread: bool,
     only_failed: bool = False,
 ) -> Keeping | None:
     """How tasks use the ledger of `options`; None where there is none. Any thread of the driver.
@@ -85,7 +89,7 @@ def settle_ledger(
             "run='2026-11-21'; only a streaming query has one of its own"
         )
     ledger.check()
-    return Keeping(shape, zone, key, only_failed)
+    return Keeping(shape, zone, tuple(columns), key, spread, only_failed)
 
 
 def _position(name: str | int, columns: Sequence[str]) -> int:
@@ -138,12 +142,16 @@ def expire_committed(options: Options) -> None:
 # -- rows and results ----------------------------------------------------------------------------
 
 
-def _whole(row: Any) -> Any:
-    return tuple(row)
+def _arguments(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda row: tuple([row[place] for place in places])
 
 
-def _columns(key: Sequence[int]) -> Callable[[Any], list[Any]]:
-    return lambda row: [row[position] for position in key]
+def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
+    def fields(record: Record) -> tuple[Any, ...]:
+        columns, index = record._columns, record._index
+        return tuple([columns[name][index] for name in names])
+
+    return fields
 
 
 _KEPT = frozenset({str, int, float, bool, bytes, type(None)})

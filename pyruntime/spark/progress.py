@@ -37,8 +37,8 @@ SHARE, LONGEST = 0.1, 2.0
 class ProgressTotals(Totals):
     """The totals of all tasks of a job at one moment.
 
-    Rows (`rows_in`, `results`, `not_called`, `found`) are those of the latest attempt of each task. Everything else is
-    of all task attempts, since the service saw them all.
+    Rows (`rows_in`, `results`, `not_called`, `found`) are those of the latest attempt of each task.
+    Everything else is of all task attempts, since the service saw them all.
     """
 
     mean_in_flight: float = 0.0

@@ -103,6 +103,7 @@ def settle(
         zone,
         session=session,
         streaming=streaming,
+        spread=spread,
         only_failed=only_failed,
     )
     return Work(fn, token, options, zone, folder, box, prompt, keeping, spread)
