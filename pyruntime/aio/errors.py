@@ -56,6 +56,10 @@ class CallFailed(PillarboxError):
         return CallFailed(self.attempts, self.cause, self.row, "".join(lines))
 
 
+class KeptError(PillarboxError):
+    """The error of a row that failed in an earlier run, as the ledger has it: its type and its text."""
+
+
 class CallTimeout(PillarboxError, TimeoutError):
     """A call that had no result in time.
 

@@ -21,6 +21,7 @@ from pillarbox.aio.errors import NotCalled
 from pillarbox.aio.failure import ErrorInfo, Failed, describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import Commit, KeyMaker, Lease, Ledger, LedgerWriter, Record, Scope, shared_reader
+from pillarbox.ledger.lease import LONGEST
 
 if TYPE_CHECKING:
     from pillarbox.aio.call import Call
@@ -106,6 +107,11 @@ class Journal:
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
+
+    @property
+    def undurable(self) -> int:
+        """Rows that have finished, and whose results are not durable yet."""
+        return len(self._kept)
 
     # -- rows come ----------------------------------------------------------------------------
 
@@ -218,7 +224,11 @@ class Journal:
         waited, self._waits = self._waits, not self._lease.acquire()
         if self._waits:
             if not waited:
-                log.info("another attempt makes the calls of this task: waiting for its results")
+                log.warning(
+                    "another run of %s makes these calls now: waiting for its results, for %g s at most",
+                    self._scope,
+                    LONGEST,
+                )
                 self._hold(True)
             self._timer = self._loop.call_later(LOOK, self._look_again)
             return

@@ -88,7 +88,7 @@ class AsyncOperator:
             self._meter,
             loop,
             finish=self._way_out(),
-            finished=lambda: self._meter.rows_in - self._queue.in_flight,
+            finished=self._finished,
             renew=self._renew,
             stop=self.fail,
             keep_late=None if journal is None else journal.keep_late,
@@ -123,6 +123,10 @@ class AsyncOperator:
         if is_async(fn):
             return CoroutineCalls(attempts, call, name, context, self._loop)
         return ThreadCalls(attempts, call, name, context, self._loop, self._mailbox)
+
+    def _finished(self) -> int:
+        undurable = 0 if self._journal is None else self._journal.undurable
+        return self._meter.rows_in - self._queue.in_flight + undurable
 
     # -- life cycle ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from pillarbox.aio.call import Call
-from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, TooManyFailures, said, shorten
+from pillarbox.aio.errors import CallFailed, CallTimeout, KeptError, NotCalled, TooManyFailures, said, shorten
 from pillarbox.aio.failure import Failed, describe
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import RAISE, Options
@@ -71,6 +71,10 @@ class Outcomes:
             return
         self._meter.errors += rows
         self._meter.errors_by_type[failed.info.type] += rows
+        if self._last is None:
+            # Found in the ledger, which keeps what was said of the error.
+            info = failed.info
+            self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
         limit = self._fail_after
         if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
             self.check(finished)

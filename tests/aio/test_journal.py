@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallFailed, ErrorInfo, Options, Outcome, Retry, async_map
+from pillarbox import Batch, CallFailed, ErrorInfo, Options, Outcome, Retry, TooManyFailures, async_map
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -450,3 +450,23 @@ def test_an_outcome_of_a_found_row_looks_like_that_of_a_called_one(ledger: Ledge
     options = Options(ledger=ledger, uid="uid", run="run", errors="column")
     for _ in range(2):
         assert list(async_map(odd_fails, [2], options=options)) == [Outcome(2, None)]
+
+
+def test_a_share_of_failures_counts_rows_whose_results_are_not_durable_yet(ledger: Ledger) -> None:
+    async def call(row: int) -> int:
+        if row % 20 == 0:
+            raise ValueError(row)
+        return row
+
+    # 5 of 100 failed, however few of the others are on the disk when the hundredth has finished.
+    options = Options(errors="null", fail_after=0.08, capacity=10, ledger=ledger, uid="uid", run="run")
+    assert len(list(async_map(call, range(500), options=options))) == 500
+
+
+def test_failures_that_are_found_count_like_those_of_calls(ledger: Ledger) -> None:
+    ledger = Ledger(ledger.location, retry_errors=False)
+    for fail_after in (5, 0.3):
+        options = Options(errors="null", ledger=ledger, uid="uid", run=f"{fail_after}", capacity=1)
+        list(async_map(odd_fails, range(200), options=options))
+        with pytest.raises(TooManyFailures, match="ValueError: odd: 1"):
+            list(async_map(odd_fails, range(200), options=options, fail_after=fail_after))
