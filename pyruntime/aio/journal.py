@@ -70,6 +70,7 @@ class Journal:
         self._first: bytes | None = None
         self._asked = self._waits = self._behind = self._closed = False
         self._most, self._since = 1, 0
+        self._hits = self._hits_before = 0
         # In the order of their numbers: results that are not durable yet.
         self._kept: deque[tuple[int, Call, Any]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -108,10 +109,10 @@ class Journal:
             on_failure=lambda error: self._mail(self._failed, error),
         )
 
-    @property
-    def undurable(self) -> int:
-        """Rows that have finished, and whose results are not durable yet."""
-        return len(self._kept)
+    def unfinished(self, in_flight: int) -> int:
+        """Of so many rows that may not leave yet, those that `fail_after` does not count as finished."""
+        # Failures that are found are known a window ahead of the rows around them, so these count as well.
+        return 0 if self._accept_errors else in_flight - len(self._kept)
 
     # -- rows come ----------------------------------------------------------------------------
 
@@ -126,9 +127,8 @@ class Journal:
         result = self._look(key)
         if result is None and not self._asked:
             self._asked = True
-            # A task that is tried again has the same rows in the same order, so the first one names it.
             try:
-                self._lease = self._ledger.lease(self._scope, f"{self._first.hex()} {self._attempt}")
+                self._lease = self._make_lease()
                 if self._lease is not None:
                     self._try_lease()
                     result = self._look(key)
@@ -141,6 +141,7 @@ class Journal:
         # spec: Ledger!Look
         record = self._reader.get(key, errors=self._accept_errors)
         if record is not None:
+            self._hits += 1
             return (_result_of(record),)
         if self._only_failed and self._reader.kind_of(key) is None:
             reason = "not called, the ledger has no record that it failed"
@@ -217,6 +218,11 @@ class Journal:
 
     # -- other attempts of the task -----------------------------------------------------------
 
+    def _make_lease(self) -> Lease | None:
+        # A task that is tried again has the same rows in the same order, so the first one names it.
+        assert self._first is not None
+        return self._ledger.lease(self._scope, f"{self._first.hex()} {self._attempt}", longest=LONGEST)
+
     def _try_lease(self) -> None:
         # spec: Ledger!Acquire
         assert self._lease is not None
@@ -245,6 +251,10 @@ class Journal:
         try:
             self._reader.refresh()
             self._take_found()
+            if self._hits != self._hits_before:
+                # The other one gets on: its time begins anew.
+                self._hits_before = self._hits
+                self._lease = self._make_lease()
             self._try_lease()
         except BaseException as error:
             self._stop(error)

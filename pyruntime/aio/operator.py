@@ -125,8 +125,8 @@ class AsyncOperator:
         return ThreadCalls(attempts, call, name, context, self._loop, self._mailbox)
 
     def _finished(self) -> int:
-        undurable = 0 if self._journal is None else self._journal.undurable
-        return self._meter.rows_in - self._queue.in_flight + undurable
+        admitted, in_flight = self._meter.rows_in, self._queue.in_flight
+        return admitted - (in_flight if self._journal is None else self._journal.unfinished(in_flight))
 
     # -- life cycle ---------------------------------------------------------------------------
 
@@ -201,35 +201,40 @@ class AsyncOperator:
         weigh = most is not None and size is None
         journal = self._journal
         admitted = 0
-        refused: list[tuple[Call, BaseException]] = []
+        done: list[tuple[Call, tuple[Any] | BaseException]] = []
         for row in islice(self._rows, room):
             call = Call(row, size_of(row) if weigh else size or 0)
             call.handle = put(call)
             admitted += 1
             if journal is not None and (found := journal.look(call)) is not None:
-                self._take_found(call, found[0])
+                done.append((call, found))
             elif flights is None:
                 append(call)
             else:
                 try:
                     self._board(flights.board(call), call)
                 except BaseException as error:
-                    refused.append((call, error))
+                    done.append((call, error))
             if weigh:
                 self._held += call.held
                 if self._held >= most:  # type: ignore[operator]
-                    self._count_in(admitted, refused)
+                    self._count_in(admitted, done)
                     return room
-        self._count_in(admitted, refused)
+        self._count_in(admitted, done)
         if most is not None and size is not None:
             self._held += admitted * size
         return admitted
 
-    def _count_in(self, admitted: int, refused: list[tuple[Call, BaseException]]) -> None:
+    def _count_in(self, admitted: int, done: list[tuple[Call, tuple[Any] | BaseException]]) -> None:
+        """So many rows were let in; some have a result by now, which was found, or cannot be called."""
         self._meter.rows_in += admitted
-        for call, error in refused:
-            if not self._stopping:
-                self._attempts.fail_call(call, CallFailed(0, error))
+        for call, outcome in done:
+            if self._stopping:
+                return
+            if isinstance(outcome, tuple):
+                self._take_found(call, outcome[0])
+            else:
+                self._attempts.fail_call(call, CallFailed(0, outcome))
 
     def _board(self, found: Any, call: Call) -> None:
         if found is None:
@@ -237,7 +242,7 @@ class AsyncOperator:
             return
         self._meter.shared += 1
         if found is not JOINED:
-            self._keep(call, found[0])
+            self._hand_on(call, found[0])
 
     def _await_input(self, controller: Controller) -> None:
         if not self._source.ended:
@@ -267,37 +272,33 @@ class AsyncOperator:
         """Where rows that have finished go first: as straight to the queue as the options allow."""
         if self._flights is not None:
             return self._finish_shared
-        return self._complete if self._journal is None else self._keep
-
-    def _keep(self, call: Call, result: Any) -> None:
-        self._hand_on(call, result, call)
+        return self._complete if self._journal is None else self._hand_on
 
     def _finish_shared(self, call: Call, result: Any) -> None:
-        for sharing in self._landed(call, result):
-            self._hand_on(sharing, result, call)
-        self._hand_on(call, result, call)
+        self._share(call, result)
+        self._hand_on(call, result)
 
-    def _landed(self, call: Call, result: Any) -> list[Call]:
+    def _share(self, call: Call, result: Any) -> None:
         assert self._flights is not None
         shared = self._flights.land(call, result)
         if shared and type(result) is Failed:
             self._attempts.count_shared(result, len(shared))
-        return shared
+        for sharing in shared:
+            self._hand_on(sharing, result, call)
 
-    def _hand_on(self, call: Call, result: Any, called: Call) -> None:
-        """`call` has the result of `called`: by way of the journal, where there is one."""
+    def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
+        """`call` has a result, perhaps of another row's call: by way of the journal, where there is one."""
         if self._journal is None:
             self._complete(call, result)
         else:
-            substitute = called.error is not None and type(result) is not Failed
+            substitute = (called or call).error is not None and type(result) is not Failed
             self._journal.keep(call, result, is_substitute=substitute)
 
     def _found_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""
         self._waiting.remove(call)
         if self._flights is not None:
-            for sharing in self._landed(call, result):
-                self._hand_on(sharing, result, call)
+            self._share(call, result)
         self._take_found(call, result)
 
     def _take_found(self, call: Call, result: Any) -> None:

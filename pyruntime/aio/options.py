@@ -147,7 +147,10 @@ class Options:
             )
         Scope("run" if self.run is None else self.run, self.uid)
         if self.key is not None:
-            KeyMaker(self.key)
+            try:
+                KeyMaker(self.key)
+            except (TypeError, ValueError) as error:
+                raise type(error)(str(error).replace("columns=", "key=", 1)) from None
             object.__setattr__(self, "key", tuple(self.key))
 
     def _check_capacity(self) -> None:

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallFailed, ErrorInfo, Options, Outcome, Retry, TooManyFailures, async_map
+from pillarbox import Batch, Options, Retry, async_map
+from pillarbox.aio import journal
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -241,6 +242,27 @@ def test_an_attempt_whose_rival_goes_away_makes_the_calls_itself(ledger: Ledger)
     assert [*results, *second] == [[row, 1] for row in range(60)]
 
 
+def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "LONGEST", 0.6)
+    service = Service()
+
+    async def slow(row: int) -> list[Any]:
+        await asyncio.sleep(0.15)
+        return service.answer(row)
+
+    options = Options(ledger=ledger, uid="uid", run="run", capacity=1)
+    rival = async_map(slow, range(12), options=options)
+    first = [next(rival)]
+    second: list[Any] = []
+    other = threading.Thread(target=lambda: second.extend(async_map(slow, range(12), options=options)))
+    other.start()
+    first += rival
+    other.join(LONG)
+    assert first == second == [[row, 1] for row in range(12)]
+
+
 # -- what is kept, and what is not ---------------------------------------------------------------
 
 
@@ -248,50 +270,6 @@ async def odd_fails(row: int) -> int:
     if row % 2:
         raise ValueError(f"odd: {row}")
     return row
-
-
-def failing_calls(calls: Counter[int]) -> Callable[[int], Any]:
-    async def call(row: int) -> int:
-        calls[row] += 1
-        return await odd_fails(row)
-
-    return call
-
-
-def test_failed_rows_are_called_again_unless_their_errors_count_as_results(ledger: Ledger) -> None:
-    calls = Counter[int]()
-    given: dict[str, Any] = {"uid": "uid", "run": "run", "errors": "column"}
-    first = list(async_map(failing_calls(calls), range(10), ledger=ledger, **given))
-    assert first[1].error is not None
-    list(async_map(failing_calls(calls), range(10), ledger=ledger, **given))
-    assert calls == {row: 1 + row % 2 for row in range(10)}
-    taken = Ledger(ledger.location, retry_errors=False)
-    job = async_map(failing_calls(calls), range(10), ledger=taken, **given)
-    again = list(job)
-    assert calls.total() == 15
-    assert [outcome.result for outcome in again] == [outcome.result for outcome in first]
-    error = again[3].error
-    assert isinstance(error, ErrorInfo)
-    assert (error.type, error.message, error.attempts, error.status) == ("ValueError", "odd: 3", 1, None)
-    statistics = job.statistics()
-    assert statistics is not None
-    assert (statistics.errors, statistics.found) == (5, 10)
-
-
-def test_a_job_that_fails_keeps_what_had_an_answer(ledger: Ledger) -> None:
-    calls = Counter[int]()
-
-    async def call(row: int) -> int:
-        calls[row] += 1
-        if row == 30 and calls[row] == 1:
-            raise ConnectionError
-        return row
-
-    options = Options(ledger=Ledger(ledger.location, retry_errors=False), uid="uid", run="run", capacity=1)
-    with pytest.raises(CallFailed):
-        list(async_map(call, range(60), options=options))
-    assert list(async_map(call, range(60), options=options)) == [*range(60)]
-    assert calls == {row: 1 + (row == 30) for row in range(60)}
 
 
 def test_what_stands_for_a_time_out_or_for_no_call_is_nobodys_answer(ledger: Ledger) -> None:
@@ -426,8 +404,8 @@ def test_a_ledger_that_goes_away_ends_the_job_with_that_reason(ledger: Ledger) -
         ({"uid": 7}, TypeError, "uid=7"),
         ({"run": None}, ValueError, "run=None: with a ledger a run needs a name"),
         ({"run": ""}, ValueError, "run=''"),
-        ({"key": "id"}, TypeError, "columns='id'"),
-        ({"key": []}, ValueError, "must name a column"),
+        ({"key": "id"}, TypeError, "key='id'"),
+        ({"key": []}, ValueError, r"key=\[\]: must name a column"),
         ({"ledger": "/tmp"}, TypeError, "ledger='/tmp': must be a pillarbox.Ledger"),
         ({"ledger": None}, ValueError, "uid='uid': is for a ledger"),
     ],
@@ -444,29 +422,3 @@ def test_a_place_that_cannot_be_written_is_refused_at_the_call(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises((LedgerError, OSError)):
         async_map(odd_fails, [1], ledger=Ledger(str(tmp_path / "file" / "below")), uid="uid", run="run")
-
-
-def test_an_outcome_of_a_found_row_looks_like_that_of_a_called_one(ledger: Ledger) -> None:
-    options = Options(ledger=ledger, uid="uid", run="run", errors="column")
-    for _ in range(2):
-        assert list(async_map(odd_fails, [2], options=options)) == [Outcome(2, None)]
-
-
-def test_a_share_of_failures_counts_rows_whose_results_are_not_durable_yet(ledger: Ledger) -> None:
-    async def call(row: int) -> int:
-        if row % 20 == 0:
-            raise ValueError(row)
-        return row
-
-    # 5 of 100 failed, however few of the others are on the disk when the hundredth has finished.
-    options = Options(errors="null", fail_after=0.08, capacity=10, ledger=ledger, uid="uid", run="run")
-    assert len(list(async_map(call, range(500), options=options))) == 500
-
-
-def test_failures_that_are_found_count_like_those_of_calls(ledger: Ledger) -> None:
-    ledger = Ledger(ledger.location, retry_errors=False)
-    for fail_after in (5, 0.3):
-        options = Options(errors="null", ledger=ledger, uid="uid", run=f"{fail_after}", capacity=1)
-        list(async_map(odd_fails, range(200), options=options))
-        with pytest.raises(TooManyFailures, match="ValueError: odd: 1"):
-            list(async_map(odd_fails, range(200), options=options, fail_after=fail_after))
