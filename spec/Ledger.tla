@@ -22,6 +22,8 @@ VARIABLES
     synced,     \* of each segment: records at its front that are durable
     lease,      \* the attempt that should call; 0 for none
     merge,      \* what the compaction has in hand
+    untold,     \* of each attempt: segments with a record of which the log of commits does not tell it
+    poisoned,   \* segments whose fsync has failed, and that are still there whole
     committed, expired,
     (* history *)
     seen,       \* of each key: the results that the output has seen
@@ -30,7 +32,8 @@ VARIABLES
     lost,       \* finished calls that were lost
     crashes
 
-vars == <<state, place, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+vars == <<state, place, seg, synced, lease, merge, untold, poisoned, committed, expired, seen, paid, had, made, lost, crashes>>
+more == <<untold, poisoned>>
 
 Tasks == 1..Attempts
 Segments == 0..Attempts
@@ -49,6 +52,7 @@ TypeOK ==
 Init ==
     /\ state = [a \in Tasks |-> "new"] /\ place = [a \in Tasks |-> [k \in Keys |-> "todo"]]
     /\ seg = [s \in Segments |-> <<>>] /\ synced = [s \in Segments |-> 0]
+    /\ untold = [a \in Tasks |-> {}] /\ poisoned = {}
     /\ lease = 0 /\ merge = NoMerge /\ committed = FALSE /\ expired = FALSE
     /\ seen = [k \in Keys |-> {}] /\ paid = {} /\ had = [a \in Tasks |-> {}] /\ made = [a \in Tasks |-> {}]
     /\ lost = 0 /\ crashes = 0
@@ -83,17 +87,17 @@ Start(a) ==
     /\ state' = [state EXCEPT ![a] = "live"]
     /\ place' = [place EXCEPT ![a] = [k \in Keys |-> IF k \in Scan THEN "found" ELSE "todo"]]
     /\ had' = [had EXCEPT ![a] = {k \in Keys : Durable(k) # {}}]
-    /\ UNCHANGED <<seg, synced, lease, merge, committed, expired, seen, paid, made, lost, crashes>>
+    /\ UNCHANGED <<more, seg, synced, lease, merge, committed, expired, seen, paid, made, lost, crashes>>
 
-(* One of the attempts that live should call, the others wait for its records. It is only about money: when the     *)
-(* lease is not renewed, or patience is over, another takes it.                                                     *)
+(* One of the attempts that live should call, the others wait for its records. It is only about money: when a       *)
+(* holder that lives does not renew the lease, or patience is over, another takes it. Who dies has freed it.         *)
 Acquire(a) ==
     /\ state[a] = "live" /\ lease = 0 /\ lease' = a
-    /\ UNCHANGED <<state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 TakeOver(a) ==
-    /\ state[a] = "live" /\ lease \notin {0, a} /\ In(a, {"todo"}) # {}
+    /\ state[a] = "live" /\ lease \notin {0, a} /\ state[lease] = "live" /\ In(a, {"todo"}) # {}
     /\ Mutant # "lease never expires" /\ lease' = a
-    /\ UNCHANGED <<state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
 MayCall(a) == IF Mutant = "each waits for the other" THEN Live = {a} ELSE lease = a
 
@@ -101,39 +105,41 @@ Call(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "todo" /\ MayCall(a)
     /\ Cardinality(In(a, {"calling", "buffered", "written"})) < Window \/ Mutant = "window not held"
     /\ place' = [place EXCEPT ![a][k] = "calling"] /\ made' = [made EXCEPT ![a] = @ \cup {k}]
-    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, lost, crashes>>
+    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, lost, crashes>>
 (* An attempt that has not called looks again now and then.                                                        *)
 Look(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "todo" /\ Found(k) # {}
     /\ place' = [place EXCEPT ![a][k] = "found"]
-    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 Answer(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "calling"
     /\ place' = [place EXCEPT ![a][k] = "buffered"]
-    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
-(* The group commit, under the lock: what another has written since is his, the rest is appended.                  *)
+(* The group commit, under the lock: what another has written since is his, the rest is appended. Where to look says *)
+(* the log of commits, into which each one writes before it appends.                                               *)
 Write(a) ==
     /\ state[a] = "live"
     /\ LET buffered == In(a, {"buffered"})
-           theirs == IF Mutant = "writes unlooked" THEN {} ELSE {k \in buffered : Found(k) # {}}
+           theirs == IF Mutant = "writes unlooked" THEN {} ELSE 
+                        {k \in buffered : \E at \in Found(k) : at[1] \notin untold[a]}
            mine == buffered \ theirs
        IN  /\ buffered # {}
            /\ seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
            /\ place' = [place EXCEPT ![a] = [k \in Keys |->
                   IF k \in mine THEN "written" ELSE IF k \in theirs THEN "found" ELSE @[k]]]
-    /\ UNCHANGED <<state, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
 (* After the lock: its own segment, and those of others of which it has found records.                             *)
 Sync(a) ==
     /\ state[a] = "live"
     /\ LET others == IF Mutant = "found is not synced" THEN {} ELSE 
                         {First(k)[1] : k \in {l \in In(a, {"found"}) : Found(l) # {}}}
-           files == {s \in others \cup {a} : synced[s] < Len(seg[s])}
+           files == {s \in (others \cup {a}) \ poisoned : synced[s] < Len(seg[s])}
        IN  /\ files # {}
            /\ synced' = [s \in Segments |-> IF s \in files THEN Len(seg[s]) ELSE synced[s]]
            /\ paid' = paid \cup {k \in Keys : \E at \in Found(k) : at[1] \in files}
-    /\ UNCHANGED <<state, place, seg, lease, merge, committed, expired, seen, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, seg, lease, merge, committed, expired, seen, had, made, lost, crashes>>
 
 Emit(a, k) ==
     /\ state[a] = "live"
@@ -145,38 +151,47 @@ Emit(a, k) ==
                  \/ expired \* a zombie, whose segment has gone
               /\ emit(a)
            \/ /\ place[a][k] = "found" /\ Found(k) # {}
-              /\ First(k) \in Durable(k) \/ Mutant = "found is not synced"
+              /\ First(k) \in Durable(k) \/ Mutant = "found is not synced" \/ First(k)[1] \in poisoned
               /\ emit(seg[First(k)[1]][First(k)[2]].result)
     /\ place' = [place EXCEPT ![a][k] = "out"]
-    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
-(* What a zombie had found has expired since.                                                                      *)
+    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
+(* What was found has expired since, or was cut off by who could not make it durable.                               *)
 Gone(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "found" /\ Found(k) = {}
     /\ place' = [place EXCEPT ![a][k] = "todo"]
-    /\ UNCHANGED <<state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
 Done(a) ==
     /\ state[a] = "live" /\ In(a, {"out"}) = Keys
     /\ state' = [state EXCEPT ![a] = "done"] /\ lease' = IF lease = a THEN 0 ELSE lease
-    /\ UNCHANGED <<place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 Commit ==
     /\ ~committed /\ \E a \in Tasks : state[a] = "done"
     /\ committed' = TRUE
-    /\ UNCHANGED <<state, place, seg, synced, lease, merge, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, seg, synced, lease, merge, expired, seen, paid, had, made, lost, crashes>>
 
 -----------------------------------------------------------------------------
 (* What goes wrong. The last attempt is spared, or nothing would ever be done.                                      *)
 MayCrash == crashes < Crashes /\ crashes' = crashes + 1
 
-(* SIGKILL: what is in the process is lost; a write in progress leaves a part. What was written stays.             *)
+Freed(a) == IF lease = a /\ Mutant # "the dead keep the lease" THEN 0 ELSE lease
+
+(* SIGKILL: what is in the process is lost; a write in progress leaves a part, and the log may tell of one that never *)
+(* began. What was written stays, and the lease, a lock of the process, is free.                                    *)
 WithTorn(a, part) ==
     IF part THEN [seg EXCEPT ![a] = Append(@, [key |-> InOrder(In(a, {"buffered"}))[1], result |-> Torn])] ELSE seg
 Kill(a) ==
     /\ a < Attempts /\ state[a] = "live" /\ MayCrash
     /\ state' = [state EXCEPT ![a] = "failed"]
     /\ lost' = lost + Cardinality(In(a, {"buffered"}))
-    /\ \E part \in {FALSE, In(a, {"buffered"}) # {}} : seg' = WithTorn(a, part)
-    /\ UNCHANGED <<place, synced, lease, merge, committed, expired, seen, paid, had, made>>
+    /\ lease' = Freed(a)
+    /\ \/ /\ \E part \in {FALSE, In(a, {"buffered"}) # {}} : seg' = WithTorn(a, part)
+          /\ UNCHANGED untold
+       \/ /\ Mutant = "tells of a record when it is there"
+          /\ LET mine == {k \in In(a, {"buffered"}) : Found(k) = {}}
+             IN  seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
+          /\ untold' = [b \in Tasks |-> IF state[b] = "live" THEN untold[b] \cup {a} ELSE untold[b]]
+    /\ UNCHANGED <<place, synced, merge, poisoned, committed, expired, seen, paid, had, made>>
 
 (* The disk is full: the attempt fails, and that is all.                                                           *)
 DiskFull(a) ==
@@ -186,7 +201,20 @@ DiskFull(a) ==
     /\ \E part \in BOOLEAN :
         seg' = IF Mutant = "full disk empties the segment" THEN [seg EXCEPT ![a] = <<>>] ELSE WithTorn(a, part)
     /\ synced' = [synced EXCEPT ![a] = IF Len(seg'[a]) < @ THEN Len(seg'[a]) ELSE @]
-    /\ UNCHANGED <<place, lease, merge, committed, expired, seen, paid, had, made>>
+    /\ lease' = IF state'[a] = "live" THEN lease ELSE Freed(a)
+    /\ UNCHANGED <<place, merge, more, committed, expired, seen, paid, had, made>>
+
+(* The fsync fails: memory still has the records, the disk has not, and the next fsync would say that all is well.  *)
+(* So they are cut off.                                                                                            *)
+SyncFails(a) ==
+    /\ a < Attempts /\ state[a] = "live" /\ MayCrash /\ synced[a] < Len(seg[a])
+    /\ state' = [state EXCEPT ![a] = "failed"]
+    /\ lost' = lost + Cardinality(In(a, {"buffered"}) \cup {k \in In(a, {"written"}) : Durable(k) = {}})
+    /\ lease' = Freed(a)
+    /\ IF Mutant = "what could not be synced stays"
+       THEN poisoned' = poisoned \cup {a} /\ UNCHANGED seg
+       ELSE seg' = [seg EXCEPT ![a] = SubSeq(@, 1, synced[a])] /\ UNCHANGED poisoned
+    /\ UNCHANGED <<place, synced, merge, untold, committed, expired, seen, paid, had, made>>
 
 (* Everything that is not durable goes, and the first record of it may be there in part.                           *)
 PowerLoss ==
@@ -197,8 +225,8 @@ PowerLoss ==
     /\ seg' = [s \in Segments |->
            IF synced[s] = Len(seg[s]) THEN seg[s]
            ELSE Append(SubSeq(seg[s], 1, synced[s]), [seg[s][synced[s] + 1] EXCEPT !.result = Torn])]
-    /\ merge' = NoMerge
-    /\ UNCHANGED <<place, synced, lease, committed, expired, seen, paid, had, made>>
+    /\ merge' = NoMerge /\ lease' = IF lease \in Live THEN Freed(lease) ELSE lease
+    /\ UNCHANGED <<place, synced, more, committed, expired, seen, paid, had, made>>
 
 -----------------------------------------------------------------------------
 (* Closed segments become one: written beside them and synced, then renamed, and only then the others are deleted.   *)
@@ -210,7 +238,7 @@ Merge ==
            of(k) == CHOOSE at \in Found(k) : at[1] \in Closed
        IN  merge' = [step |-> "staged", taken |-> Closed \ {0},
                      records |-> [i \in 1..Cardinality(keys) |-> seg[of(InOrder(keys)[i])[1]][of(InOrder(keys)[i])[2]]]]
-    /\ UNCHANGED <<state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost, crashes>>
 Deleted(s) == s \in merge.taken
 Publish ==
     /\ merge.step = "staged" /\ ~expired
@@ -223,7 +251,7 @@ Publish ==
                 /\ synced' = [synced EXCEPT ![0] = Len(merge.records)]
                 /\ paid' = paid \cup {merge.records[i].key : i \in 1..Len(merge.records)}
     /\ merge' = [merge EXCEPT !.step = "published"]
-    /\ UNCHANGED <<state, place, lease, committed, expired, seen, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, lease, committed, expired, seen, had, made, lost, crashes>>
 Delete ==
     /\ merge.step = "published" /\ merge' = NoMerge
     /\ LET first == Mutant = "deletes before it publishes"
@@ -231,23 +259,24 @@ Delete ==
                                          ELSE IF Deleted(s) THEN <<>> ELSE seg[s]]
            /\ synced' = [s \in Segments |-> IF first /\ s = 0 THEN Len(merge.records)
                                             ELSE IF Deleted(s) THEN 0 ELSE synced[s]]
-    /\ UNCHANGED <<state, place, lease, committed, expired, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, lease, committed, expired, seen, paid, had, made, lost, crashes>>
 (* Killed in between: the next one begins anew.                                                                    *)
 MergeKilled ==
     /\ merge.step # "idle" /\ MayCrash /\ merge' = NoMerge
-    /\ UNCHANGED <<state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost>>
+    /\ UNCHANGED <<more, state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost>>
 
 Expire ==
     /\ ~expired
     /\ committed \/ (Mutant = "expires what is not committed" /\ paid = Keys)
     /\ expired' = TRUE /\ merge' = NoMerge
     /\ seg' = [s \in Segments |-> <<>>] /\ synced' = [s \in Segments |-> 0]
-    /\ UNCHANGED <<state, place, lease, committed, seen, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<more, state, place, lease, committed, seen, paid, had, made, lost, crashes>>
 
 Next ==
     \/ Commit \/ PowerLoss \/ Merge \/ Publish \/ Delete \/ MergeKilled \/ Expire
     \/ \E a \in Tasks :
-        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a) \/ Kill(a) \/ DiskFull(a)
+        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a)
+        \/ Kill(a) \/ DiskFull(a) \/ SyncFails(a)
         \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Emit(a, k) \/ Gone(a, k)
 Spec == Init /\ [][Next]_vars
 

@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.errors import NotCalled
 from pillarbox.aio.failure import ErrorInfo, Failed, describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.ledger import Commit, KeyMaker, Lease, Ledger, LedgerWriter, Record, Scope, shared_reader
+from pillarbox.ledger import (
+    Commit,
+    KeyMaker,
+    Lease,
+    Ledger,
+    LedgerError,
+    LedgerWriter,
+    Record,
+    Scope,
+    shared_reader,
+)
 from pillarbox.ledger.lease import LONGEST
 
 if TYPE_CHECKING:
@@ -34,6 +44,9 @@ LOOK = 0.2
 
 PARTS = 4
 """A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
+
+NOT_KEPT = object()
+"""What `prepare` says of a result that is none, so that a later attempt calls again."""
 
 CLOSE = 3.0
 """Seconds for the last results to become durable when a job ends early."""
@@ -127,14 +140,10 @@ class Journal:
         result = self._look(key)
         if result is None and not self._asked:
             self._asked = True
-            try:
-                self._lease = self._make_lease()
-                if self._lease is not None:
-                    self._try_lease()
-                    result = self._look(key)
-            except OSError as error:
-                # It saves calls and no more; where the disk is full, who writes says so.
-                log.warning("no lease for this task: %s: %s", type(error).__name__, error)
+            self._lease = self._make_lease()
+            if self._lease is not None:
+                self._try_lease()
+                result = self._look(key)
         return result
 
     def _look(self, key: bytes) -> tuple[Any] | None:
@@ -160,13 +169,17 @@ class Journal:
             return
         writer = self._writer
         assert writer is not None
-        self._kept.append((self._append(call, result), call, result))
+        number = self._append(call, result)
+        if number is None:
+            self._complete(call, result)
+            return
+        self._kept.append((number, call, result))
         self._since += 1
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
             self._since = 0
             writer.hurry()
-        elif not self._behind and writer.is_behind:
+        if not self._behind and writer.is_behind:
             # A slow disk costs time, not more calls after a kill.
             self._behind = True
             self._hold(True)
@@ -178,7 +191,7 @@ class Journal:
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
-    def _append(self, call: Call, result: Any) -> int:
+    def _append(self, call: Call, result: Any) -> int | None:
         # spec: Ledger!Answer
         writer = self._writer
         assert writer is not None
@@ -191,6 +204,8 @@ class Journal:
             )
         if self._prepare is not None:
             result = self._prepare(result)
+            if result is NOT_KEPT:
+                return None
         return writer.append(call.key, result, attempts=call.attempt, latency=latency, cost=call.cost)
 
     def _committed(self, commit: Commit) -> None:
@@ -221,13 +236,25 @@ class Journal:
     def _make_lease(self) -> Lease | None:
         # A task that is tried again has the same rows in the same order, so the first one names it.
         assert self._first is not None
-        return self._ledger.lease(self._scope, f"{self._first.hex()} {self._attempt}", longest=LONGEST)
+        try:
+            return self._ledger.lease(self._scope, f"{self._first.hex()} {self._attempt}", longest=LONGEST)
+        except (OSError, LedgerError) as error:
+            # It saves calls and no more; where the disk is full, who writes says so.
+            log.warning("no lease for this task: %s: %s", type(error).__name__, error)
+            return None
+
+    def _is_to_call(self, lease: Lease) -> bool:
+        try:
+            return lease.acquire()
+        except (OSError, LedgerError) as error:
+            log.warning("no lease for this task: %s: %s", type(error).__name__, error)
+            return True
 
     def _try_lease(self) -> None:
         # spec: Ledger!Acquire
         assert self._lease is not None
         assert self._writer is not None
-        waited, self._waits = self._waits, not self._lease.acquire()
+        waited, self._waits = self._waits, not self._is_to_call(self._lease)
         if self._waits:
             if not waited:
                 log.warning(
@@ -254,7 +281,7 @@ class Journal:
             if self._hits != self._hits_before:
                 # The other one gets on: its time begins anew.
                 self._hits_before = self._hits
-                self._lease = self._make_lease()
+                self._lease = self._make_lease() or self._lease
             self._try_lease()
         except BaseException as error:
             self._stop(error)
@@ -325,11 +352,19 @@ def open_journal(
     if options.errors == "fail" or only_failed:
         # A record of a failure is then no result.
         ledger = dataclasses.replace(ledger, retry_errors=True)
-    named = None if options.key is None else list(options.key)
-    scope = Scope.of(run, options.uid, {"key": named, **(config or {})}, batch)
-    make_key = KeyMaker(named if key is None else key)
+    scope = scope_of(options, run, batch=batch, config=config)
+    make_key = KeyMaker(options.key if key is None else key)
     key_of = make_key if values_of is None else (lambda row: make_key(values_of(row)))
     return Journal(ledger, scope, key_of, prepare=prepare, attempt=attempt, only_failed=only_failed)
+
+
+def scope_of(
+    options: Options, run: str, *, batch: int | None = None, config: dict[str, Any] | None = None
+) -> Scope:
+    """Whose results those of an operator are. Any thread."""
+    assert options.uid is not None
+    named = None if options.key is None else list(options.key)
+    return Scope.of(run, options.uid, {"key": named, **(config or {})}, batch)
 
 
 def _result_of(record: Record) -> Any:

@@ -304,7 +304,8 @@ class AsyncOperator:
     def _take_found(self, call: Call, result: Any) -> None:
         if type(result) is Failed:
             self._attempts.count_shared(result, 1)
-        self._meter.found += 1
+        if type(result) is not Failed or not result.not_called:
+            self._meter.found += 1
         self._complete(call, result)
 
     def _ask_to_emit(self) -> None:

@@ -64,11 +64,14 @@ class Committer:
     def _put(self, entries: dict[int, Row]) -> set[int]:
         """Make those entries durable for whose key nobody has a record; returns the numbers of the others."""
         # What can be done before the lock is: others wait for it.
+        state = self.reader.state
         theirs = self._theirs(entries)
         frames = self._encoded(entries, theirs)
         # spec: Ledger!Write
         with self.folder.lock(PATIENCE) as lock:
-            if self.reader.catch_up(lock):
+            self.reader.catch_up(lock)
+            # Others may have used the reader as well, since it was looked at.
+            if self.reader.state != state:
                 theirs_now = self._theirs(entries)
                 if theirs_now != theirs:
                     theirs = theirs_now

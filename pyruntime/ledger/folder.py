@@ -232,7 +232,7 @@ class LocalFolder:
                     os.rmdir(self.path)
         except LedgerBusyError:
             raise
-        except LedgerError:
+        except (LedgerError, FileNotFoundError):
             # Another has done it.
             pass
         folder = self.path
@@ -264,7 +264,7 @@ class LocalFolder:
                 except BlockingIOError:
                     pass
                 else:
-                    if self._is_named(file, name):
+                    if is_at(file, self._join(name)):
                         break
                     # It has expired while this waited; whoever comes next locks another file.
                     let_go(file)
@@ -283,19 +283,13 @@ class LocalFolder:
 
     def _open_lock(self, name: str) -> int:
         try:
-            return os.open(self._join(name), os.O_CREAT | os.O_RDWR, 0o644)
+            return os.open(self._join(name), os.O_CREAT | os.O_RDWR, 0o666)
         except FileNotFoundError:
             raise LedgerError(f"{self.path} has expired, or was deleted") from None
         except OSError as error:
             if error.errno in FULL:
                 raise full_error(self.path, error) from error
             raise
-
-    def _is_named(self, file: int, name: str) -> bool:
-        try:
-            return os.path.samestat(os.fstat(file), os.stat(self._join(name)))
-        except FileNotFoundError:
-            return False
 
     def close(self) -> None:
         """Close the files that were read."""
@@ -305,3 +299,11 @@ class LocalFolder:
 
     def _join(self, name: str) -> str:
         return os.path.join(self.path, name)
+
+
+def is_at(file: int, path: str) -> bool:
+    """Whether a file that is open still has this path: another may have been put there, or it was deleted."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except OSError:
+        return False

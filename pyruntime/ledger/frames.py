@@ -243,7 +243,10 @@ def open_frame(frame: Frame, read: Read) -> Any | Damage:
     length = frame.end - frame.begin
     if len(content) < frame.length or zlib.crc32(content) != frame.sum:
         return Damage(frame.segment, frame.begin, length, "the checksum of the records is wrong", False)
-    batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema())
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema())
+    except (pa.ArrowException, OSError) as error:
+        return Damage(frame.segment, frame.begin, length, f"Arrow cannot read it: {error}", False)
     if batch.num_rows != frame.rows:
         return Damage(frame.segment, frame.begin, length, "another number of records than said", False)
     return batch

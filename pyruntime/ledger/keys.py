@@ -71,8 +71,9 @@ class KeyMaker:
         identifies a row; None to take the whole row. Whoever names columns says that their values do not come
         twice, or that rows with the same ones may share a result.
 
-    Without columns, equal rows of a task are counted: the second one has a key of its own. Idea: the
-    occurrence numbers with which relational systems tell equal rows of a bag apart.
+    Without columns, equal rows of a task are counted: the second one has a key of its own. For that it holds
+    the keys of all rows of the task, some 130 bytes each. Idea: the occurrence numbers with which relational
+    systems tell equal rows of a bag apart.
     """
 
     def __init__(self, columns: Sequence[str | int] | None = None) -> None:

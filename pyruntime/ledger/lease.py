@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.folder import LocalFolder, is_at
 from pillarbox.ledger.forks import kept_from_forks, let_go
 
 BEAT = 1.0
@@ -95,10 +95,10 @@ class Lease:
 
     def _lock(self, path: str, flags: int) -> bool:
         """Lock a file and write into it whose it is; False if it is locked, or is no longer at its place."""
-        file = os.open(path, flags | os.O_RDWR, 0o644)
+        file = os.open(path, flags | os.O_RDWR, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file), os.stat(path)):
+            if is_at(file, path):
                 os.pwrite(file, self._owner.encode(), 0)
                 self._file, self._process = kept_from_forks(file), os.getpid()
                 return True
@@ -136,10 +136,7 @@ class Lease:
     def _holds(self) -> bool:
         if self._file is None or self._process != os.getpid():
             return False
-        try:
-            return os.path.samestat(os.fstat(self._file), os.stat(self.path))
-        except OSError:
-            return False
+        return is_at(self._file, self.path)
 
     def _drop(self) -> None:
         if self._file is not None and self._process == os.getpid():

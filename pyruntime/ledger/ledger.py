@@ -167,7 +167,8 @@ class Ledger:
         folder = self.folder(scope)
         if not isinstance(folder, LocalFolder):
             return None
-        folder.make()
+        if not folder.exists():
+            folder.make()
         return Lease(folder.path, name, patience=patience, longest=longest)
 
     def scopes(self, run: str | None = None) -> Iterator[Scope]:

@@ -23,8 +23,10 @@ from pillarbox.ledger.records import ERROR, Record, Rows
 
 Folder = LocalFolder | ObjectFolder
 T = TypeVar("T")
-OPEN_BYTES = 8 * 2**20
+OPEN_BYTES = 32 * 2**20
 """Bytes of frames that are kept at hand: a replay asks in the order of the first time, more or less."""
+OBJECTS = 4096
+"""Bytes of Python's objects for a frame, about."""
 TRIES = 10
 
 
@@ -44,6 +46,7 @@ class LedgerReader:
         self._allow_pickle = allow_pickle
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
+        self._forgotten = 0
         self._damage: list[Damage] = []
         self._forget()
         self.refresh()
@@ -66,13 +69,17 @@ class LedgerReader:
         """
         # spec: Ledger!Start, Ledger!Look
         with self._mutex:
-            segments = self._folder.segments()
-            if not self._sizes.keys() <= {name for name, _ in segments}:
-                # Merged in the meantime, and what it became has the same records; or expired.
-                self._forget()
-            for name, size in segments:
-                if size != self._sizes.get(name):
-                    self._scan(name, size)
+            for _ in range(TRIES):
+                segments = self._folder.segments()
+                if not self._sizes.keys() <= {name for name, _ in segments}:
+                    # Merged in the meantime, and what it became has the same records; or expired.
+                    self._forget()
+                changed = [(name, size) for name, size in segments if size != self._sizes.get(name)]
+                with suppress(FileNotFoundError):
+                    for name, size in changed:
+                        self._scan(name, size)
+                    return
+                # Merged while it was read: look for what it became.
 
     def get(self, key: bytes, *, errors: bool | None = None) -> Record | None:
         """The first whole record of a key, on the disk when this returns; None if there is none. Any thread.
@@ -148,15 +155,20 @@ class LedgerReader:
 
     # -- for the writer ---------------------------------------------------------------------------
 
-    def catch_up(self, lock: int) -> bool:
-        """Look what others have committed since the last time; whether anything was found. Any thread.
+    @property
+    def state(self) -> tuple[int, int]:
+        """What the reader knows: it is another one when there may be more. Any thread."""
+        with self._mutex:
+            return self._forgotten, self._index.count
+
+    def catch_up(self, lock: int) -> None:
+        """Look what others have committed since the last time. Any thread.
 
         lock: the file of the folder's lock, which the caller holds, so that nobody commits.
         """
         if not isinstance(self._folder, LocalFolder):
-            return False
+            return
         with self._mutex:
-            before, frames = self._index.count, self._frames
             # spec: Ledger!Write
             names, mark = self._folder.committed(lock, self._mark)
             try:
@@ -170,7 +182,6 @@ class LedgerReader:
             if names is None:
                 self.refresh()
             self._mark = mark
-            return self._index.count != before or self._frames is not frames
 
     def take_in(self, frames: Sequence[tuple[Frame, bytes]]) -> None:
         """Know what was just appended to a segment, without reading it again. Any thread."""
@@ -190,6 +201,7 @@ class LedgerReader:
     # -- inside, with the mutex held ----------------------------------------------------------
 
     def _forget(self) -> None:
+        self._forgotten += 1
         self._index = KeyIndex()
         self._frames: list[Frame] = []
         self._starts = array("Q")
@@ -203,27 +215,24 @@ class LedgerReader:
         self._mark = None
 
     def _scan(self, name: str, size: int) -> None:
-        """Take in what a segment has since the last time."""
-        try:
-            found = scan(
-                lambda offset, length: self._folder.read(name, offset, length),
-                size,
-                name,
-                name[: -len(SUFFIX)],
-                self._scanned.get(name, 0),
-            )
-            self._tails.pop(name, None)
-            for item in found:
-                if isinstance(item, Damage):
-                    if item.is_tail:
-                        # It may be what somebody is writing now.
-                        self._tails[name] = item
-                        break
-                    self._report(item)
-                else:
-                    self._add(*item)
-        except FileNotFoundError:
-            return
+        """Take in what a segment has since the last time. Raises FileNotFoundError if it has gone."""
+        found = scan(
+            lambda offset, length: self._folder.read(name, offset, length),
+            size,
+            name,
+            name[: -len(SUFFIX)],
+            self._scanned.get(name, 0),
+        )
+        self._tails.pop(name, None)
+        for item in found:
+            if isinstance(item, Damage):
+                if item.is_tail:
+                    # It may be what somebody is writing now.
+                    self._tails[name] = item
+                    break
+                self._report(item)
+            else:
+                self._add(*item)
         self._sizes[name] = size
 
     def _add(self, frame: Frame, keys: bytes) -> None:
@@ -307,7 +316,7 @@ class LedgerReader:
             self._report(opened)
             return None
         self._batches[number] = rows = Rows(opened)
-        self._batches_bytes += frame.length
+        self._batches_bytes += frame.length + OBJECTS
         while len(self._batches) > 1 and self._batches_bytes > OPEN_BYTES:
-            self._batches_bytes -= self._frames[self._batches.popitem(last=False)[0]].length
+            self._batches_bytes -= self._frames[self._batches.popitem(last=False)[0]].length + OBJECTS
         return rows

@@ -127,37 +127,35 @@ class Rows:
 
     def kind(self, row: int) -> str:
         """Its kind: "value" or "error"."""
-        return VALUE if self._all_values else self._kinds[row]
+        return VALUE if self._all_values or self._kinds[row] == VALUE.encode() else ERROR
 
     def at(self, row: int) -> int:
         """When it was kept: microseconds since 1970."""
         return int(self._at[row])
 
-    def size(self) -> int:
-        """Bytes of memory."""
-        return int(self.batch.nbytes)
-
     def record(self, row: int, allow_pickle: bool) -> Record:
         """A record. Raises LedgerValueError if its value may or can not be read."""
         try:
-            text = self._texts[row]
+            text = str(self._texts[row], "utf-8")
+            is_error = self.kind(row) == ERROR
+            # Arrow's own way to a datetime needs a package for time zones.
+            at = EPOCH + datetime.timedelta(microseconds=self._at[row])
             floats: list[Sequence[float]] = []
             blobs: list[bytes] = []
             if self._floats.has_items:
                 floats = [part.tolist() for part in self._floats.items(row)]
             if self._blobs.has_items:
                 blobs = [bytes(part) for part in self._blobs.items(row)]
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, OverflowError) as error:
             raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
         return Record(
             self.key(row),
             decode(text, floats, blobs, allow_pickle),
-            self.kind(row) == ERROR,
+            is_error,
             self._attempts[row],
             self._latency[row],
             self._cost[row],
-            # Arrow's own way to a datetime needs a package for time zones.
-            EPOCH + datetime.timedelta(microseconds=self._at[row]),
+            at,
         )
 
 
@@ -175,9 +173,9 @@ class _Texts:
         self._offsets = _cast(offsets, "i")
         self.data = _EMPTY if data is None else data[: self._offsets[-1]] if len(self._offsets) else _EMPTY
 
-    def __getitem__(self, row: int) -> str:
+    def __getitem__(self, row: int) -> memoryview:
         offsets = self._offsets
-        return str(self.data[offsets[row] : offsets[row + 1]], "utf-8")
+        return self.data[offsets[row] : offsets[row + 1]]
 
 
 class _Nested:

@@ -29,7 +29,7 @@ class Segment:
 
     def __init__(self, path: str, header: bytes) -> None:
         self._path = path
-        self._file = kept_from_forks(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o644))
+        self._file = kept_from_forks(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o666))
         try:
             # The kernel lets go of it when the process dies: then the segment is closed. Who only looks
             # whether it is open holds it for a moment.

@@ -51,6 +51,9 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
     allow_pickle: what has no other form is pickled.
     Raises LedgerValueError for a value that has no form.
     """
+    if type(value) is list and _is_packed(value):
+        # An embedding, which is what most ledgers are for.
+        return Encoded(_ONE_LIST, [array("d", value)], [])
     floats: list[array[float]] = []
     blobs: list[bytes] = []
     try:
@@ -100,7 +103,7 @@ def _plain(value: Any, floats: list[array[float]], blobs: list[bytes], depth: in
     if depth == 0:
         raise LedgerValueError(f"containers may be {DEPTH} deep in a kept value, at most")
     if kind is list:
-        if len(value) >= PACKED and set(map(type, value)) == {float}:
+        if _is_packed(value):
             floats.append(array("d", value))
             return {"$floats": len(floats) - 1}
         return [_plain(item, floats, blobs, depth - 1) for item in value]
@@ -130,6 +133,12 @@ def _plain(value: Any, floats: list[array[float]], blobs: list[bytes], depth: in
 
 
 _STR = {str}
+_FLOAT = {float}
+_ONE_LIST = '{"$floats":0}'
+
+
+def _is_packed(value: list[Any]) -> bool:
+    return len(value) >= PACKED and type(value[0]) is float and set(map(type, value)) == _FLOAT
 
 
 def _is_scalar(value: Any) -> bool:

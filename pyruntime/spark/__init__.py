@@ -12,6 +12,7 @@ from pillarbox.spark.progress import Progress, ProgressTotals
 from pillarbox.spark.record import Record
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
+from pillarbox.spark.stream import StreamStateError, async_stream, drain
 
 __all__ = [
     "LOW_LATENCY",
@@ -25,8 +26,11 @@ __all__ = [
     "ProgressTotals",
     "Record",
     "ResultError",
+    "StreamStateError",
     "async_map",
+    "async_stream",
     "async_udf",
+    "drain",
     "estimate",
     "failed",
     "not_done",

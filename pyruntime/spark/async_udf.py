@@ -159,6 +159,7 @@ class AsyncUdf:
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
         names = _argument_names(bound)
+        arguments = ", ".join(map(str, bound.args))
         work = settle(
             self.func,
             self._options,
@@ -168,9 +169,9 @@ class AsyncUdf:
             dead_letter=self._dead_letter,
             latency=self._latency,
             columns=names,
-            shape=f"{', '.join(map(str, bound.args))} {self.returnType.simpleString()}",
+            shape=f"{arguments} {self.returnType.simpleString()}",
             results=self._result,
-            spread=True,
+            arguments=arguments,
         )
         return _call(UdfTask(work, self._result, self.returnType), bound.args)
 

@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark import TaskContext
+from pyspark.sql import types as T
 
-from pillarbox.aio.journal import Journal, open_journal
+from pillarbox.aio.journal import Journal, open_journal, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.ledger import LedgerError, LedgerWarning, expire_batches
+from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.record import Record
+from pillarbox.spark.types import time_zone
 
 log = logging.getLogger("pillarbox")
 
@@ -33,16 +35,17 @@ BATCHES_KEPT = 1
 class Keeping:
     """What a task needs to use the ledger of its options.
 
-    shape: the type of the results, which do not fit another. zone: the session's time zone. columns: those
-    of a row. key: the positions of those that identify it, None for the whole row. spread: whether a row is
-    a tuple of arguments, otherwise it is a record. only_failed: call only rows that failed.
+    results: the type of the results, which do not fit another. zone: the session's time zone. columns: those
+    of a row. key: the positions of those that identify it, None for the whole row. arguments: the columns of
+    `async_udf`, whose rows are tuples of arguments; None where they are records. only_failed: call only rows
+    that failed.
     """
 
-    shape: str
+    results: T.DataType
     zone: str | None
     columns: tuple[str, ...]
     key: tuple[int, ...] | None
-    spread: bool
+    arguments: str | None
     only_failed: bool
 
     def open(self, options: Options) -> Journal:
@@ -50,28 +53,47 @@ class Keeping:
         run, batch = _run(options)
         context = TaskContext.get()
         key = range(len(self.columns)) if self.key is None else self.key
+        if batch is not None:
+            expire_committed(options, run, batch)
         return open_journal(
             options,
             run,
             batch=batch,
-            config={"shape": self.shape, "zone": self.zone},
-            values_of=_arguments(key) if self.spread else _fields([self.columns[each] for each in key]),
+            config=self.config,
+            values_of=_fields([self.columns[each] for each in key])
+            if self.arguments is None
+            else _arguments(key),
             key=None if self.key is None else [*range(len(key))],
-            prepare=None if options.ledger is None or options.ledger.values == "pickle" else keepable,
+            prepare=self.prepare(),
             attempt="" if context is None else str(context.partitionId()),
             only_failed=self.only_failed,
         )
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """What of the operator, besides its uid and key, decides whose results these are."""
+        # One function may be called for several columns, under one uid.
+        return {"shape": self.results.simpleString(), "zone": self.zone, "arguments": self.arguments}
+
+    def prepare(self) -> Callable[[Any], Any]:
+        """What makes of a result what is kept."""
+        zone = None if self.zone is None else time_zone(self.zone)
+        if self.arguments is None:
+            assert isinstance(self.results, T.StructType)
+            return KeptRows(self.results, zone)
+        return KeptValues(self.results, zone)
+
 
 def settle_ledger(
+    fn: Callable[..., Any],
     options: Options,
     columns: Sequence[str],
-    shape: str,
+    results: T.DataType,
     zone: str | None,
     *,
     session: Any,
     streaming: bool | None,
-    spread: bool,
+    arguments: str | None,
     only_failed: bool = False,
 ) -> Keeping | None:
     """How tasks use the ledger of `options`; None where there is none. Any thread of the driver.
@@ -88,8 +110,51 @@ def settle_ledger(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
             "run='2026-11-21'; only a streaming query has one of its own"
         )
+    check_keepable(results)
     ledger.check()
-    return Keeping(shape, zone, tuple(columns), key, spread, only_failed)
+    keeping = Keeping(results, zone, tuple(columns), key, arguments, only_failed)
+    if only_failed:
+        _check_has_run(options, keeping)
+    else:
+        _check_alone(fn, options, keeping)
+    return keeping
+
+
+_operators: dict[Any, tuple[str, tuple[str, ...]]] = {}
+
+
+def _check_has_run(options: Options, keeping: Keeping) -> None:
+    """Raise ValueError where the ledger has nothing of the earlier run."""
+    ledger = options.ledger
+    assert ledger is not None
+    scope = scope_of(options, str(options.run), config=keeping.config)
+    if ledger.folder(scope).segments():
+        return
+    there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
+    more = f"; it has {', '.join(there[:10])}" if there else ", and nothing else"
+    raise ValueError(
+        f"run={options.run!r}, uid={options.uid!r}, key={options.key!r}: the ledger has nothing of these "
+        f"names and this type of results{more}"
+    )
+
+
+def _check_alone(fn: Callable[..., Any], options: Options, keeping: Keeping) -> None:
+    """Warn where two operators of a run would take each other's results for their own."""
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    own = f"{named.__module__}.{named.__qualname__}", keeping.columns
+    assert options.ledger is not None
+    place = options.ledger.location, options.run, options.uid, options.key, *keeping.config.values()
+    other = _operators.setdefault(place, own)
+    if other != own:
+        _operators[place] = own
+        warnings.warn(
+            LedgerWarning(
+                f"uid={options.uid!r}: was that of {other[0]} over the columns {', '.join(other[1])} before, "
+                f"in the same run={options.run!r}, and is now that of {own[0]} over {', '.join(own[1])}. "
+                "Their results are not told apart: unless one replaces the other, give each a uid of its own"
+            ),
+            stacklevel=2,
+        )
 
 
 def _position(name: str | int, columns: Sequence[str]) -> int:
@@ -120,26 +185,18 @@ def _run(options: Options) -> tuple[str, int | None]:
     return query, int(batch)
 
 
-def expire_committed(options: Options) -> None:
-    """Delete what the ledger has of micro-batches that are committed. For the task's thread, at its end.
+def expire_committed(options: Options, query: str, batch: int) -> None:
+    """Delete what the ledger has of micro-batches that are committed. Any thread, any number of tasks.
 
-    One task of each micro-batch does it. What it cannot delete stays, and is said.
+    What cannot be deleted stays, and is said.
     """
-    ledger, context = options.ledger, TaskContext.get()
-    if ledger is None or options.run is not None or context is None or context.partitionId() != 0:
-        return
-    query, batch = _run(options)
-    if batch is None or batch <= BATCHES_KEPT or options.uid is None:
-        return
+    assert options.ledger is not None
     try:
-        expire_batches(ledger, query, batch - BATCHES_KEPT - 1, uid=options.uid)
-    except (OSError, LedgerError, LedgerWarning) as error:
+        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.uid)
+    except (OSError, LedgerError) as error:
         log.warning(
             "results of committed micro-batches were not deleted: %s: %s", type(error).__name__, error
         )
-
-
-# -- rows and results ----------------------------------------------------------------------------
 
 
 def _arguments(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
@@ -152,32 +209,3 @@ def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
         return tuple([columns[name][index] for name in names])
 
     return fields
-
-
-_KEPT = frozenset({str, int, float, bool, bytes, type(None)})
-
-
-def keepable(result: Any) -> Any:
-    """What a ledger keeps of a function's result: rows of all kinds as dicts, and times with a fixed offset.
-
-    The schema makes the same columns of it.
-    """
-    kind = type(result)
-    if kind in _KEPT:
-        return result
-    if kind is list:
-        if result and type(result[0]) is float:
-            return result
-        return [keepable(item) for item in result]
-    if kind is dict:
-        return {name: keepable(value) for name, value in result.items()}
-    if isinstance(result, tuple):
-        names = getattr(result, "__fields__", None) or getattr(result, "_fields", None)
-        if names is None or len(set(names)) != len(result):
-            return tuple([keepable(value) for value in result])
-        return {name: keepable(value) for name, value in zip(names, result, strict=True)}
-    if dataclasses.is_dataclass(kind):
-        return {each.name: keepable(getattr(result, each.name)) for each in dataclasses.fields(kind)}
-    if isinstance(result, datetime.datetime) and result.tzinfo is not None:
-        return result.astimezone(datetime.timezone.utc)
-    return result

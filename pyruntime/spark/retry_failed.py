@@ -42,7 +42,9 @@ def retry_failed(
 
     df: a batch DataFrame of the same rows. Raises TypeError or ValueError at once for a bad argument.
     """
-    settled = settle_options(options, {"errors": "column", **given}, dead_letter, instead="drop")
+    if "errors" not in given and dead_letter is None and (options is None or options.errors == "fail"):
+        given["errors"] = "column"
+    settled = settle_options(options, dict(given), dead_letter, instead="drop")
     if settled.ledger is None:
         raise ValueError(
             "ledger=None: the ledger of the earlier run says what failed; without one, call what is in its "

@@ -74,14 +74,15 @@ def settle(
     shape: str,
     results: T.DataType,
     streaming: bool | None = None,
-    spread: bool = False,
+    arguments: str | None = None,
     only_failed: bool = False,
 ) -> Work:
     """The work for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
     token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
     tells operators of one query apart, in the next process as well. results: the type of what the function
-    gives. streaming: whether it is over a stream, None where that is not known. only_failed: call only rows
+    gives. streaming: whether it is over a stream, None where that is not known. arguments: the columns of
+    `async_udf`, in words. only_failed: call only rows
     of which the ledger says that they failed.
     """
     letter = dead_letter_of(dead_letter, columns)
@@ -97,13 +98,14 @@ def settle(
     folder = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
     keeping = settle_ledger(
+        fn,
         options,
         columns,
-        results.simpleString(),
+        results,
         zone,
         session=session,
         streaming=streaming,
-        spread=spread,
+        arguments=arguments,
         only_failed=only_failed,
     )
-    return Work(fn, token, options, zone, folder, box, prompt, keeping, spread)
+    return Work(fn, token, options, zone, folder, box, prompt, keeping, arguments is not None)

@@ -24,7 +24,6 @@ from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import Lot
 from pillarbox.spark.hangup import Hangup
-from pillarbox.spark.keeping import expire_committed
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
 
@@ -222,8 +221,6 @@ def _run_job(
         statistics = job.statistics()
         if ended is not None and statistics is not None:
             ended(statistics)
-        if journal is not None:
-            expire_committed(options)
     finally:
         if job is not None and not job.close():
             log.warning("a call blocks the event loop; other tasks of this worker get a loop of their own")

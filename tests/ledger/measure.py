@@ -1,4 +1,4 @@
-"""Figures for docs/decisions/ledger-format.md: `python -m tests.ledger.measure start|formats|values`."""
+"""Figures for docs/decisions/ledger-format.md: `python -m tests.ledger.measure start|formats|values|run`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger import KeyMaker, Ledger, Scope
 from pillarbox.ledger.frames import encode_frame, header, schema
 from pillarbox.ledger.records import VALUE, Entry, size_of, to_batch
 from pillarbox.ledger.values import decode, encode
@@ -175,5 +175,47 @@ def values() -> None:
             )
 
 
+def run(rows: int = 20_000, segments: int = 2_000) -> None:
+    """What a writer, a key and a look cost: CPU of the process, the best of five rounds."""
+    keys = [os.urandom(16) for _ in range(rows)]
+    vector = [n / 7 for n in range(384)]
+    for name, value in {"text of 100": "x" * 100, "384 floats": vector}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            places = (f"{folder}/{number}" for number in range(5))
+            seconds = timed(lambda v=value, p=places: keep(Ledger(next(p)), keys, v), 1)  # type: ignore[misc]
+            print(f"{name}: {seconds / rows * 1e6:.1f} us to keep, commit included")
+            reader = Ledger(f"{folder}/0").reader(SCOPE)
+            for what, asked in {"there": keys, "not there": [os.urandom(16) for _ in keys]}.items():
+                seconds = timed(lambda a=asked, r=reader: [r.get(key) for key in a], 1)  # type: ignore[misc]
+                print(f"{name}: {seconds / rows * 1e6:.1f} us to look for one that is {what}")
+    for name, columns, row in (("one column", ["id"], {"id": 7}), ("a small row", None, (7, "hello", 0.5))):
+        make, some = KeyMaker(columns), [row] * 1000
+        seconds = timed(lambda m=make, s=some: [m(each) for each in s], 1)  # type: ignore[misc]
+        print(f"a key of {name}: {seconds * 1e3:.1f} us")
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(folder)
+        for number in range(segments):
+            keep(ledger, [os.urandom(16)], number)
+        with ledger.writer(SCOPE) as writer:
+
+            def commit() -> None:
+                writer.append(os.urandom(16), "x")
+                writer.flush()
+
+            commit()
+            seconds = timed(commit, 20)
+        print(f"a commit of one result beside {segments:,} segments: {seconds * 1e3:.2f} ms")
+
+
+def keep(ledger: Ledger, keys: list[bytes], value: Any) -> None:
+    """One writer's results, in commits of a thousand."""
+    with ledger.writer(SCOPE) as writer:
+        for number, key in enumerate(keys, 1):
+            writer.append(key, value)
+            if number % 1000 == 0:
+                writer.flush()
+
+
 if __name__ == "__main__":
-    {"start": start, "formats": formats, "values": values}[sys.argv[1]](*map(int, sys.argv[2:]))
+    ways = {"start": start, "formats": formats, "values": values, "run": run}
+    ways[sys.argv[1]](*map(int, sys.argv[2:]))

@@ -45,6 +45,7 @@ def local(ledger: Ledger) -> LocalFolder:
     return folder
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="what is synced is named by /proc")
 def test_the_folders_above_a_segment_are_made_durable_whoever_has_made_them(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,8 +250,11 @@ def test_a_log_of_commits_that_is_lost_hides_nothing(ledger: Ledger, lost: str) 
     writer = ledger.writer(SCOPE)
     writer.append(key(1), "x")
     writer.flush(LONG)
+    writer.append(key(5), "x")
+    writer.flush(LONG)
     path = Path(local(ledger).path, ".lock")
-    assert path.stat().st_size == LOG_ID + WORD
+    # The next log will be as long as what the writer has read of this one.
+    assert path.stat().st_size == LOG_ID + 2 * WORD
     if lost == "deleted":
         path.unlink()
     elif lost == "empty":
@@ -315,7 +319,11 @@ from pillarbox.ledger import Ledger, LedgerClosedError, Scope
 writer = Ledger(sys.argv[1]).writer(Scope("run", "uid"))
 writer.append(bytes(16), 1)
 writer.flush()
-child = os.fork()
+with writer._changed:
+    # As another thread may hold it.
+    child = os.fork()
+    if not child:
+        writer.hurry()
 if not child:
     for use in (lambda: writer.append(bytes(16), 2), writer.flush, writer.close):
         try:
@@ -345,3 +353,51 @@ def test_a_segment_that_cannot_be_begun_is_not_left_behind(tmp_path: Path) -> No
             Segment(str(tmp_path / "segment"), b"header")
     assert os.listdir(tmp_path) == []
     assert issubclass(LedgerBusyError, LedgerError) and issubclass(LedgerClosedError, LedgerError)
+
+
+def test_what_another_thread_with_the_same_reader_commits_before_the_lock_is_adopted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = ledger.reader(SCOPE)
+    commits: list[Commit] = []
+    first = ledger.writer(SCOPE, reader)
+    second = ledger.writer(SCOPE, reader, on_commit=commits.append)
+    first.append(key(0), "x")
+    first.flush(LONG)
+    lock, disturbed = LocalFolder.lock, []
+
+    def late(folder: LocalFolder, *arguments: Any) -> Any:
+        if not disturbed:
+            # Between what the second one has looked at and its lock.
+            disturbed.append(True)
+            first.append(key(1), "first")
+            first.flush(LONG)
+        return lock(folder, *arguments)
+
+    monkeypatch.setattr(LocalFolder, "lock", late)
+    second.append(key(1), "second")
+    second.flush(LONG)
+    assert [record.value for record in commits[0].adopted.values()] == ["first"]
+    assert len(ledger.reader(SCOPE)) == 2
+    first.close()
+    second.close()
+
+
+def test_a_scan_that_a_merge_overtakes_finds_everything(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        keep(ledger, number, "x")
+    list_all, merged = LocalFolder.segments, []
+
+    def overtaken(folder: LocalFolder) -> list[tuple[str, int]]:
+        segments = list_all(folder)
+        if not merged:
+            merged.append(True)
+            compact(ledger, SCOPE)
+        return segments
+
+    monkeypatch.setattr(LocalFolder, "segments", overtaken)
+    reader = ledger.reader(SCOPE)
+    assert all(key(number) in reader for number in range(4))
+    assert len(reader) == 4

@@ -52,5 +52,7 @@ def test_records_of_every_run_are_found_and_no_others() -> None:
     for start in range(0, 3000, 50):
         index.add(b"".join(many[start : start + 50]))
         assert index.find(many[start]) == [start]
+    # Each is half as large as the one before, or smaller.
+    assert len(index._runs) <= 12
     assert [index.find(key) for key in many] == [[number] for number in range(3000)]
     assert not any(index.find(random.randbytes(16)) for _ in range(1000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -206,6 +207,25 @@ def test_of_two_whose_patience_ends_at_the_same_time_one_gets_the_lease(
     monkeypatch.setattr(Lease, "_look", slow)
     assert not one.acquire()
     assert other.beat() and not hung.beat()
+
+
+def test_a_lease_that_is_let_go_while_another_tries_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two(tmp_path)
+    assert one.acquire()
+    flock, let_go = fcntl.flock, []
+
+    def late(file: int, how: int) -> None:
+        if not let_go:
+            # Between opening the file and locking it.
+            let_go.append(True)
+            one.release()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert other.acquire() or other.acquire()
+    assert other.beat()
 
 
 def test_a_forked_process_does_not_go_on_holding_what_its_parent_held(tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import Commit, Ledger, LedgerError, Scope, compact, expire
+from pillarbox.ledger import (
+    Commit,
+    Ledger,
+    LedgerError,
+    Scope,
+    compact,
+    expire,
+    expire_batches,
+    shared_reader,
+)
 from pillarbox.ledger.objects import ObjectFolder
 from tests.ledger.segments import key
 
@@ -91,3 +100,44 @@ def test_a_large_object_is_read_in_parts(ledger: Ledger, monkeypatch: pytest.Mon
         for one, value in big.items():
             writer.append(one, value)
     assert values_in(ledger) == big
+
+
+def test_an_expiry_takes_what_a_killed_commit_or_merge_has_left_and_what_comes_meanwhile(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ledger.writer(SCOPE) as writer:
+        writer.append(key(1), 1)
+    folder = ledger.folder(SCOPE)
+    assert isinstance(folder, ObjectFolder)
+    folder.put("half.part", b"x")
+    remove, published = ObjectFolder.remove, []
+
+    def then_publish(self: ObjectFolder, name: str) -> None:
+        remove(self, name)
+        if not published:
+            published.append(name)
+            self.put("merged.arrow", b"merged")
+
+    monkeypatch.setattr(ObjectFolder, "remove", then_publish)
+    assert expire(ledger, SCOPE) > 0
+    assert os.listdir(tmp_path / folder.path) == []
+    assert expire(ledger, SCOPE) == 0
+
+
+def test_committed_micro_batches_expire_in_a_store_as_well(ledger: Ledger) -> None:
+    scopes = [Scope("query", "uid", batch=batch) for batch in range(3)]
+    for scope in [*scopes, SCOPE]:
+        with ledger.writer(scope) as writer:
+            writer.append(key(1), 1)
+    assert expire_batches(ledger, "query", 1, uid="uid") == scopes[:2]
+    assert list(ledger.scopes()) == [scopes[2], SCOPE]
+    assert expire_batches(ledger, "query", 1, uid="uid") == []
+
+
+def test_a_task_after_another_finds_its_results_in_the_shared_reader(ledger: Ledger) -> None:
+    for number in range(2):
+        reader = shared_reader(ledger, SCOPE)
+        assert [key(other) in reader for other in range(2)] == [other < number for other in range(2)]
+        with ledger.writer(SCOPE, reader) as writer:
+            writer.append(key(number), number)
+        assert key(number) in reader

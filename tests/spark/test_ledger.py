@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+pytest.importorskip("pyspark.sql")
+
+from pyspark.errors import PythonException
+
 from pillarbox import Options
-from pillarbox.ledger import Ledger, LedgerError
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate, retry_failed
 
 if TYPE_CHECKING:
@@ -166,6 +171,52 @@ def test_another_schema_finds_no_results_that_would_not_fit(
     assert counting.calls() == {"0": 2, "1": 2}
 
 
+def test_one_function_of_two_columns_keeps_them_apart(spark: SparkSession, ledger: Ledger) -> None:
+    @async_udf("string", ledger=ledger, uid="uid", run="run", key=["number"])
+    async def say(number: int, text: str) -> str:
+        return f"{number} {text}"
+
+    df = spark.createDataFrame([(1, "a", "b")], "number int, title string, body string")
+    both = df.select(say("number", "title").alias("title"), say("number", "body").alias("body"))
+    assert [tuple(row) for row in both.collect()] == [("1 a", "1 b")]
+    assert [tuple(row) for row in both.collect()] == [("1 a", "1 b")]
+
+
+def test_two_operators_of_a_run_under_one_uid_are_told(spark: SparkSession, ledger: Ledger) -> None:
+    options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
+
+    async def other(row: Any) -> int:
+        return -1
+
+    df = spark.range(2)
+    async_map(df, same, schema="n long", options=options)
+    async_map(df, same, schema="n long", options=options)
+    # Not `pytest.warns`, which gives back PySpark's own warnings without the module that the filters ask for.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LedgerWarning)
+        with pytest.raises(LedgerWarning, match="uid='uid': was that of .*same over the columns id before"):
+            async_map(df, other, schema="n long", options=options)
+
+
+def test_a_result_that_does_not_fit_is_called_for_again(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    def run(wrong: bool) -> list[Any]:
+        async def call(row: Any) -> Any:
+            counting.note(row.id)
+            return "text" if wrong and row.id == 3 else int(row.id)
+
+        options = Options(ledger=ledger, uid="uid", run="run", capacity=1)
+        df = spark.range(0, 5, 1, 1)
+        return [row.n for row in async_map(df, call, schema="n long", options=options).collect()]
+
+    with pytest.raises(PythonException, match="does not fit the schema"):
+        run(True)
+    assert run(False) == [0, 1, 2, 3, 4]
+    assert counting.calls()["3"] == 2
+    assert counting.calls()["0"] == 1
+
+
 def test_only_rows_that_failed_are_called_again(
     spark: SparkSession, ledger: Ledger, counting: Counting
 ) -> None:
@@ -243,12 +294,20 @@ def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
 ) -> None:
     with pytest.raises(ValueError, match=r"ledger=None: .* async_map\(failed\(df\), \.\.\.\)"):
         retry_failed(spark.range(2), same, schema="n long")
+    names: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run"}
+    with pytest.raises(ValueError, match="errors='fail': rows that are not called must be marked"):
+        retry_failed(spark.range(2), same, schema="n long", **names, errors="fail")
+    with pytest.raises(ValueError, match=r"run='run', uid='uid', key=None: .* and nothing else"):
+        retry_failed(spark.range(2), same, schema="n long", **names)
+    async_map(spark.range(2), same, schema="n long", **names).collect()
+    with pytest.raises(ValueError, match=r"uid='uix', .* it has run='run' uid='uid'"):
+        retry_failed(spark.range(2), same, schema="n long", ledger=ledger, run="run", uid="uix")
+    drop = Options(ledger=ledger, uid="uid", run="run", errors="drop")
+    assert retry_failed(spark.range(2), same, schema="n long", options=drop).columns == ["n"]
+    plain = Options(ledger=ledger, uid="uid", run="run")
+    assert retry_failed(spark.range(2), same, schema="n long", options=plain).columns == ["n", "_error"]
     with pytest.raises(ValueError, match="run=None: must be the name of the earlier run"):
         retry_failed(spark.range(2), same, schema="n long", ledger=ledger, uid="uid")
-    with pytest.raises(ValueError, match="errors='fail': rows that are not called must be marked"):
-        retry_failed(
-            spark.range(2), same, schema="n long", ledger=ledger, uid="uid", run="run", errors="fail"
-        )
 
 
 # -- failures ------------------------------------------------------------------------------------

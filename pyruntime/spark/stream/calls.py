@@ -1,0 +1,387 @@
+"""The calls of a stream in one worker process, which go on between micro-batches.
+
+One `Engine` for each stream and process: an operator whose input never ends, and the entries of each bucket.
+Methods are for the task's thread, one at a time, unless they say that they are for the loop's. A task waits
+for calls here, but never longer than it says, and takes up those that its state names.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import logging
+import os
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.aio.journal import Journal
+from pillarbox.aio.operator import AsyncOperator
+from pillarbox.aio.sources import Lot
+from pillarbox.spark.record import RECORD_BYTES
+from pillarbox.spark.stream.entry import Entry, counted
+from pillarbox.spark.stream.state import Held, Ticket
+from pillarbox.spark.work import Work
+from pillarbox.spark.worker import Worker, worker
+
+if TYPE_CHECKING:
+    from pillarbox.aio.sinks import Chunk
+
+log = logging.getLogger("pillarbox")
+
+KEEP = 60.0
+"""Seconds for which calls go on although no task has asked for their bucket; Spark ends idle workers then."""
+
+LOOK = 5.0
+"""Seconds between two looks for calls that nobody asks for."""
+
+
+class _Feed:
+    """The operator's input: lots of entries, and no end. For the loop's thread."""
+
+    def __init__(self) -> None:
+        self._lots: deque[tuple[list[Entry], int]] = deque()
+        self._wake: Callable[[], None] | None = None
+        self._closed = False
+
+    def add(self, entries: list[Entry], size: int) -> None:
+        self._lots.append((entries, size))
+        if self._wake is not None:
+            wake, self._wake = self._wake, None
+            wake()
+
+    def poll(self) -> Lot | None:
+        if not self._lots:
+            return None
+        entries, size = self._lots.popleft()
+        return (entry for entry in entries if not entry.dropped), size
+
+    @property
+    def ended(self) -> bool:
+        return self._closed
+
+    def arm(self, wake: Callable[[], None]) -> bool:
+        if self._lots:
+            return False
+        self._wake = wake
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._lots.clear()
+
+
+class _Bucket:
+    """The entries of a bucket that are here, by ticket, and when a task or a process last asked."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Ticket, Entry] = {}
+        self.asked = time.monotonic()
+
+
+class Engine:
+    """Makes the calls of one stream in this process. See the module for threads.
+
+    name: tells streams apart, also between processes. fetch: asks another process of this machine for calls
+    that it makes: it takes the engine, that process, and entries; what it cannot get, it gives to `call`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        journal: Journal | None,
+        fetch: Callable[[Engine, bytes, list[Entry]], None],
+    ) -> None:
+        self.name = name
+        self.failure: BaseException | None = None
+        self.process = process()
+        self._work = work
+        self._fetch = fetch
+        self._worker: Worker = worker()
+        self.loop_thread = self._worker.loop_thread
+        self._changed = threading.Condition()
+        self._buckets: dict[int, _Bucket] = {}
+        self._used = time.monotonic()
+        self._ending = self._ended = False
+        self._feed = _Feed()
+        self._operator: AsyncOperator | None = None
+        fn = self._worker.acquire(work.token, work.fn)
+        self._fn = counted(fn, in_batches=work.options.batch is not None)
+        context = contextvars.copy_context()
+        self.loop_thread.call(lambda: self._start(context, journal))
+
+    # -- for the task's thread --------------------------------------------------------------------
+
+    def acquire(self) -> bool:
+        """Note that a task uses it; False if it is about to end. A task may end without a word."""
+        with self._changed:
+            self._used = time.monotonic()
+            return not self._ending and self.failure is None
+
+    def open(self, bucket: int, held: Sequence[Held]) -> list[Entry]:
+        """The entries of what a bucket's committed state has, with their calls: adopted, fetched, or made.
+
+        Calls of the bucket that the state does not name belong to a micro-batch that failed: they are let go.
+        """
+        # spec: Stream!Open
+        entries: list[Entry] = []
+        elsewhere: dict[bytes, list[Entry]] = {}
+        again: list[Entry] = []
+        with self._changed:
+            before = self._buckets.get(bucket, _Bucket()).entries
+            kept = self._buckets[bucket] = _Bucket()
+            for each in held:
+                ticket = each.ticket
+                entry = None if ticket is None else before.pop(ticket, None)
+                if entry is None:
+                    entry = Entry(*each)
+                    entry.bucket = bucket
+                    if entry.done:
+                        entries.append(entry)
+                        continue
+                    if ticket is None or ticket.process == self.process:
+                        again.append(entry)
+                    else:
+                        elsewhere.setdefault(ticket.process, []).append(entry)
+                if entry.ticket is not None:
+                    kept.entries[entry.ticket] = entry
+                entries.append(entry)
+            for entry in before.values():
+                entry.dropped = True
+        self.call(bucket, again)
+        for owner, theirs in elsewhere.items():
+            self._fetch(self, owner, theirs)
+        return entries
+
+    def call(self, bucket: int, entries: list[Entry]) -> None:
+        """Have the calls of `entries` made, in their order, each under a new ticket. Any thread."""
+        if not entries:
+            return
+        with self._changed:
+            place = self._buckets.setdefault(bucket, _Bucket())
+            for entry in entries:
+                entry.bucket = bucket
+                if entry.ticket is not None:
+                    place.entries.pop(entry.ticket, None)
+                entry.ticket = Ticket(self.process, next(_numbers))
+                place.entries[entry.ticket] = entry
+        batch = entries[0].record._columns.batch
+        size = batch.nbytes // max(1, batch.num_rows) + RECORD_BYTES
+        self.loop_thread.call(lambda: self._feed.add(entries, size))
+
+    def wait(self, entries: Iterable[Entry], deadline: float) -> None:
+        """Wait until all of them have finished, but not beyond `deadline`, on the monotonic clock.
+
+        Raises what ended the operator.
+        """
+        # spec: Stream!TimeUp
+        entries = list(entries)
+        with self._changed:
+            self._used = max(time.monotonic(), deadline)
+            for bucket in {entry.bucket for entry in entries}:
+                self._buckets.setdefault(bucket, _Bucket()).asked = self._used
+            for entry in entries:
+                while not entry.done and self.failure is None:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+                else:
+                    if self.failure is None:
+                        continue
+                break
+        self.check()
+
+    def check(self) -> None:
+        """Raise what ended the operator, if anything has."""
+        error = self.failure
+        if error is None:
+            return
+        # Spark drops the cause of an error that it shortens, and keeps its text.
+        if isinstance(error, CallFailed):
+            raise error.with_trace() from None
+        if isinstance(error, TooManyFailures):
+            last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
+            raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
+        raise error
+
+    def finished(self, entries: Sequence[Entry]) -> list[bool]:
+        """Which of them have finished, at one moment."""
+        with self._changed:
+            return [entry.done for entry in entries]
+
+    def leave(self, bucket: int, entries: Iterable[Entry]) -> None:
+        """Forget entries of a bucket: they are emitted, or have their output in the state."""
+        with self._changed:
+            place = self._buckets[bucket].entries
+            for entry in entries:
+                if entry.ticket is not None:
+                    place.pop(entry.ticket, None)
+
+    def snapshot(self, entries: Iterable[Entry]) -> list[Held]:
+        """What the state keeps of entries."""
+        with self._changed:
+            return [entry.held() for entry in entries]
+
+    # -- for the loop's thread --------------------------------------------------------------------
+
+    def call_here(self, entries: list[Entry]) -> None:
+        """Make calls that another process was thought to make, unless nobody waits for them any more."""
+        for entry in entries:
+            if not entry.dropped and not entry.done:
+                self.call(entry.bucket, [entry])
+
+    def finish(self, entry: Entry, result: Any) -> None:
+        """`entry` has its result, from a call here or from another process."""
+        with self._changed:
+            if entry.done:
+                return
+            entry.finish(result)
+            self._changed.notify_all()
+        for watch in entry.watchers:
+            watch(entry)
+
+    def find(self, number: int) -> Entry | None:
+        """The entry whose call has this number here; its bucket has been asked for."""
+        ticket = Ticket(self.process, number)
+        with self._changed:
+            for bucket in self._buckets.values():
+                entry = bucket.entries.get(ticket)
+                if entry is not None:
+                    bucket.asked = time.monotonic()
+                    return entry
+        return None
+
+    def emit(self, results: Chunk) -> None:
+        """The operator's results."""
+        # spec: Stream!Finish
+        with self._changed:
+            watched = []
+            for call, result in results:
+                entry: Entry = call.row
+                entry.finish(result)
+                if entry.watchers:
+                    watched.append(entry)
+            self._changed.notify_all()
+        for entry in watched:
+            for watch in entry.watchers:
+                watch(entry)
+
+    @property
+    def has_room(self) -> bool:
+        """Results are taken whenever they come."""
+        return True
+
+    def call_when_room(self, wake: Callable[[], None]) -> None:
+        """There is always room."""
+        wake()
+
+    def finish_all(self) -> None:
+        """The operator has ended."""
+        self.fail(RuntimeError("the calls of this stream have been ended: nobody asked for them"))
+
+    def fail(self, error: BaseException) -> None:
+        """The operator has ended with `error`."""
+        with self._changed:
+            self.failure = error
+            self._changed.notify_all()
+        self._forget()
+
+    def _start(self, context: contextvars.Context, journal: Journal | None) -> None:
+        try:
+            self._operator = AsyncOperator(
+                self._fn,
+                self._work.options.spread(),
+                self._feed,
+                _Sink(self),
+                loop=self.loop_thread.loop,
+                context=context,
+                journal=journal,
+            )
+            self._operator.start()
+            self.loop_thread.loop.call_later(LOOK, self._look)
+        except BaseException as error:
+            self.fail(error)
+
+    def _look(self) -> None:
+        if self._ended:
+            return
+        now = time.monotonic()
+        with self._changed:
+            for number, bucket in list(self._buckets.items()):
+                watched = any(entry.watchers for entry in bucket.entries.values())
+                if not watched and now - bucket.asked > KEEP:
+                    for entry in bucket.entries.values():
+                        entry.dropped = True
+                    del self._buckets[number]
+            self._ending = not self._buckets and now - self._used > KEEP
+        if self._ending and self._operator is not None:
+            self._operator.stop()
+        else:
+            self.loop_thread.loop.call_later(LOOK, self._look)
+
+    def _forget(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        with _lock:
+            if _engines.get(self.name) is self:
+                del _engines[self.name]
+        # Releasing waits for the loop, so not on it.
+        token, here = self._work.token, self._worker
+        threading.Thread(
+            target=lambda: here.release(token, False), name="pillarbox-close", daemon=True
+        ).start()
+
+
+class _Sink:
+    """What the operator sees of its engine. For the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.emit = engine.emit
+        self.call_when_room = engine.call_when_room
+        self.finish = engine.finish_all
+        self.fail = engine.fail
+
+    @property
+    def has_room(self) -> bool:
+        return True
+
+
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+_engines: dict[str, Engine] = {}
+_process = (0, b"")
+
+
+def process() -> bytes:
+    """What tells this process apart from all others, on all machines. Any thread."""
+    global _process
+    with _lock:
+        if _process[0] != os.getpid():
+            # A fork has none of its parent's threads, and so none of its calls.
+            _process = (os.getpid(), uuid.uuid4().bytes)
+            _engines.clear()
+        return _process[1]
+
+
+def engine(name: str) -> Engine | None:
+    """The engine of this name in this process. Any thread."""
+    process()
+    with _lock:
+        return _engines.get(name)
+
+
+def acquire_engine(name: str, make: Callable[[], Engine]) -> Engine:
+    """The engine of this name, made if there is none, for the task that begins."""
+    found = engine(name)
+    if found is None or not found.acquire():
+        found = make()
+        with _lock:
+            _engines[name] = found
+    return found

@@ -1,0 +1,298 @@
+"""What `async_stream` runs for each partition of a micro-batch. For the task's thread.
+
+Spark gives a bucket after the other its input, then the timers that are due, in the order of their times,
+and at last ends. Input only starts calls. Each bucket has two timers, long past: one to open a bucket that
+has no input, one, later than all of the first kind, to take what has finished. So all calls of the partition
+are under way before the first is waited for, they are waited for together, and micro-batches without input
+come as long as there are calls. Timers that are set while timers are due come in the next micro-batch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from pillarbox.aio.call import Call
+from pillarbox.aio.journal import Journal, open_journal
+from pillarbox.aio.options import Options
+from pillarbox.ledger.keys import fingerprint
+from pillarbox.spark.keeping import BATCH, QUERY
+from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.record import records, sliced
+from pillarbox.spark.stream.calls import Engine, acquire_engine
+from pillarbox.spark.stream.entry import Entry
+from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, pieces_of
+from pillarbox.spark.stream.share import fetch, serve
+from pillarbox.spark.stream.state import Columns, conform, decode, encode, to_ipc
+from pillarbox.spark.work import Work
+from pillarbox.spark.writer import RowWriter
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+OPEN = (1, 2)
+FLUSH = (3, 4)
+"""Times of timers, in ms since 1970. They alternate, as Spark deletes the one that was due afterwards."""
+
+CHUNK_ROWS = 8192
+"""Rows that leave in one blob, at most."""
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What a task needs of `async_stream`.
+
+    name: tells this stream apart. work: as `ordered` is kept here, its operator gives results as they come.
+    schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
+    what leaves, in words. max_wait: seconds.
+    """
+
+    name: str
+    work: Work
+    schema: T.StructType
+    kept: tuple[str, ...]
+    columns: Columns
+    output: str
+    ordered: bool
+    max_wait: float
+
+
+class _Deadlines:
+    """When the tasks of a stage in this process stop waiting: together, however many there are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._found: dict[tuple[str, int], float] = {}
+
+    def of(self, name: str, stage: int, seconds: float) -> float:
+        with self._lock:
+            if self._pid != os.getpid() or len(self._found) > 100:
+                self._pid = os.getpid()
+                self._found.clear()
+            return self._found.setdefault((name, stage), time.monotonic() + seconds)
+
+
+_deadlines = _Deadlines()
+
+
+class StreamProcessor(StatefulProcessor):
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self._plan = plan
+        self._task: _StreamTask | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Spark's: before all else, and once on the driver."""
+        self._handle = handle
+        self._state = handle.getValueState("pending", "blob binary")
+
+    def handleInputRows(  # type: ignore[override]
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        """Spark's: the input of one bucket. Starts its calls."""
+        parts: list[tuple[int, int, bytes]] = []
+        for each in rows:
+            blobs = [bytes(blob) for blob in each[ROWS]]
+            parts += zip(each[PART].tolist(), each[NUMBER].tolist(), blobs, strict=True)
+        bucket = int(key[0])
+        found = self._state.get()
+        self._now().open(bucket, None if found is None else bytes(found[0]), parts)
+        if found is None:
+            self._handle.registerTimer(FLUSH[0])
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        """Spark's: a bucket is opened, or what has finished leaves and the rest becomes its state."""
+        import pandas as pd
+
+        task, bucket = self._now(), int(key[0])
+        if not task.is_open(bucket):
+            found = self._state.get()
+            task.open(bucket, None if found is None else bytes(found[0]), [])
+        due = expiredTimerInfo.getExpiryTimeInMs()
+        if due in OPEN:
+            return
+        # spec: Stream!Flush
+        for rows in task.leaving(bucket):
+            yield pd.DataFrame({ROWS: [rows]})
+        blob, is_new = task.left(bucket)
+        if blob is None:
+            self._state.clear()
+            return
+        if is_new:
+            self._state.update((blob,))
+        other = 1 - FLUSH.index(due)
+        self._handle.registerTimer(OPEN[other])
+        self._handle.registerTimer(FLUSH[other])
+
+    def close(self) -> None:
+        """Spark's: the partition is through."""
+        if self._task is not None:
+            self._task.close()
+
+    def _now(self) -> _StreamTask:
+        if self._task is None:
+            self._task = _StreamTask(self._plan)
+        return self._task
+
+
+class _Bucket:
+    """A bucket that is open: its entries in the order in which they came, and what its state was."""
+
+    def __init__(self, entries: list[Entry], blob: bytes | None, said: list[Any]) -> None:
+        self.entries = entries
+        self.blob = blob
+        self.said = said
+
+
+class _StreamTask:
+    """One partition of a micro-batch: its open buckets, and the time until which it waits."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        self._plan = plan
+        self._batch = int(context.getLocalProperty(BATCH) or -1)
+        self._deadline = _deadlines.of(plan.name, context.stageId(), plan.max_wait)
+        query = context.getLocalProperty(QUERY)
+        self._engine = acquire_engine(
+            f"{query} {plan.name}",
+            lambda: _new_engine(f"{query} {plan.name}", plan.work, query),
+        )
+        self._buckets: dict[int, _Bucket] = {}
+        self._waited = False
+        self._stack = ExitStack()
+        letters = plan.work.letters
+        work = plan.work
+        self._writer = RowWriter(
+            list(plan.kept),
+            plan.schema,
+            work.time_zone,
+            work.options,
+            None if letters is None else self._stack.enter_context(LetterWriter(letters)),
+        )
+
+    def is_open(self, bucket: int) -> bool:
+        return bucket in self._buckets
+
+    def open(self, bucket: int, blob: bytes | None, parts: list[tuple[int, int, bytes]]) -> None:
+        """Take up what the state has, and start the calls of the input. Waits for nothing."""
+        plan = self._plan
+        held = [] if blob is None else decode(blob, plan.columns, plan.output)
+        entries = self._engine.open(bucket, held)
+        said = [(each.ticket, each.attempts, each.output is None) for each in held]
+        seen: dict[bytes, int] = {}
+        new = [entry for piece in pieces_of(parts) for entry in self._entries(piece, seen)]
+        self._engine.call(bucket, new)
+        self._buckets[bucket] = _Bucket(entries + new, blob, said)
+
+    def leaving(self, bucket: int) -> Iterator[bytes]:
+        """What may leave now, as blobs. The first call for any bucket waits for all."""
+        if not self._waited:
+            self._waited = True
+            every = [entry for each in self._buckets.values() for entry in each.entries]
+            self._engine.wait(every, self._deadline)
+        self._engine.check()
+        here = self._buckets[bucket]
+        finished = self._engine.finished(here.entries)
+        leaving: list[Entry] = []
+        staying: list[Entry] = []
+        ready: list[Entry] = []
+        blocked: set[int] = set()
+        for entry, done in zip(here.entries, finished, strict=True):
+            if done and entry.key not in blocked:
+                leaving.append(entry)
+                continue
+            staying.append(entry)
+            if done:
+                ready.append(entry)
+            if self._plan.ordered:
+                blocked.add(entry.key)
+        for start in range(0, len(leaving), CHUNK_ROWS):
+            yield from self._blobs(leaving[start : start + CHUNK_ROWS])
+        for entry in ready:
+            # What waits for its order only is kept as it will leave.
+            if entry.output is None:
+                entry.output = self._output([entry])
+        here.entries = staying
+        self._engine.leave(bucket, leaving + ready)
+
+    def left(self, bucket: int) -> tuple[bytes | None, bool]:
+        """The state of a bucket after `leaving`, None for none, and whether it is another than before."""
+        here = self._buckets.pop(bucket)
+        if not here.entries:
+            return None, here.blob is not None
+        held = self._engine.snapshot(here.entries)
+        said = [(each.ticket, each.attempts, each.output is None) for each in held]
+        if here.blob is not None and said == here.said:
+            return here.blob, False
+        return encode(held, self._plan.output), True
+
+    def close(self) -> None:
+        """The partition is through: what was put aside is kept, and the calls go on."""
+        self._stack.close()
+
+    def _entries(self, piece: pa.RecordBatch, seen: dict[bytes, int]) -> Iterator[Entry]:
+        keys = piece.column(piece.schema.get_field_index(KEY)).to_pylist()
+        rows = conform(piece, self._plan.columns)
+        made = (record for lot, _ in records(sliced([rows])) for record in lot)
+        for key, record in zip(keys, made, strict=True):
+            identity = None
+            if self._plan.work.options.ledger is not None:
+                # Equal rows are in one bucket, however the input was cut, so they can be counted there.
+                whole = fingerprint(tuple(record), "row")
+                seen[whole] = count = seen.get(whole, 0) + 1
+                identity = fingerprint([self._batch, whole, count], "stream")
+            yield Entry(record, key, self._batch, identity)
+
+    def _blobs(self, leaving: Sequence[Entry]) -> Iterator[bytes]:
+        """The output of entries, in their order."""
+        for ready, run in groupby(leaving, key=lambda entry: entry.output is not None):
+            for batch in [each.output for each in run] if ready else [self._output(list(run))]:
+                if batch is not None and batch.num_rows:
+                    yield to_ipc(batch)
+
+    def _output(self, entries: list[Entry]) -> pa.RecordBatch:
+        return self._writer.write([(Call(entry.record, 0), entry.result) for entry in entries])
+
+
+def _new_engine(name: str, work: Work, query: str | None) -> Engine:
+    journal = None if work.options.ledger is None else _journal(work, str(query))
+    made = Engine(name, work, journal, fetch)
+    serve(made.loop_thread)
+    return made
+
+
+def _journal(work: Work, query: str) -> Journal:
+    options: Options = work.options
+    assert options.ledger is not None
+    assert work.keeping is not None
+    return open_journal(
+        options,
+        query if options.run is None else options.run,
+        config=work.keeping.config,
+        # An identity says all: micro-batch, row, count. It may be looked up twice, so nothing is counted
+        # here.
+        values_of=lambda entry: (entry.identity,),
+        key=[0],
+        prepare=work.keeping.prepare(),
+        # A lease is for attempts with the same rows; here, each process has its own.
+        attempt=uuid.uuid4().hex,
+    )

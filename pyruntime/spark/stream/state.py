@@ -1,0 +1,196 @@
+"""What a bucket of a stream leaves for the next micro-batch: one Arrow IPC blob, with a version.
+
+Pure: any thread.
+
+Rows stand in the order in which they came. Each has its input columns, event time among them, and where its
+call is: a *ticket*, the process that makes it and the number that it has there. A row that has its result,
+and waits for its order only, has its output rows instead. The idea of keeping what is in flight with the
+state is that of Flink's `AsyncWaitOperator` (FLIP-12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from pillarbox.kernel import PillarboxError
+from pillarbox.spark.record import Record, records, sliced
+
+VERSION = 2
+"""1 had neither tickets nor attempts nor keys of a ledger."""
+
+_VERSION = b"pillarbox.stream.version"
+_OUTPUT = b"pillarbox.stream.output"
+
+
+class StreamStateError(PillarboxError):
+    """The state of a stream cannot be read: `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the state of async_stream in the checkpoint cannot be read: {self.reason}"
+
+
+class Ticket(NamedTuple):
+    """Where a call is: the process that makes it, and the call's number there. No two calls have the same."""
+
+    process: bytes
+    number: int
+
+
+class Held(NamedTuple):
+    """A row that has not left."""
+
+    record: Record
+    key: int
+    """The hash of its key: rows of one key keep their order, where that is asked for."""
+    batch: int
+    """The micro-batch that read it."""
+    identity: bytes | None
+    """Its key in the ledger."""
+    attempts: int
+    """Attempts of its call that have begun."""
+    ticket: Ticket | None
+    output: pa.RecordBatch | None
+    """Its output rows, where it has its result."""
+
+
+def to_ipc(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_ipc(data: bytes) -> Iterator[pa.RecordBatch]:
+    """The batches of an Arrow IPC stream."""
+    with pa.ipc.open_stream(data) as reader:
+        yield from reader
+
+
+Columns: TypeAlias = Sequence[tuple[str, pa.DataType | None]]
+"""Names of the input's columns, and their types where these are known."""
+
+
+def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """`rows` with these columns: one that is not there is null, one that is not asked for is left out.
+
+    Raises StreamStateError for a column that cannot be cast.
+    """
+    arrays, fields = [], []
+    for name, kind in columns:
+        index = rows.schema.get_field_index(name)
+        if index < 0:
+            arrays.append(pa.nulls(rows.num_rows, kind))
+            fields.append(pa.field(name, arrays[-1].type))
+            continue
+        array, field = rows.column(index), rows.schema.field(index)
+        if kind is not None and array.type != kind:
+            try:
+                array = array.cast(kind)
+            except pa.ArrowException as error:
+                raise StreamStateError(
+                    f"its column {name!r} is {field.type}, and the input has {kind} now ({error})"
+                ) from error
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, metadata=field.metadata))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def encode(held: Sequence[Held], output: str) -> bytes:
+    """The blob of a bucket's rows. output: the columns that leave, in words."""
+    rows = _rows(held)
+    outputs = [None if each.output is None else to_ipc(each.output) for each in held]
+    tickets = [each.ticket for each in held]
+    columns = {
+        "row": pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema)),
+        "key": pa.array([each.key for each in held], pa.int64()),
+        "batch": pa.array([each.batch for each in held], pa.int64()),
+        "identity": pa.array([each.identity for each in held], pa.binary()),
+        "attempts": pa.array([each.attempts for each in held], pa.int32()),
+        "process": pa.array([None if each is None else each.process for each in tickets], pa.binary()),
+        "number": pa.array([None if each is None else each.number for each in tickets], pa.int64()),
+        "output": pa.array(outputs, pa.binary()),
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    named = {_VERSION: str(VERSION).encode(), _OUTPUT: output.encode()}
+    return to_ipc(batch.replace_schema_metadata(named))
+
+
+def decode(blob: bytes, columns: Columns, output: str) -> list[Held]:
+    """The rows of a blob of this version or an earlier one, in order.
+
+    columns: those of the input as they are now. output: the columns that leave now, in words; rows whose
+    results had others are called again.
+    Raises StreamStateError.
+    """
+    try:
+        with pa.ipc.open_stream(blob) as reader:
+            metadata = reader.schema.metadata or {}
+            version = int(metadata.get(_VERSION, b"0"))
+            if not 1 <= version <= VERSION:
+                raise StreamStateError(
+                    f"it has version {version}, and this Pillarbox knows 1 to {VERSION}: use a later one"
+                )
+            table = reader.read_all().combine_chunks()
+    except pa.ArrowException as error:
+        raise StreamStateError(f"it is damaged ({error})") from error
+    if not table.num_rows:
+        return []
+    keeps_output = metadata.get(_OUTPUT) == output.encode()
+    count = table.num_rows
+
+    def column(name: str, default: Any = None) -> list[Any]:
+        return table.column(name).to_pylist() if name in table.column_names else [default] * count
+
+    struct = table.column("row")
+    whole = struct.chunk(0) if struct.num_chunks == 1 else struct.combine_chunks()
+    rows = conform(pa.RecordBatch.from_struct_array(whole), columns)
+    made = [record for lot, _ in records(sliced([rows])) for record in lot]
+    parts = zip(
+        made,
+        column("key"),
+        column("batch"),
+        column("identity"),
+        column("attempts", 0),
+        column("process"),
+        column("number"),
+        column("output"),
+        strict=True,
+    )
+    return [
+        Held(
+            record,
+            key,
+            batch,
+            identity,
+            attempts,
+            None if process is None else Ticket(process, number),
+            next(from_ipc(leaving)) if leaving is not None and keeps_output else None,
+        )
+        for record, key, batch, identity, attempts, process, number, leaving in parts
+    ]
+
+
+def _rows(held: Sequence[Held]) -> pa.RecordBatch:
+    """The input rows, in one batch: runs of rows of one batch are taken together."""
+    taken: list[pa.RecordBatch] = []
+    run: list[int] = []
+    batch: Any = None
+    for each in held:
+        record = each.record
+        if record._columns.batch is not batch and run:
+            taken.append(batch.take(pa.array(run, pa.int64())))
+            run = []
+        batch = record._columns.batch
+        run.append(record._index)
+    taken.append(batch.take(pa.array(run, pa.int64())))
+    if len(taken) == 1:
+        return taken[0]
+    return pa.Table.from_batches(taken).combine_chunks().to_batches()[0]

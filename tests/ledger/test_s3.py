@@ -1,0 +1,159 @@
+"""A ledger in a bucket, over HTTP, with a real server: what a job and a job after it see there.
+
+The server is versitygw, which `make s3-server` builds; without it these tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pillarbox import async_map
+from pillarbox.ledger import Ledger, LedgerError, compact, expire
+from pillarbox.ledger.cli import main
+
+fs = pytest.importorskip("pyarrow.fs")
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVER = shutil.which("versitygw", path=f"{ROOT / 'build' / 's3'}{os.pathsep}{os.environ['PATH']}")
+LONG = 60.0
+SECRET = "a-secret-that-nobody-may-see"
+
+pytestmark = pytest.mark.skipif(SERVER is None, reason="no server for S3 here: make s3-server")
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a server on loopback, with an empty folder behind it."""
+    folder = tmp_path_factory.mktemp("s3")
+    for name in ("objects", "attributes"):
+        (folder / name).mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number = int(probe.getsockname()[1])
+    command = [str(SERVER), "--port", f"127.0.0.1:{number}", "--quiet"]
+    command += ["posix", "--sidecar", str(folder / "attributes"), str(folder / "objects")]
+    keys = {"ROOT_ACCESS_KEY": "pillarbox", "ROOT_SECRET_KEY": SECRET}
+    with (
+        open(folder / "log", "w") as log,
+        subprocess.Popen(command, env={**os.environ, **keys}, stdout=log, stderr=log) as process,
+    ):
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", number), 1.0).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, (folder / "log").read_text()
+        yield number
+        process.send_signal(signal.SIGTERM)
+        process.wait(LONG)
+
+
+@pytest.fixture
+def ledger(port: int, request: pytest.FixtureRequest) -> Ledger:
+    store = fs.S3FileSystem(
+        access_key="pillarbox",
+        secret_key=SECRET,
+        endpoint_override=f"127.0.0.1:{port}",
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    bucket = f"bucket-{abs(hash(request.node.name)) % 10**9}"
+    store.create_dir(bucket)
+    return Ledger(f"{bucket}/calls", filesystem=store)
+
+
+def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> None:
+    calls = Counter[int]()
+
+    async def call(row: int) -> list[float]:
+        calls[row] += 1
+        await asyncio.sleep(0.001)
+        return [row / 7] * 20
+
+    given = {"ledger": ledger, "uid": "uid", "run": "run", "capacity": 20}
+    first = list(async_map(call, range(500), **given))
+    assert list(async_map(call, range(500), **given)) == first == [[row / 7] * 20 for row in range(500)]
+    assert set(calls.values()) == {1}
+    (scope,) = ledger.scopes()
+    before = len(ledger.folder(scope).segments())
+    assert before > 1
+    assert compact(ledger, scope).records == 500
+    assert len(ledger.folder(scope).segments()) == 1
+    assert list(async_map(call, range(500), **given)) == first
+    assert set(calls.values()) == {1}
+    expire(ledger, scope)
+    assert not [*ledger.scopes()]
+
+
+def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, port: int) -> None:
+    program = f"""
+import asyncio, os
+from pyarrow import fs
+from pillarbox import Ledger, async_map
+
+async def call(row):
+    await asyncio.sleep(0.002)
+    return row
+
+store = fs.S3FileSystem(access_key="pillarbox", secret_key={SECRET!r}, scheme="http", region="us-east-1",
+                        endpoint_override="127.0.0.1:{port}")
+ledger = Ledger({ledger.location!r}, filesystem=store)
+for row in async_map(call, range(100_000), ledger=ledger, uid="uid", run="run", capacity=10):
+    os.write(1, f"{{row}}\\n".encode())
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        while int(process.stdout.readline()) < 300:
+            pass
+        process.kill()
+        taken = [int(line) for line in process.stdout if line.endswith("\n")]
+    calls: list[int] = []
+
+    async def call(row: int) -> int:
+        calls.append(row)
+        return row
+
+    most = taken[-1] + 1 if taken else 301
+    results = async_map(call, range(most), ledger=ledger, uid="uid", run="run")
+    assert list(results) == [*range(most)]
+    assert not calls
+    (scope,) = ledger.scopes()
+    assert not ledger.reader(scope).damage
+
+
+def test_a_bucket_that_is_not_there_is_said_at_the_call_without_the_secret(ledger: Ledger) -> None:
+    async def call(row: int) -> int:
+        return row
+
+    elsewhere = Ledger("no-such-bucket/calls", filesystem=ledger.filesystem)
+    with pytest.raises((LedgerError, OSError)) as caught:
+        async_map(call, [1], ledger=elsewhere, uid="uid", run="run")
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(elsewhere)
+
+
+def test_the_command_line_reads_a_bucket_by_its_url(
+    ledger: Ledger, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def call(row: int) -> int:
+        return row
+
+    list(async_map(call, range(3), ledger=ledger, uid="embed", run="nightly"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "pillarbox")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    url = f"s3://{ledger.location}?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{port}"
+    assert main(["ls", url]) == 0
+    assert "nightly" in capsys.readouterr().out

@@ -1,0 +1,74 @@
+"""A worker process of a stream without Spark, for tests: says on lines what it does, as it is told on lines.
+
+    call IDS                 new rows; says "tickets", their process and numbers
+    open PROCESS IDS NUMBERS rows of a committed state with these tickets
+    wait SECONDS             says "finished" and the results that there are
+    calls                    says "calls" and the rows whose calls have begun
+
+A row below 0 is answered once the file that is named as the argument is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pillarbox.aio.options import Options
+from pillarbox.spark.record import Record, records
+from pillarbox.spark.stream.calls import Engine, acquire_engine
+from pillarbox.spark.stream.entry import Entry
+from pillarbox.spark.stream.share import fetch, serve
+from pillarbox.spark.stream.state import Held, Ticket
+from pillarbox.spark.work import Work
+
+gate = Path(sys.argv[1])
+begun: list[int] = []
+
+
+async def double(record: Any) -> int:
+    begun.append(record.id)
+    while record.id < 0 and not gate.exists():
+        await asyncio.sleep(0.01)
+    return int(record.id) * 2
+
+
+def made(text: str) -> list[Record]:
+    ids = pa.array(list(map(int, text.split(","))), pa.int64())
+    return [record for lot, _ in records([pa.RecordBatch.from_arrays([ids], ["id"])]) for record in lot]
+
+
+def main() -> None:
+    work = Work(double, "token", Options(ordered=False, capacity=2, reorder=2))
+    engine = acquire_engine("a stream", lambda: Engine("a stream", work, None, fetch))
+    serve(engine.loop_thread)
+    entries: list[Entry] = []
+    for line in sys.stdin:
+        command, *words = line.split()
+        if command == "call":
+            entries = [Entry(record, 0, 0) for record in made(words[0])]
+            engine.call(0, entries)
+            numbers = [str(entry.ticket.number) for entry in entries if entry.ticket is not None]
+            print("tickets", engine.process.hex(), ",".join(numbers), flush=True)
+        elif command == "open":
+            owner, numbers = bytes.fromhex(words[0]), words[2].split(",")
+            held = [
+                Held(record, 0, 0, None, 0, Ticket(owner, int(number)), None)
+                for record, number in zip(made(words[1]), numbers, strict=True)
+            ]
+            entries = engine.open(0, held)
+        elif command == "wait":
+            engine.wait(entries, time.monotonic() + float(words[0]))
+            done = engine.finished(entries)
+            print("finished", *[each.result for each, is_done in zip(entries, done, strict=True) if is_done])
+            sys.stdout.flush()
+        else:
+            print("calls", *begun, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""`async_stream` over a real stream: slow calls leave later, once, in order where asked."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pillarbox import Retry
+from pillarbox.ledger import Ledger
+from pillarbox.spark import async_stream, drain, failed
+from tests.spark.streams import LONGEST, Collected, note, noted, read_input, rocksdb, until, write_input
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture(autouse=True)
+def _rocksdb(spark: SparkSession) -> Iterator[None]:
+    with rocksdb(spark):
+        yield
+
+
+def start(df: Any, sink: Any, tmp_path: Path, **trigger: Any) -> Any:
+    writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    return writer.trigger(**trigger).start() if trigger else writer.start()
+
+
+def test_slow_calls_leave_later_and_hold_no_micro_batch_and_are_made_once_whichever_worker_has_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    calls, gate = str(tmp_path / "calls"), tmp_path / "open"
+    wait = 1.0
+
+    async def call(row: Any) -> dict[str, int]:
+        note(calls, row.id)
+        while row.id < 24 and not gate.exists():
+            await asyncio.sleep(0.02)
+        return {"double": 2 * row.id}
+
+    write_input(spark, tmp_path / "in", "id long", [[(n,) for n in range(40)], [(n,) for n in range(40, 60)]])
+    stream = read_input(spark, tmp_path / "in", "id long")
+    sink = Collected()
+    out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=wait, ordered=False)
+    query = start(out, sink, tmp_path)
+    try:
+        # Several micro-batches without input, as the 24 calls go on.
+        until(lambda: len([each for each in query.recentProgress if each.numInputRows <= 1]) >= 4, query)
+        assert sorted(row.id for row in sink.rows) == list(range(24, 60))
+        idle = [each.durationMs["addBatch"] for each in query.recentProgress if each.numInputRows <= 1]
+        # Each was held up by calls; none by as much as its eight buckets a partition one after the other.
+        assert min(idle) >= 1000 * wait * 0.9
+        assert min(idle) < 1000 * wait * 4
+        gate.touch()
+        assert drain(query, LONGEST)
+    finally:
+        query.stop()
+    assert not query.isActive
+    assert sorted(map(tuple, sink.rows)) == [(n, 2 * n) for n in range(60)]
+    assert sorted(map(int, noted(Path(calls)))) == list(range(60))
+
+
+def test_rows_of_a_key_leave_in_their_order_and_those_of_others_do_not_wait_and_available_now_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def call(row: Any) -> int:
+        # The first of each third key is slow, and has others of its key behind it in both files.
+        await asyncio.sleep(3.0 if row.n < 6 and row.name in ("a", "d") else 0.0)
+        return int(row.n)
+
+    rows = [("abcdef"[n % 6], n) for n in range(60)]
+    write_input(spark, tmp_path / "in", "name string, n int", [rows[:30], rows[30:]])
+    stream = read_input(spark, tmp_path / "in", "name string, n int")
+    sink = Collected()
+    query = start(
+        async_stream(stream, call, schema="result int", keep=["name"], key="name", max_wait=0.2, buckets=3),
+        sink,
+        tmp_path,
+        availableNow=True,
+    )
+    assert query.awaitTermination(LONGEST)
+    assert query.exception() is None
+    for name in "abcdef":
+        assert [row.result for row in sink.rows if row.name == name] == [
+            n for each, n in rows if each == name
+        ]
+    assert len(sink.rows) == 60
+    first = min(sink.batches)
+    assert {row.name for row in sink.batches[first]} == set("bcef")
+
+
+def test_retries_and_errors_are_those_of_the_operator_and_failed_rows_are_put_aside(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def call(row: Any) -> int:
+        note(str(tmp_path / "calls"), row.id)
+        if row.id == 3 or (row.id == 5 and noted(tmp_path / "calls").count("5") < 2):
+            raise ConnectionError("no answer")
+        return int(row.id)
+
+    write_input(spark, tmp_path / "in", "id long", [[(n,) for n in range(8)]])
+    sink = Collected()
+    out = async_stream(
+        read_input(spark, tmp_path / "in", "id long"),
+        call,
+        schema="result long",
+        keep="*",
+        errors="column",
+        retry=Retry(attempts=2, initial=0.01),
+        dead_letter=str(tmp_path / "letters"),
+        max_wait=5.0,
+    )
+    query = start(out, sink, tmp_path, availableNow=True)
+    assert query.awaitTermination(LONGEST)
+    assert query.exception() is None
+    (bad,) = [row for row in sink.rows if row["_error"] is not None]
+    assert (bad.id, bad.result, bad["_error"].type, bad["_error"].attempts) == (3, None, "ConnectionError", 2)
+    assert sorted(row.result for row in sink.rows if row["_error"] is None) == [0, 1, 2, 4, 5, 6, 7]
+    letters = failed(spark.read.parquet(str(tmp_path / "letters"))).collect()
+    assert [(row.id, row["_error"].message) for row in letters] == [(3, "no answer")]
+
+
+def test_a_row_that_fails_ends_the_query_with_its_error_and_stays_to_be_called_by_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    healed = tmp_path / "healed"
+
+    async def call(row: Any) -> int:
+        if row.id == 2 and not healed.exists():
+            raise LookupError("there is no such thing")
+        return int(row.id)
+
+    write_input(spark, tmp_path / "in", "id long", [[(n,) for n in range(4)]])
+    stream = read_input(spark, tmp_path / "in", "id long")
+    sink = Collected()
+    query = start(async_stream(stream, call, schema="id long"), sink, tmp_path, availableNow=True)
+    with pytest.raises(Exception, match=r"LookupError: there is no such thing"):
+        query.awaitTermination(LONGEST)
+    assert sink.rows == []
+    healed.touch()
+    query = start(async_stream(stream, call, schema="id long"), sink, tmp_path, availableNow=True)
+    assert query.awaitTermination(LONGEST)
+    assert sorted(row.id for row in sink.rows) == [0, 1, 2, 3]
+
+
+def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_calls_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def call(row: Any) -> dict[str, str]:
+        note(str(tmp_path / "calls"), row.id)
+        return {"text": f"row {row.id}"}
+
+    write_input(spark, tmp_path / "in", "id long", [[(1,), (2,), (2,)]])
+    stream = read_input(spark, tmp_path / "in", "id long")
+    for checkpoint in ("first", "second"):
+        sink = Collected()
+        out = async_stream(
+            stream,
+            call,
+            schema="text string",
+            ledger=Ledger(str(tmp_path / "ledger")),
+            uid="text-v1",
+            run="nightly",
+            max_wait=10.0,
+        )
+        query = start(out, sink, tmp_path / checkpoint, availableNow=True)
+        assert query.awaitTermination(LONGEST)
+        assert query.exception() is None
+        assert sorted(row.text for row in sink.rows) == ["row 1", "row 2", "row 2"]
+        assert sorted(noted(tmp_path / "calls")) == ["1", "2", "2"]
+
+
+def test_event_time_is_carried_and_a_watermark_behind_counts_rows_that_left_late(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    noon = datetime.datetime(2026, 11, 21, 12, 0)
+
+    async def call(row: Any) -> int:
+        await asyncio.sleep(2.0 if row.n == 0 else 0.0)
+        return 1
+
+    files = [
+        [(n, noon + datetime.timedelta(minutes=n)) for n in range(3)],
+        [(9, noon + datetime.timedelta(hours=5))],
+    ]
+    write_input(spark, tmp_path / "in", "n int, at timestamp", files)
+    out = async_stream(
+        read_input(spark, tmp_path / "in", "n int, at timestamp"),
+        call,
+        schema="one int",
+        keep=["at"],
+        max_wait=0.2,
+        ordered=False,
+    )
+    counted = out.withWatermark("at", "10 hours").groupBy(F.window("at", "1 hour")).count()
+    sink = Collected()
+    writer = counted.writeStream.outputMode("update").foreachBatch(sink)
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    assert query.awaitTermination(LONGEST)
+    assert query.exception() is None
+    last = {row.window.start.hour: row["count"] for row in sink.rows}
+    assert sorted(last.values()) == [1, 3]
+
+
+async def same(row: Any) -> Any:
+    return row.id
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"key": "other"}, r"key='other': no column 'other'; the input has id, name"),
+        ({"key": []}, r"key=\[\]: must name a column"),
+        ({"key": 3}, r"key=3: must be a column name"),
+        ({"buckets": 0}, r"buckets=0: must be at least 1"),
+        ({"buckets": 2**21}, r"buckets=2097152: may be at most"),
+        ({"max_wait": 0}, r"max_wait=0: must be a finite number of seconds above 0"),
+        ({"max_wait": None}, r"max_wait=None: must be a number of seconds"),
+        ({"keep": ["other"]}, r"keep=\['other'\]: no column"),
+        ({"capacity": 0}, r"capacity=0: must be at least 1"),
+        ({"ledger": Ledger("calls")}, r"uid=None: with a ledger"),
+        ({"schema": "id long", "keep": ["id"]}, r"stand more than once"),
+    ],
+)
+def test_a_bad_argument_is_refused_on_the_driver(
+    spark: SparkSession, given: dict[str, Any], said: str
+) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("value AS id", "string(value) AS name")
+    arguments: dict[str, Any] = {"schema": "result long", **given}
+    with pytest.raises((TypeError, ValueError), match=said):
+        async_stream(stream, same, **arguments)
+
+
+def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="df: is no stream, .* use async_map"):
+        async_stream(spark.range(3), same, schema="id long")
+    with pytest.raises(TypeError, match="df=3: must be a Spark DataFrame"):
+        async_stream(3, same, schema="id long")  # type: ignore[arg-type]
+
+
+def test_a_session_with_another_state_store_is_refused_with_what_to_set(spark: SparkSession) -> None:
+    spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+    with pytest.raises(ValueError, match=r"providerClass=.*: set it to .*\.RocksDBStateStoreProvider"):
+        async_stream(spark.readStream.format("rate").load(), same, schema="id long")
+
+
+def test_drain_refuses_what_is_no_query_and_says_when_time_was_too_short(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def never(row: Any) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    with pytest.raises(TypeError, match="query=3: must be a StreamingQuery"):
+        drain(3)
+    write_input(spark, tmp_path / "in", "id long", [[(1,)]])
+    out = async_stream(read_input(spark, tmp_path / "in", "id long"), never, schema="id long", max_wait=0.1)
+    query = start(out, Collected(), tmp_path)
+    try:
+        until(lambda: query.lastProgress is not None, query)
+        began = time.monotonic()
+        assert not drain(query, 0.5)
+        assert 0.5 <= time.monotonic() - began < 20
+        assert query.isActive
+    finally:
+        query.stop()

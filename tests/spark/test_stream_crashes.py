@@ -1,0 +1,126 @@
+"""`async_stream` when the driver or a worker is killed: its output is that of a run without faults."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
+
+RunScript = Callable[..., list[str]]
+
+pytestmark = pytest.mark.timeout(320)
+
+HEAD = """
+import asyncio, os, pathlib, signal, sys, time
+from pillarbox.spark import async_stream
+tmp = pathlib.Path(sys.argv[1])
+
+def note(line):
+    file = os.open(str(tmp / "calls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(file, f"{line}\\n".encode())
+    os.close(file)
+"""
+
+DRIVER = (
+    HEAD
+    + """
+phase, source, gate = sys.argv[2], str(tmp / "in"), tmp / "open"
+if phase == "first":
+    rows = [(n, "a" if n < 10 else "b") for n in range(20)]
+    spark.createDataFrame(rows, "id long, name string").coalesce(1).write.parquet(source)
+
+async def call(row):
+    note(row.id)
+    while row.id == 0 and not gate.exists():
+        await asyncio.sleep(0.02)
+    return {"double": 2 * row.id}
+
+stream = spark.readStream.schema("id long, name string").parquet(source)
+out = async_stream(stream, call, schema="double long", keep=["id"], key="name", max_wait=0.3)
+writer = out.writeStream.format("json").option("path", str(tmp / "out"))
+writer = writer.option("checkpointLocation", str(tmp / "checkpoint"))
+if phase == "first":
+    query = writer.start()
+    # The first row is called and not answered; those behind it have their results, in committed state.
+    while sum(each.numInputRows <= 1 for each in query.recentProgress) < 2:
+        assert query.isActive, query.exception()
+        time.sleep(0.05)
+    os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+    os._exit(0)
+print(*sorted(row.id for row in spark.read.json(str(tmp / "out")).collect()))
+gate.touch()
+query = writer.trigger(availableNow=True).start()
+print(query.awaitTermination(120), query.exception())
+print(*sorted((row.id, row.double) for row in spark.read.json(str(tmp / "out")).collect()), sep=";")
+"""
+)
+
+WORKER = (
+    HEAD
+    + """
+from pillarbox.ledger import Ledger
+ledger = Ledger(str(tmp / "ledger")) if sys.argv[2] == "ledger" else None
+spark.range(12).coalesce(1).write.parquet(str(tmp / "in"))
+
+def kept():
+    return sum(len(ledger.reader(scope)) for scope in ledger.scopes())
+
+async def call(row):
+    note(row.id)
+    if row.id == 7 and not (tmp / "killed").exists():
+        while ledger is not None and kept() < 11:
+            await asyncio.sleep(0.05)
+        (tmp / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"double": 2 * row.id}
+
+stream = spark.readStream.schema("id long").parquet(str(tmp / "in"))
+options = {} if ledger is None else {"ledger": ledger, "uid": "double"}
+out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=60.0, **options)
+found = {}
+query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))
+query = query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True).start()
+print(query.awaitTermination(120), query.exception())
+print(*sorted((row.id, row.double) for rows in found.values() for row in rows), sep=";")
+"""
+)
+
+
+def calls(tmp_path: Path) -> Counter[int]:
+    return Counter(map(int, (tmp_path / "calls").read_text().split()))
+
+
+def pairs(line: str) -> list[list[int]]:
+    return [json.loads(f"[{each.strip('()')}]") for each in line.split(";")]
+
+
+def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_not_called_again(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    settings = {PROVIDER: ROCKSDB}
+    assert run_script(DRIVER, str(tmp_path), "first", settings=settings) == []
+    before, ended, after = run_script(DRIVER, str(tmp_path), "second", settings=settings)
+    assert before == " ".join(map(str, range(10, 20)))
+    assert ended == "True None"
+    assert pairs(after) == [[n, 2 * n] for n in range(20)]
+    # Only the call that was under way is made again.
+    assert calls(tmp_path) == Counter({0: 2} | dict.fromkeys(range(1, 20), 1))
+
+
+@pytest.mark.parametrize("how", ["alone", "ledger"])
+def test_after_a_killed_worker_the_output_is_whole_and_what_the_ledger_has_is_not_called_again(
+    run_script: RunScript, tmp_path: Path, how: str
+) -> None:
+    lines = run_script(WORKER, str(tmp_path), how, master="local[2,4]", settings={PROVIDER: ROCKSDB})
+    assert lines[0] == "True None"
+    assert pairs(lines[1]) == [[n, 2 * n] for n in range(12)]
+    assert (tmp_path / "killed").exists()
+    made = calls(tmp_path)
+    assert made[7] == 2
+    if how == "ledger":
+        assert made == Counter({7: 2} | {n: 1 for n in range(12) if n != 7})
