@@ -22,7 +22,7 @@ MINUTES ?= 5
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz sanitize mutation lint typing format docs bench bench-flink bench-peers wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz sanitize mutation lint typing format docs bench bench-flink bench-peers s3-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -122,6 +122,9 @@ bench-flink: build  ## the kernel beside Flink's: downloads 330 MB, needs a JDK
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
 	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)
+
+s3-server:  ## build a server that speaks S3, which some tests of the ledger need; needs Go
+	GOBIN=$(CURDIR)/build/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist

@@ -3,7 +3,7 @@
 (* its own input. When all calls have finished, or its time is up, it emits what has finished and keeps the rest as   *)
 (* state; both count when it commits. Until then it may fail, and is done again with the same input. Calls go on      *)
 (* between micro-batches, each under a ticket of its own; a process that is killed takes its calls along. Package     *)
-(* pillarbox.spark.stream.                                                                                           *)
+(* pillarbox.spark.stream.                                                                                            *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
