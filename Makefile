@@ -18,11 +18,13 @@ ROWS ?=
 ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
 # How long `make fuzz` takes.
 MINUTES ?= 5
+# Faults of `make chaos`, at least.
+FAULTS ?= 200
 # More words for pytest, for example PYTEST="-k mailbox -x".
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz sanitize mutation lint typing format docs bench bench-flink bench-peers s3-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz chaos sanitize mutation lint typing format docs bench bench-flink bench-peers s3-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -86,6 +88,9 @@ spec: build  ## model check the whole specification (the quick part is in `make 
 
 fuzz: build  ## random operations, schedules and contracts for MINUTES=5
 	@$(PY) -m fuzz --minutes $(MINUTES)
+
+chaos: build  ## real jobs on Spark under kills, full disks and bad services: FAULTS=200, over an hour
+	@$(WITH_JAVA) $(PY) -m fuzz.chaos --faults $(FAULTS)
 
 sanitize: build  ## the tests without Spark under ThreadSanitizer, then under AddressSanitizer and UBSan
 	@$(PY) -m spec.sanitize thread $(PYTEST)

@@ -1,0 +1,64 @@
+"""What is committed: the rows that Spark says are in the output, and the calls that the ledger has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pillarbox.ledger import Ledger, LedgerError
+
+
+class Row(NamedTuple):
+    """A row of the output."""
+
+    id: int
+    answer: int
+    call: int
+
+
+def committed_rows(output: Path) -> list[list[Row]]:
+    """The rows of each committed file, in the file's order; the files of a stream in their commits' order."""
+    import pyarrow.parquet as pq
+
+    return [
+        [Row(**row) for row in pq.read_table(path, partitioning=None).to_pylist()]
+        for path in _committed_files(output)
+    ]
+
+
+def _committed_files(output: Path) -> Iterator[Path]:
+    log = output / "_spark_metadata"
+    if not log.is_dir():
+        # A batch commits by this file; the files of an attempt that failed have been removed by then.
+        if (output / "_SUCCESS").exists():
+            yield from sorted(output.glob("part-*.parquet"))
+        return
+    # A file a micro-batch, and from time to time one that has all before it.
+    numbers = {
+        int(path.name.removesuffix(".compact")): path for path in log.iterdir() if path.name[0].isdigit()
+    }
+    first = max((number for number, path in numbers.items() if path.suffix == ".compact"), default=-1)
+    for number, path in sorted(numbers.items()):
+        if number >= first:
+            for line in path.read_text().splitlines()[1:]:
+                yield Path(unquote(urlsplit(json.loads(line)["path"]).path))
+
+
+def durable_calls(ledger: Path) -> set[int]:
+    """The numbers of the calls whose results a ledger has, by what the service said of itself in each."""
+    found: set[int] = set()
+    try:
+        place = Ledger(str(ledger))
+        for scope in place.scopes():
+            with_records = place.reader(scope)
+            for record in with_records.records():
+                if isinstance(record.value, Mapping):
+                    found.add(record.value["call"])
+            with_records.close()
+    except (LedgerError, OSError):
+        # It is being written, expired or filled up while this reads it: what was found counts.
+        pass
+    return found

@@ -1,0 +1,238 @@
+"""The faults: what each does to a run that is under way. For the harness's thread.
+
+A fault is planned by kind and by moment: how much of the job is answered, and some milliseconds after that.
+`fire` does it, and says from when to when it held; None where there was nothing that it could harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil  # type: ignore[import-untyped]
+
+from fuzz.chaos import processes
+from fuzz.chaos.disk import SmallDisk
+from fuzz.chaos.driver import Driver
+from fuzz.chaos.server import Server
+from pillarbox.ledger import Ledger, compact
+
+KILLED = 15.0
+"""Seconds within which what is killed has to be gone, with what worked for it."""
+GROWTH = 2.0
+"""Seconds to wait for the ledger to be written."""
+CLOCK_STEP = 6 * 3600
+STOP_LOCAL, STOP_CLUSTER = 2.0, 9.0
+"""Seconds that a worker is stopped; on the cluster long enough for a second attempt to take over."""
+
+
+@dataclass
+class Scene:
+    """What a fault may harm: the run that is under way."""
+
+    driver: Driver
+    server: Server
+    folder: Path
+    ledger: Path
+    dice: random.Random
+    disk: SmallDisk | None = None
+    later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    """What is to be done at a time of the monotonic clock: a stopped process goes on."""
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers that call the service now."""
+        family = processes.workers(self.driver.family())
+        return processes.calling(family, self.server.port)
+
+
+@dataclass
+class Fired:
+    """A fault that happened. Seconds of the monotonic clock.
+
+    until: when the last of what was harmed was gone, or went on. durable: calls whose results the ledger had
+    before, by number. harms: whether a finished call may be lost by it. peers: the ports from which what was
+    harmed called the service.
+    """
+
+    kind: str
+    at: float
+    until: float
+    detail: str
+    harms: bool
+    durable: set[int] = field(default_factory=set)
+    peers: set[int] = field(default_factory=set)
+
+
+class Hit(NamedTuple):
+    """What was harmed, and from when to when, where that is not the time that it took."""
+
+    detail: str
+    at: float | None = None
+    until: float | None = None
+    peers: frozenset[int] = frozenset()
+
+
+def fire(kind: str, scene: Scene) -> Fired | None:
+    """Do it. Waits until what is killed is gone."""
+    began = time.monotonic()
+    hit = FAULTS[kind](scene)
+    if hit is None:
+        return None
+    at = began if hit.at is None else hit.at
+    until = time.monotonic() if hit.until is None else hit.until
+    return Fired(kind, at, until, hit.detail, kind in HARMING, peers=set(hit.peers))
+
+
+def _kill_worker(scene: Scene) -> Hit | None:
+    return _kill_one(scene, scene.workers())
+
+
+def _kill_writing_worker(scene: Scene) -> Hit | None:
+    before = _bytes_below(scene.ledger)
+    family = processes.workers(scene.driver.family())
+    end = time.monotonic() + GROWTH
+    while time.monotonic() < end:
+        now = _bytes_below(scene.ledger)
+        grown = [path for path, size in now.items() if size > before.get(path, 0)]
+        if grown:
+            return _kill_one(scene, _that_have_open(family, grown[0]))
+    return None
+
+
+def _kill_executor(scene: Scene) -> Hit | None:
+    return _kill_one(scene, processes.executors(scene.driver.family()))
+
+
+def _kill_driver(scene: Scene) -> Hit | None:
+    peers = _ports(scene, scene.workers())
+    at, left = scene.driver.kill()
+    if left:
+        raise OutliveError(f"{[process.pid for process in left]} outlived their driver")
+    return Hit("", at, peers=peers)
+
+
+def _stop_worker(scene: Scene) -> Hit | None:
+    found = scene.workers()
+    if not found:
+        return None
+    victim = scene.dice.choice(found)
+    seconds = STOP_CLUSTER if scene.driver.place.roots() else STOP_LOCAL
+    victim.send_signal(signal.SIGSTOP)
+    until = time.monotonic() + seconds
+
+    def go_on() -> None:
+        with contextlib.suppress(*processes.GONE):
+            victim.send_signal(signal.SIGCONT)
+
+    scene.later.append((until, go_on))
+    return Hit(f"{victim.pid} for {seconds:g} s", until=until, peers=_ports(scene, [victim]))
+
+
+def _service(mode: str, seconds: float) -> Callable[[Scene], Hit | None]:
+    def do(scene: Scene) -> Hit | None:
+        scene.server.command(mode, seconds)
+        return Hit(f"for {seconds:g} s")
+
+    return do
+
+
+def _step_clock(scene: Scene) -> Hit | None:
+    seconds = scene.dice.choice([-CLOCK_STEP, CLOCK_STEP])
+    set_clock(scene.folder, seconds)
+    return Hit(f"by {seconds:+} s")
+
+
+def _compact(scene: Scene) -> Hit | None:
+    ledger = Ledger(str(scene.ledger))
+    done = [compact(ledger, scope) for scope in ledger.scopes()]
+    return Hit(f"{sum(each.segments for each in done)} segments") if done else None
+
+
+def _fill_disk(scene: Scene) -> Hit | None:
+    if scene.disk is None:
+        return None
+    return Hit(f"{scene.disk.fill()} bytes")
+
+
+FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
+    "worker": _kill_worker,
+    "writing worker": _kill_writing_worker,
+    "executor": _kill_executor,
+    "driver": _kill_driver,
+    "stopped worker": _stop_worker,
+    "service fails": _service("fail", 0.8),
+    "service hangs": _service("hang", 1.2),
+    "service resets": _service("reset", 0.8),
+    "service late": _service("late", 1.2),
+    "clock": _step_clock,
+    "compaction": _compact,
+    "full disk": _fill_disk,
+}
+HARMING = frozenset({"worker", "writing worker", "executor", "driver", "stopped worker", "full disk"})
+OF_A_LEDGER = frozenset({"compaction", "full disk"})
+ANYWHERE = tuple(kind for kind in FAULTS if kind not in ("executor", "full disk"))
+
+
+def set_clock(folder: Path, seconds: int) -> None:
+    """Move the wall clock of the Python processes of a harness."""
+    # In place: the processes have the file mapped.
+    with open(folder / "clock", "r+b") as file:
+        file.write(struct.pack("<q", seconds * 10**9))
+
+
+class OutliveError(Exception):
+    """What was killed, or worked for what was killed, is still there."""
+
+
+def _kill_one(scene: Scene, candidates: list[psutil.Process]) -> Hit | None:
+    if not candidates:
+        return None
+    victim = scene.dice.choice(candidates)
+    harmed = processes.family([victim.pid])
+    peers = _ports(scene, harmed)
+    at = time.monotonic()
+    processes.kill([victim])
+    left = processes.wait_ended(harmed, KILLED)
+    if left:
+        raise OutliveError(f"{[process.pid for process in left]} outlived {victim.pid}")
+    return Hit(str(victim.pid), at, peers=peers)
+
+
+def _ports(scene: Scene, harmed: list[psutil.Process]) -> frozenset[int]:
+    return frozenset(processes.ports_to(harmed, scene.server.port))
+
+
+def _that_have_open(candidates: list[psutil.Process], path: str) -> list[psutil.Process]:
+    """Through `/proc` itself, which is faster than psutil: the write is under way."""
+    found = []
+    for process in candidates:
+        folder = f"/proc/{process.pid}/fd"
+        with contextlib.suppress(OSError):
+            for number in os.listdir(folder):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"{folder}/{number}") == path:
+                        found.append(process)
+                        break
+    return found
+
+
+def _bytes_below(folder: Path) -> dict[str, int]:
+    """The sizes of a ledger's segments."""
+    sizes: dict[str, int] = {}
+    waiting = [str(folder)]
+    while waiting:
+        with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.name.endswith(".arrow"):
+                    sizes[entry.path] = entry.stat().st_size
+    return sizes

@@ -1,0 +1,89 @@
+"""What is done to which job, and when: all from the seed, so that a run can be played again. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fuzz.chaos.faults import ANYWHERE
+from fuzz.chaos.job import KINDS, LANES
+
+PARTS = 12
+HANDFUL = (4, 7)
+"""Faults in a run, from and to."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A fault: its kind, the share of the rows that are answered before, and seconds after that."""
+
+    kind: str
+    share: float
+    delay: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run. rows: in all. parts: tasks, or files. latency: seconds a call. badness: share of bad calls."""
+
+    number: int
+    seed: str
+    kind: str
+    ordered: bool
+    rows: int
+    parts: int
+    latency: float
+    badness: float
+    faults: tuple[Planned, ...] = ()
+
+    @property
+    def small_disk(self) -> bool:
+        """Whether the ledger is on a disk that will be full."""
+        return any(planned.kind == "full disk" for planned in self.faults)
+
+    def order_of(self, key: int) -> int:
+        """The number of what a row has to be in order with: its part, or its lane of that."""
+        return self.part_of(key) * LANES + (key % LANES if self.kind == "state" else 0)
+
+    def part_of(self, key: int) -> int:
+        """The task of the batch, or the file of the stream, that has a row."""
+        return key * self.parts // self.rows
+
+
+def plan_run(
+    seed: int,
+    number: int,
+    *,
+    cluster: bool,
+    rows: int = 2400,
+    kinds: Sequence[str] = KINDS,
+    faults: Sequence[str] | None = None,
+    handful: tuple[int, int] = HANDFUL,
+) -> Plan:
+    """The run of this number under this seed.
+
+    rows: in all, about. handful: how many faults, from and to. faults: the kinds to choose from; by default
+    all, and every fifth run has a disk that gets full.
+    """
+    dice = random.Random(f"{seed} {number}")
+    kind = kinds[number % len(kinds)]
+    choice = list(faults if faults is not None else (*ANYWHERE, *(["executor"] * 2 if cluster else [])))
+    planned = [
+        Planned(dice.choice(choice), dice.uniform(0.05, 0.9), dice.uniform(0.0, 0.3))
+        for _ in range(dice.randint(*handful))
+    ]
+    if faults is None and number % 5 == 4:
+        planned[0] = Planned("full disk", planned[0].share, 0.0)
+    return Plan(
+        number,
+        f"{seed} {number}",
+        kind,
+        dice.random() < 0.5,
+        # Parts of one size, however many there are.
+        -(-rows // PARTS) * PARTS,
+        4 if kind == "batch" else 6,
+        0.06,
+        0.02,
+        tuple(sorted(planned, key=lambda each: each.share)),
+    )

@@ -1,0 +1,43 @@
+"""A standalone cluster is harmed while it works: executors, driver, workers, slow ones that are doubled."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+import pytest
+
+from fuzz.chaos import processes
+from fuzz.chaos.run import Outcome, Session
+
+pytestmark = pytest.mark.timeout(420)
+Harmed = Callable[..., Outcome]
+
+
+def happened(outcome: Outcome) -> list[str]:
+    """The faults, without the ends of the job that came of them."""
+    return [fault.kind for fault in outcome.fired if fault.kind != "the job's end"]
+
+
+def test_a_batch_gives_each_row_once_whatever_dies(cluster: Session, harmed: Harmed) -> None:
+    faults = ["executor", "stopped worker", "writing worker", "driver", "worker"]
+    outcome = harmed(cluster, "batch", *faults)
+    assert happened(outcome) == faults
+    assert outcome.verdict.wrong == []
+
+
+def test_a_stream_gives_each_row_once_whatever_dies(cluster: Session, harmed: Harmed) -> None:
+    faults = ["writing worker", "executor", "service hangs", "clock", "worker"]
+    outcome = harmed(cluster, "stream", *faults)
+    assert happened(outcome) == faults
+    assert outcome.verdict.wrong == []
+
+
+def test_nothing_of_the_cluster_listens_beyond_loopback(cluster: Session) -> None:
+    family = cluster.driver().family()
+    listening = processes.ports(family)
+    assert len(processes.javas(family)) >= 3
+    assert len({pid for pid, _ in listening}) >= 3
+    for pid, address in listening:
+        ip = ipaddress.ip_address(address)
+        assert (getattr(ip, "ipv4_mapped", None) or ip).is_loopback, (pid, address)
