@@ -248,7 +248,8 @@ class _Run:
             for fault in self._fired:
                 if fault.kind == "full disk":
                     fault.until = now
-        self._fired.append(Fired("the job's end", now - FAILING, now, "", True))
+        # Spark takes a while to end the tasks that are left, before it says so and after.
+        self._fired.append(Fired("the job's end", now - FAILING, now + FAILING, "", True))
         if heard[0] == "died":
             self._session.drop_driver()
             scene.driver = self._session.driver()
