@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ class RowWriter:
     """Writes the results of `async_map`.
 
     kept: input columns that stand before the results. letters: where failed rows are put aside, or None.
+    runs: results come in the order in which they are to be written, but not one row of the input after the
+    other; otherwise that is so where `options` say that they are ordered, and else they may change places.
     """
 
     def __init__(
@@ -37,9 +40,11 @@ class RowWriter:
         zone: datetime.tzinfo | None,
         options: Options,
         letters: LetterWriter | None,
+        *,
+        runs: bool = False,
     ) -> None:
         self._kept = kept
-        self._ordered = options.ordered
+        self._parts = _parts_in_runs if runs else _parts_in_order if options.ordered else _parts
         self._says_errors = options.errors == "column"
         self._letters = letters
         self._encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
@@ -50,14 +55,14 @@ class RowWriter:
         calls, results = zip(*chunk, strict=True)
         if self._letters is None and not self._kept:
             return self._batch([], calls, results)
-        parts = list(_parts_in_order(calls, results) if self._ordered else _parts(calls, results))
+        parts = list(self._parts(calls, results))
         if self._letters is not None:
             for batch, indices, _, some in parts:
                 bad = [place for place, result in enumerate(some) if type(result) is Failed]
                 if bad:
                     rows = batch.take(pa.array([indices[place] for place in bad], pa.int64()))
                     self._letters.add(rows, [some[place] for place in bad])
-        if not self._ordered and len(parts) > 1:
+        if self._parts is _parts and len(parts) > 1:
             # Rows of one slice go together, which costs nothing in order, as there is none among them.
             calls = tuple(call for _, _, some, _ in parts for call in some)
             results = tuple(result for _, _, _, some in parts for result in some)
@@ -95,6 +100,12 @@ def _parts_in_order(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[P
         end = place + count
         yield batch, range(row._index, row._index + count), calls[place:end], results[place:end]
         place = end
+
+
+def _parts_in_runs(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
+    for _, run in groupby(zip(calls, results, strict=True), key=lambda pair: id(pair[0].row._columns)):
+        some, theirs = zip(*run, strict=True)
+        yield some[0].row._columns.batch, [call.row._index for call in some], some, theirs
 
 
 def _parts(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:

@@ -3,9 +3,11 @@
     call IDS                 new rows; says "tickets", their process and numbers
     open PROCESS IDS NUMBERS rows of a committed state with these tickets
     wait SECONDS             says "finished" and the results that there are
+    leave                    the finished ones are emitted, by a micro-batch that may fail
+    task                     another task begins; says "task" and what it raises
     calls                    says "calls" and the rows whose calls have begun
 
-A row below 0 is answered once the file that is named as the argument is there.
+The row 666 fails. A row below 0 is answered once the file that is named as the argument is there.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ begun: list[int] = []
 
 async def double(record: Any) -> int:
     begun.append(record.id)
+    if record.id == 666:
+        raise ConnectionError("the row of the beast")
     while record.id < 0 and not gate.exists():
         await asyncio.sleep(0.01)
     return int(record.id) * 2
@@ -66,6 +70,15 @@ def main() -> None:
             done = engine.finished(entries)
             print("finished", *[each.result for each, is_done in zip(entries, done, strict=True) if is_done])
             sys.stdout.flush()
+        elif command == "leave":
+            done = engine.finished(entries)
+            engine.leave(0, [each for each, is_done in zip(entries, done, strict=True) if is_done])
+        elif command == "task":
+            try:
+                acquire_engine("a stream", lambda: Engine("a stream", work, None, fetch))
+                print("task", flush=True)
+            except Exception as error:
+                print("task", type(error).__name__, flush=True)
         else:
             print("calls", *begun, flush=True)
 

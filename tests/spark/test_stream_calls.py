@@ -65,6 +65,32 @@ def process(gate: Path) -> Iterator[Callable[[], Process]]:
         yield start
 
 
+def test_the_replay_of_a_micro_batch_has_the_results_that_the_failed_one_emitted(
+    process: Callable[[], Process], gate: Path
+) -> None:
+    here = process()
+    owner, numbers = here.ask("call -1,-2")
+    # A micro-batch has committed both as pending; the next one emits both, and fails.
+    here.tell(f"open {owner} -1,-2 {numbers}")
+    gate.touch()
+    assert here.ask("wait 60") == ["-2", "-4"]
+    here.tell("leave")
+    here.tell(f"open {owner} -1,-2 {numbers}")
+    assert here.ask("wait 60") == ["-2", "-4"]
+    assert sorted(here.ask("calls")) == ["-1", "-2"]
+
+
+def test_a_failure_between_two_micro_batches_fails_the_next_one_and_is_then_forgotten(
+    process: Callable[[], Process],
+) -> None:
+    here = process()
+    here.ask("call 666")
+    while not (raised := here.ask("task")):
+        pass
+    assert raised == ["CallFailed"]
+    assert here.ask("task") == []
+
+
 def test_a_call_is_adopted_by_its_ticket_and_no_other(process: Callable[[], Process], gate: Path) -> None:
     here = process()
     owner, numbers = here.ask("call -1,-2,5")

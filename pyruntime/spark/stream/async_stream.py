@@ -38,13 +38,12 @@ if TYPE_CHECKING:
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-PARTITIONS = "spark.sql.shuffle.partitions"
 
 MAX_WAIT = 1.0
 """Seconds by which slow calls hold a micro-batch up, unless said otherwise."""
 
-LEAST_BUCKETS = 16
-"""Buckets by default, at least: few of them would leave partitions without any."""
+BUCKETS = 64
+"""Buckets by default: the same in every session, as a restart needs it."""
 
 MOST_BUCKETS = 2**20
 
@@ -69,8 +68,8 @@ def async_stream(  # type: ignore[misc]
     key: the columns whose rows belong together: with `ordered`, rows of one key leave in the order in which
         they came. None for the whole row. Not what `Options.key` is: in a ledger a row here is known as a
         whole.
-    buckets: into so many parts the keys are divided, each with a state of its own; None for the session's
-        shuffle partitions, or 16 where these are fewer.
+    buckets: into so many parts the keys are divided, each with a state of its own; None for 64. With
+        `ordered` it has to stay the same as long as rows are pending in the checkpoint.
     max_wait: seconds by which slow calls may hold a micro-batch up, in all. What has not finished by then
         stays in Spark's state, its call goes on, and it leaves with a later micro-batch.
 
@@ -111,7 +110,7 @@ def async_stream(  # type: ignore[misc]
     if wait is None:
         raise TypeError("max_wait=None: must be a number of seconds")
     session = df.sparkSession
-    number = _buckets(session, buckets)
+    number = _buckets(buckets)
     _check_session(session)
     work = settle(
         fn,
@@ -138,6 +137,7 @@ def async_stream(  # type: ignore[misc]
         output=output.simpleString(),
         ordered=settled.ordered,
         max_wait=wait,
+        buckets=number,
     )
     end_when_drained(session)
     packed = df.withColumn(KEY, hashed).mapInArrow(Pack(number).run, PACKED).union(_clock(session))
@@ -183,9 +183,9 @@ def _hashable(name: str, kind: T.DataType) -> Column:
     return F.to_json(F.struct(column)) if "map<" in kind.simpleString() else column
 
 
-def _buckets(session: Any, buckets: Any) -> int:
+def _buckets(buckets: Any) -> int:
     if buckets is None:
-        return max(LEAST_BUCKETS, int(session.conf.get(PARTITIONS)))
+        return BUCKETS
     number = check_positive_int("buckets", buckets)
     if number > MOST_BUCKETS:
         raise ValueError(f"buckets={buckets!r}: may be at most {MOST_BUCKETS:,}")

@@ -14,16 +14,15 @@ import os
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.operator import AsyncOperator
-from pillarbox.aio.sources import Lot
 from pillarbox.spark.record import RECORD_BYTES
 from pillarbox.spark.stream.entry import Entry, counted
+from pillarbox.spark.stream.feed import Feed
 from pillarbox.spark.stream.state import Held, Ticket
 from pillarbox.spark.work import Work
 from pillarbox.spark.worker import Worker, worker
@@ -38,41 +37,6 @@ KEEP = 60.0
 
 LOOK = 5.0
 """Seconds between two looks for calls that nobody asks for."""
-
-
-class _Feed:
-    """The operator's input: lots of entries, and no end. For the loop's thread."""
-
-    def __init__(self) -> None:
-        self._lots: deque[tuple[list[Entry], int]] = deque()
-        self._wake: Callable[[], None] | None = None
-        self._closed = False
-
-    def add(self, entries: list[Entry], size: int) -> None:
-        self._lots.append((entries, size))
-        if self._wake is not None:
-            wake, self._wake = self._wake, None
-            wake()
-
-    def poll(self) -> Lot | None:
-        if not self._lots:
-            return None
-        entries, size = self._lots.popleft()
-        return (entry for entry in entries if not entry.dropped), size
-
-    @property
-    def ended(self) -> bool:
-        return self._closed
-
-    def arm(self, wake: Callable[[], None]) -> bool:
-        if self._lots:
-            return False
-        self._wake = wake
-        return True
-
-    def close(self) -> None:
-        self._closed = True
-        self._lots.clear()
 
 
 class _Bucket:
@@ -108,7 +72,7 @@ class Engine:
         self._buckets: dict[int, _Bucket] = {}
         self._used = time.monotonic()
         self._ending = self._ended = False
-        self._feed = _Feed()
+        self._feed = Feed()
         self._operator: AsyncOperator | None = None
         fn = self._worker.acquire(work.token, work.fn)
         self._fn = counted(fn, in_batches=work.options.batch is not None)
@@ -118,10 +82,16 @@ class Engine:
     # -- for the task's thread --------------------------------------------------------------------
 
     def acquire(self) -> bool:
-        """Note that a task uses it; False if it is about to end. A task may end without a word."""
+        """Note that a task uses it; False if it is about to end. A task may end without a word.
+
+        Raises what ended the operator between two micro-batches, once: the next task begins anew.
+        """
         with self._changed:
             self._used = time.monotonic()
-            return not self._ending and self.failure is None
+            if self._ending:
+                return False
+        self.check()
+        return True
 
     def open(self, bucket: int, held: Sequence[Held]) -> list[Entry]:
         """The entries of what a bucket's committed state has, with their calls: adopted, fetched, or made.
@@ -138,6 +108,8 @@ class Engine:
             for each in held:
                 ticket = each.ticket
                 entry = None if ticket is None else before.pop(ticket, None)
+                if entry is not None:
+                    entry.is_committed = True
                 if entry is None:
                     entry = Entry(*each)
                     entry.bucket = bucket
@@ -202,6 +174,8 @@ class Engine:
         error = self.failure
         if error is None:
             return
+        # Who comes after it begins anew.
+        _let_go(self)
         # Spark drops the cause of an error that it shortens, and keeps its text.
         if isinstance(error, CallFailed):
             raise error.with_trace() from None
@@ -220,7 +194,8 @@ class Engine:
         with self._changed:
             place = self._buckets[bucket].entries
             for entry in entries:
-                if entry.ticket is not None:
+                # The replay of a micro-batch that fails finds what the committed state names.
+                if entry.ticket is not None and not entry.is_committed:
                     place.pop(entry.ticket, None)
 
     def snapshot(self, entries: Iterable[Entry]) -> list[Held]:
@@ -329,9 +304,8 @@ class Engine:
         if self._ended:
             return
         self._ended = True
-        with _lock:
-            if _engines.get(self.name) is self:
-                del _engines[self.name]
+        if self._ending:
+            _let_go(self)
         # Releasing waits for the loop, so not on it.
         token, here = self._work.token, self._worker
         threading.Thread(
@@ -375,6 +349,12 @@ def engine(name: str) -> Engine | None:
     process()
     with _lock:
         return _engines.get(name)
+
+
+def _let_go(ended: Engine) -> None:
+    with _lock:
+        if _engines.get(ended.name) is ended:
+            del _engines[ended.name]
 
 
 def acquire_engine(name: str, make: Callable[[], Engine]) -> Engine:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Entry(tuple[Any, ...]):
     """One row: the tuple of its record alone, which is what an operator calls a row of one argument.
 
-    ticket: where its call is, None where there is none yet. dropped: nobody waits for it any more. watchers:
-    called on the loop's thread when it has finished, for other processes. The rest is as in `Held`.
+    ticket: where its call is, None where there is none yet. dropped: nobody waits for it any more.
+    is_committed: the committed state names this ticket. watchers: called on the loop's thread when it has
+    finished, for other processes. The rest is as in `Held`.
     """
 
     def __new__(cls, record: Record, *_: Any) -> Entry:  # noqa: D102
@@ -51,6 +52,7 @@ class Entry(tuple[Any, ...]):
         self.result: Any = None
         self.done = output is not None
         self.dropped = False
+        self.is_committed = False
         self.bucket = -1
         self.watchers: list[Callable[[Entry], None]] = []
 

@@ -81,6 +81,11 @@ def pieces_of(parts: list[tuple[int, int, bytes]]) -> Iterator[pa.RecordBatch]:
         yield from from_ipc(rows)
 
 
+def bucket_of(key: int, buckets: int) -> int:
+    """The bucket of a hash, as `Pack` finds it. Any thread."""
+    return (key & 0x7FFFFFFF) % buckets
+
+
 class Unpack:
     """Unpacks the rows that leave. Sent to the workers as it is."""
 

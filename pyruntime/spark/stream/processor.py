@@ -33,9 +33,9 @@ from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
 from pillarbox.spark.stream.calls import Engine, acquire_engine
 from pillarbox.spark.stream.entry import Entry
-from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, pieces_of
+from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, bucket_of, pieces_of
 from pillarbox.spark.stream.share import fetch, serve
-from pillarbox.spark.stream.state import Columns, conform, decode, encode, to_ipc
+from pillarbox.spark.stream.state import Columns, Held, StreamStateError, conform, decode, encode, to_ipc
 from pillarbox.spark.work import Work
 from pillarbox.spark.writer import RowWriter
 
@@ -57,7 +57,7 @@ class StreamPlan:
 
     name: tells this stream apart. work: as `ordered` is kept here, its operator gives results as they come.
     schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
-    what leaves, in words. max_wait: seconds.
+    what leaves, in words. max_wait: seconds. buckets: how many there are.
     """
 
     name: str
@@ -68,6 +68,7 @@ class StreamPlan:
     output: str
     ordered: bool
     max_wait: float
+    buckets: int
 
 
 class _Deadlines:
@@ -187,6 +188,7 @@ class _StreamTask:
             work.time_zone,
             work.options,
             None if letters is None else self._stack.enter_context(LetterWriter(letters)),
+            runs=True,
         )
 
     def is_open(self, bucket: int) -> bool:
@@ -196,12 +198,20 @@ class _StreamTask:
         """Take up what the state has, and start the calls of the input. Waits for nothing."""
         plan = self._plan
         held = [] if blob is None else decode(blob, plan.columns, plan.output)
+        self._check_bucket(bucket, held)
         entries = self._engine.open(bucket, held)
         said = [(each.ticket, each.attempts, each.output is None) for each in held]
         seen: dict[bytes, int] = {}
         new = [entry for piece in pieces_of(parts) for entry in self._entries(piece, seen)]
         self._engine.call(bucket, new)
         self._buckets[bucket] = _Bucket(entries + new, blob, said)
+
+    def _check_bucket(self, bucket: int, held: Sequence[Held]) -> None:
+        if self._plan.ordered and any(bucket_of(each.key, self._plan.buckets) != bucket for each in held):
+            raise StreamStateError(
+                f"it was written with another number than buckets={self._plan.buckets}, so that rows of a "
+                "key would pass each other: give the number of before, or ordered=False"
+            )
 
     def leaving(self, bucket: int) -> Iterator[bytes]:
         """What may leave now, as blobs. The first call for any bucket waits for all."""

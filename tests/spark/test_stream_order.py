@@ -1,0 +1,52 @@
+"""What leaves a bucket of a stream stands in its order, whatever slices of the input its rows are from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark.sql")
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from pillarbox.aio.call import Call
+from pillarbox.aio.options import Options
+from pillarbox.spark.record import Record, records
+from pillarbox.spark.stream.pack import BUCKET, KEY, ROWS, Pack, bucket_of
+from pillarbox.spark.stream.state import from_ipc
+from pillarbox.spark.writer import RowWriter
+
+SCHEMA = T.StructType().add("n", T.LongType())
+
+
+def made(ids: list[int]) -> list[Record]:
+    batch = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], ["id"])
+    return [record for lot, _ in records([batch]) for record in lot]
+
+
+@given(st.permutations(range(12)), st.sampled_from([[1], [2], [1, None], [3, 0]]))
+def test_rows_are_written_in_the_order_in_which_they_are_given(order: list[int], counts: list[Any]) -> None:
+    rows = [*made([0, 1, 2, 3]), *made([4, 5, 6, 7]), *made([8, 9, 10, 11])]
+    chunk = []
+    expected = []
+    for place in order:
+        count = counts[place % len(counts)]
+        chunk.append((Call(rows[place], 0), place if count is None else [place] * count))
+        expected += [(place, place)] * (1 if count is None else count)
+    writer = RowWriter(["id"], SCHEMA, None, Options(ordered=False), None, runs=True)
+    batch = writer.write(chunk)
+    found = zip(batch.column("id").to_pylist(), batch.column("n").to_pylist(), strict=True)
+    assert [*found] == expected
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.integers(1, 100))
+def test_a_hash_is_known_to_be_of_the_bucket_that_it_was_packed_into(keys: list[int], buckets: int) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.int64())], [KEY])
+    for packed in Pack(buckets).run(iter([batch])):
+        for bucket, rows in zip(packed[BUCKET].to_pylist(), packed[ROWS].to_pylist(), strict=True):
+            for piece in from_ipc(rows):
+                assert {bucket_of(key, buckets) for key in piece.column(KEY).to_pylist()} == {bucket}
