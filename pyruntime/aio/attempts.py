@@ -297,6 +297,13 @@ class Attempts:
         """So many rows share the call of one that failed."""
         self.guarded(self._outcomes.count_shared, failed, rows, self._finished() + 1 + rows)
 
+    def let_go(self, is_gone: Callable[[Any], bool]) -> None:
+        """Rows that wait and that nobody wants any more are not called; they finish with None."""
+        for call in [each for each in self.waiting if is_gone(each.row)]:
+            self.waiting.remove(call)
+            call.error = asyncio.CancelledError()
+            self._finish(call, None)
+
     def call_no_more(self, reason: str) -> None:
         """What was allowed is used up: rows that wait are not called."""
         waiting = [*self.waiting]

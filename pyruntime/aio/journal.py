@@ -127,6 +127,10 @@ class Journal:
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
         return 0 if self._accept_errors else in_flight - len(self._kept)
 
+    def refresh(self) -> None:
+        """See what others have kept since it was opened. Any thread. Raises OSError."""
+        self._reader.refresh()
+
     # -- rows come ----------------------------------------------------------------------------
 
     def look(self, call: Call) -> tuple[Any] | None:

@@ -94,6 +94,7 @@ class AsyncOperator:
             keep_late=None if journal is None else journal.keep_late,
         )
         self._waiting = self._attempts.waiting
+        self.let_go = self._attempts.let_go
         self._calls = self._make_calls(fn, context, spread)
         self._attempts.calls = self._attempts.capacity.calls = self._calls
         if journal is not None:

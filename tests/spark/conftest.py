@@ -42,6 +42,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[s
         master: str = "local[2]",
         remote: str | None = None,
         settings: dict[str, str] | None = None,
+        timeout: float = 150,
     ) -> list[str]:
         folder: Path = tmp_path_factory.mktemp("script")
         session = CLASSIC.format(master=master) if remote is None else REMOTE.format(remote=remote)
@@ -57,7 +58,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[s
             env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=timeout,
         )
         assert done.returncode == 0, done.stderr[-5000:]
         return done.stdout.splitlines()

@@ -250,6 +250,20 @@ def test_a_session_with_another_state_store_is_refused_with_what_to_set(spark: S
         async_stream(spark.readStream.format("rate").load(), same, schema="id long")
 
 
+def test_a_session_whose_workers_end_with_each_task_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf, get = type(spark.conf), spark.conf.get
+
+    def without_reuse(_: Any, name: str, *default: Any) -> Any:
+        return "false" if name == "spark.python.worker.reuse" else get(name, *default)
+
+    # Spark takes this setting only before its first session.
+    monkeypatch.setattr(conf, "get", without_reuse)
+    with pytest.raises(ValueError, match=r"workers that outlive a task.*spark\.python\.worker\.reuse=false"):
+        async_stream(spark.readStream.format("rate").load(), same, schema="id long")
+
+
 def test_drain_refuses_what_is_no_query_and_says_when_time_was_too_short(
     spark: SparkSession, tmp_path: Path
 ) -> None:

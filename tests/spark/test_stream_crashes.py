@@ -13,7 +13,7 @@ from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 
 RunScript = Callable[..., list[str]]
 
-pytestmark = pytest.mark.timeout(320)
+pytestmark = pytest.mark.timeout(640)
 
 HEAD = """
 import asyncio, os, pathlib, signal, sys, time
@@ -55,7 +55,7 @@ if phase == "first":
 print(*sorted(row.id for row in spark.read.json(str(tmp / "out")).collect()))
 gate.touch()
 query = writer.trigger(availableNow=True).start()
-print(query.awaitTermination(120), query.exception())
+print(query.awaitTermination(240), query.exception())
 print(*sorted((row.id, row.double) for row in spark.read.json(str(tmp / "out")).collect()), sep=";")
 """
 )
@@ -85,7 +85,7 @@ out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=60.
 found = {}
 query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))
 query = query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True).start()
-print(query.awaitTermination(120), query.exception())
+print(query.awaitTermination(240), query.exception())
 print(*sorted((row.id, row.double) for rows in found.values() for row in rows), sep=";")
 """
 )
@@ -103,8 +103,8 @@ def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_
     run_script: RunScript, tmp_path: Path
 ) -> None:
     settings = {PROVIDER: ROCKSDB}
-    assert run_script(DRIVER, str(tmp_path), "first", settings=settings) == []
-    before, ended, after = run_script(DRIVER, str(tmp_path), "second", settings=settings)
+    assert run_script(DRIVER, str(tmp_path), "first", settings=settings, timeout=300) == []
+    before, ended, after = run_script(DRIVER, str(tmp_path), "second", settings=settings, timeout=300)
     assert before == " ".join(map(str, range(10, 20)))
     assert ended == "True None"
     assert pairs(after) == [[n, 2 * n] for n in range(20)]
@@ -116,7 +116,9 @@ def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_
 def test_after_a_killed_worker_the_output_is_whole_and_what_the_ledger_has_is_not_called_again(
     run_script: RunScript, tmp_path: Path, how: str
 ) -> None:
-    lines = run_script(WORKER, str(tmp_path), how, master="local[2,4]", settings={PROVIDER: ROCKSDB})
+    lines = run_script(
+        WORKER, str(tmp_path), how, master="local[2,4]", settings={PROVIDER: ROCKSDB}, timeout=300
+    )
     assert lines[0] == "True None"
     assert pairs(lines[1]) == [[n, 2 * n] for n in range(12)]
     assert (tmp_path / "killed").exists()

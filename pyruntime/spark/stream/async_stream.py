@@ -42,6 +42,8 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 MAX_WAIT = 1.0
 """Seconds by which slow calls hold a micro-batch up, unless said otherwise."""
 
+REUSE = "spark.python.worker.reuse"
+
 BUCKETS = 64
 """Buckets by default: the same in every session, as a restart needs it."""
 
@@ -202,6 +204,12 @@ def _check_session(session: Any) -> None:
         raise ValueError(
             f"async_stream needs the state store of RocksDB, and the session has {PROVIDER}={provider}: "
             f"set it to {ROCKSDB}"
+        )
+    reuse = session.conf.get(REUSE, "true")
+    if reuse == "false":
+        raise ValueError(
+            "async_stream needs workers that outlive a task, for the calls between micro-batches, and the "
+            f"session has {REUSE}={reuse}"
         )
 
 

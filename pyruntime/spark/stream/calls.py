@@ -35,6 +35,9 @@ log = logging.getLogger("pillarbox")
 KEEP = 60.0
 """Seconds for which calls go on although no task has asked for their bucket; Spark ends idle workers then."""
 
+LATE = 2
+"""Attempts before, in processes that are gone, after which a call is waited for."""
+
 LOOK = 5.0
 """Seconds between two looks for calls that nobody asks for."""
 
@@ -72,6 +75,8 @@ class Engine:
         self._buckets: dict[int, _Bucket] = {}
         self._used = time.monotonic()
         self._ending = self._ended = False
+        self._users = 0
+        self._journal = journal
         self._feed = Feed()
         self._operator: AsyncOperator | None = None
         fn = self._worker.acquire(work.token, work.fn)
@@ -82,16 +87,28 @@ class Engine:
     # -- for the task's thread --------------------------------------------------------------------
 
     def acquire(self) -> bool:
-        """Note that a task uses it; False if it is about to end. A task may end without a word.
+        """Note that a task uses it, until it says `release`; False if it is about to end.
 
         Raises what ended the operator between two micro-batches, once: the next task begins anew.
         """
         with self._changed:
-            self._used = time.monotonic()
             if self._ending:
                 return False
         self.check()
+        if self._journal is not None:
+            # The calls that this task would make again may have been those of another process.
+            self._journal.refresh()
+        with self._changed:
+            self._users += 1
         return True
+
+    def release(self) -> None:
+        """A task that has acquired it has come to its end. One that died has taken its process along."""
+        with self._changed:
+            self._users -= 1
+            self._used = time.monotonic()
+            for bucket in self._buckets.values():
+                bucket.asked = self._used
 
     def open(self, bucket: int, held: Sequence[Held]) -> list[Entry]:
         """The entries of what a bucket's committed state has, with their calls: adopted, fetched, or made.
@@ -125,6 +142,8 @@ class Engine:
                 entries.append(entry)
             for entry in before.values():
                 entry.dropped = True
+        if before:
+            self.loop_thread.call(self._let_go)
         self.call(bucket, again)
         for owner, theirs in elsewhere.items():
             self._fetch(self, owner, theirs)
@@ -138,6 +157,7 @@ class Engine:
             place = self._buckets.setdefault(bucket, _Bucket())
             for entry in entries:
                 entry.bucket = bucket
+                entry.is_late = entry.attempts_before >= LATE
                 if entry.ticket is not None:
                     place.entries.pop(entry.ticket, None)
                 entry.ticket = Ticket(self.process, next(_numbers))
@@ -148,6 +168,9 @@ class Engine:
 
     def wait(self, entries: Iterable[Entry], deadline: float) -> None:
         """Wait until all of them have finished, but not beyond `deadline`, on the monotonic clock.
+
+        Those that were begun again and again, as their processes had gone, are waited for: they would never
+        come out where micro-batches follow one another more slowly than Spark ends idle workers.
 
         Raises what ended the operator.
         """
@@ -160,13 +183,9 @@ class Engine:
             for entry in entries:
                 while not entry.done and self.failure is None:
                     left = deadline - time.monotonic()
-                    if left <= 0:
+                    if left <= 0 and not entry.is_late:
                         break
-                    self._changed.wait(left)
-                else:
-                    if self.failure is None:
-                        continue
-                break
+                    self._changed.wait(left if left > 0 else None)
         self.check()
 
     def check(self) -> None:
@@ -192,7 +211,7 @@ class Engine:
     def leave(self, bucket: int, entries: Iterable[Entry]) -> None:
         """Forget entries of a bucket: they are emitted, or have their output in the state."""
         with self._changed:
-            place = self._buckets[bucket].entries
+            place = self._buckets.setdefault(bucket, _Bucket()).entries
             for entry in entries:
                 # The replay of a micro-batch that fails finds what the committed state names.
                 if entry.ticket is not None and not entry.is_committed:
@@ -212,11 +231,11 @@ class Engine:
                 self.call(entry.bucket, [entry])
 
     def finish(self, entry: Entry, result: Any) -> None:
-        """`entry` has its result, from a call here or from another process."""
+        """`entry` has its result from another process."""
         with self._changed:
             if entry.done:
                 return
-            entry.finish(result)
+            entry.finish(result, elsewhere=True)
             self._changed.notify_all()
         for watch in entry.watchers:
             watch(entry)
@@ -288,9 +307,11 @@ class Engine:
             return
         now = time.monotonic()
         with self._changed:
+            if self._users:
+                self._used = now
             for number, bucket in list(self._buckets.items()):
                 watched = any(entry.watchers for entry in bucket.entries.values())
-                if not watched and now - bucket.asked > KEEP:
+                if not watched and not self._users and now - bucket.asked > KEEP:
                     for entry in bucket.entries.values():
                         entry.dropped = True
                     del self._buckets[number]
@@ -299,6 +320,10 @@ class Engine:
             self._operator.stop()
         else:
             self.loop_thread.loop.call_later(LOOK, self._look)
+
+    def _let_go(self) -> None:
+        if self._operator is not None:
+            self._operator.let_go(lambda entry: entry.dropped)
 
     def _forget(self) -> None:
         if self._ended:
@@ -362,6 +387,7 @@ def acquire_engine(name: str, make: Callable[[], Engine]) -> Engine:
     found = engine(name)
     if found is None or not found.acquire():
         found = make()
+        found.acquire()
         with _lock:
             _engines[name] = found
     return found

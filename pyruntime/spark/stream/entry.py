@@ -24,8 +24,8 @@ class Entry(tuple[Any, ...]):
     """One row: the tuple of its record alone, which is what an operator calls a row of one argument.
 
     ticket: where its call is, None where there is none yet. dropped: nobody waits for it any more.
-    is_committed: the committed state names this ticket. watchers: called on the loop's thread when it has
-    finished, for other processes. The rest is as in `Held`.
+    is_committed: the committed state names this ticket. is_late: it was begun again too often. watchers:
+    called on the loop's thread when it has finished, for other processes. The rest is as in `Held`.
     """
 
     def __new__(cls, record: Record, *_: Any) -> Entry:  # noqa: D102
@@ -53,12 +53,13 @@ class Entry(tuple[Any, ...]):
         self.done = output is not None
         self.dropped = False
         self.is_committed = False
+        self.is_late = False
         self.bucket = -1
         self.watchers: list[Callable[[Entry], None]] = []
 
-    def finish(self, result: Any) -> None:
-        """Its call has ended with `result`."""
-        if type(result) is Failed and self.attempts_before:
+    def finish(self, result: Any, *, elsewhere: bool = False) -> None:
+        """Its call has ended with `result`, in another process where it says so."""
+        if type(result) is Failed and self.attempts_before and not elsewhere:
             # Those of processes that are gone count as well.
             info = result.info._replace(attempts=result.info.attempts + self.attempts_before)
             result = Failed(info, result.not_called)

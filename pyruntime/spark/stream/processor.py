@@ -49,6 +49,8 @@ FLUSH = (3, 4)
 
 CHUNK_ROWS = 8192
 """Rows that leave in one blob, at most."""
+CHUNK_BYTES = 8 * 2**20
+"""Bytes of a blob, about: each becomes an object of Spark's Java process."""
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,7 @@ class _StreamTask:
 
     def close(self) -> None:
         """The partition is through: what was put aside is kept, and the calls go on."""
+        self._engine.release()
         self._stack.close()
 
     def _entries(self, piece: pa.RecordBatch, seen: dict[bytes, int]) -> Iterator[Entry]:
@@ -276,11 +279,17 @@ class _StreamTask:
         """The output of entries, in their order."""
         for ready, run in groupby(leaving, key=lambda entry: entry.output is not None):
             for batch in [each.output for each in run] if ready else [self._output(list(run))]:
-                if batch is not None and batch.num_rows:
-                    yield to_ipc(batch)
+                for piece in () if batch is None else _cut(batch):
+                    yield to_ipc(piece)
 
     def _output(self, entries: list[Entry]) -> pa.RecordBatch:
         return self._writer.write([(Call(entry.record, 0), entry.result) for entry in entries])
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _new_engine(name: str, work: Work, query: str | None) -> Engine:
