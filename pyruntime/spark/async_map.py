@@ -16,13 +16,12 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
-from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.function import check_sendable
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import records, sliced
-from pillarbox.spark.schema import check_unique, kept_columns, parse_schema
-from pillarbox.spark.work import Work, check_nullable, check_progress, settle
+from pillarbox.spark.schema import parse_schema
+from pillarbox.spark.work import Work, check_progress, settle, settle_output
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import RowWriter
 
@@ -103,17 +102,7 @@ def mapped(
     token = check_sendable(fn, settled)
     check_progress(progress)
     results = parse_schema("schema", schema)
-    check_unique("df", df.columns)
-    kept = kept_columns(keep, df.schema)
-    output = T.StructType([df.schema[name] for name in kept] + results.fields)
-    if settled.errors == "column":
-        if ERROR in output.names:
-            raise ValueError(
-                f"errors='column': keep and schema have a column {ERROR!r} already, which says what failed"
-            )
-        output = output.add(ERROR, ERROR_TYPE)
-    check_unique("keep and schema", output.names)
-    check_nullable(settled.errors, results)
+    kept, output = settle_output(df.schema, keep, results, settled.errors)
     work = settle(
         fn,
         settled,

@@ -17,9 +17,11 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.keeping import Keeping, settle_ledger
 from pillarbox.spark.latency import check_latency
 from pillarbox.spark.progress import Progress
+from pillarbox.spark.schema import check_unique, kept_columns
 from pillarbox.spark.types import time_zone
 
 
@@ -53,6 +55,27 @@ def check_nullable(errors: str, schema: T.StructType) -> None:
     for field in schema.fields:
         if errors in ("null", "column") and not field.nullable:
             raise ValueError(f"errors={errors!r}: column {field.name!r} of the schema is NOT NULL")
+
+
+def settle_output(
+    given: T.StructType, keep: Any, results: T.StructType, errors: str
+) -> tuple[list[str], T.StructType]:
+    """The columns of `given` that are kept, and all that leave: these, the results, `_error` if asked for.
+
+    Raises TypeError or ValueError for columns that cannot be.
+    """
+    check_unique("df", given.names)
+    kept = kept_columns(keep, given)
+    output = T.StructType([given[name] for name in kept] + results.fields)
+    if errors == "column":
+        if ERROR in output.names:
+            raise ValueError(
+                f"errors='column': keep and schema have a column {ERROR!r} already, which says what failed"
+            )
+        output = output.add(ERROR, ERROR_TYPE)
+    check_unique("keep and schema", output.names)
+    check_nullable(errors, results)
+    return kept, output
 
 
 def check_progress(progress: Any) -> None:

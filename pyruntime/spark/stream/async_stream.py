@@ -22,14 +22,13 @@ from pillarbox.aio.check import check_positive_int, check_seconds
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
-from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.function import check_sendable
-from pillarbox.spark.schema import check_unique, kept_columns, parse_schema
+from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.stream.end import TICKS, end_when_drained
 from pillarbox.spark.stream.pack import BUCKET, KEY, LEAVING, PACKED, Pack, Unpack
 from pillarbox.spark.stream.processor import StreamPlan, StreamProcessor
 from pillarbox.spark.types import arrow_type
-from pillarbox.spark.work import check_nullable, settle
+from pillarbox.spark.work import settle, settle_output
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as UnpackOptions
@@ -94,19 +93,9 @@ def async_stream(  # type: ignore[misc]
     settled = settle_options(options, dict(given), dead_letter, instead="drop")
     token = check_sendable(fn, settled)
     results = parse_schema("schema", schema)
-    check_unique("df", df.columns)
     if KEY in df.columns:
         raise ValueError(f"df: a column may not be called {KEY!r}")
-    kept = kept_columns(keep, df.schema)
-    output = T.StructType([df.schema[name] for name in kept] + results.fields)
-    if settled.errors == "column":
-        if ERROR in output.names:
-            raise ValueError(
-                f"errors='column': keep and schema have a column {ERROR!r} already, which says what failed"
-            )
-        output = output.add(ERROR, ERROR_TYPE)
-    check_unique("keep and schema", output.names)
-    check_nullable(settled.errors, results)
+    kept, output = settle_output(df.schema, keep, results, settled.errors)
     hashed = _hash(df.schema, key)
     wait = check_seconds("max_wait", max_wait)
     if wait is None:
