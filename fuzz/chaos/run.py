@@ -32,6 +32,8 @@ STARTS = 8
 """Times that a job is started anew after it failed, at most."""
 FAILING = 0.5
 """Seconds between the end of a job's tasks and the driver's word that it has failed, at most."""
+LINGERING = 6.0
+"""Seconds after that word for which a task of the job may go on, at most; 4 were seen."""
 TICK = 0.01
 
 
@@ -248,8 +250,8 @@ class _Run:
             for fault in self._fired:
                 if fault.kind == "full disk":
                     fault.until = now
-        # Spark takes a while to end the tasks that are left, before it says so and after.
-        self._fired.append(Fired("the job's end", now - FAILING, now + FAILING, "", True))
+        # A task that waits for its Python worker is interrupted before, or some seconds after, Spark says so.
+        self._fired.append(Fired("the job's end", now - FAILING, now + LINGERING, "", True))
         if heard[0] == "died":
             self._session.drop_driver()
             scene.driver = self._session.driver()
