@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import NotCalled
@@ -338,8 +338,7 @@ def open_journal(
     *,
     batch: int | None = None,
     config: dict[str, Any] | None = None,
-    values_of: Callable[[Any], Any] | None = None,
-    key: Sequence[str | int] | None = None,
+    key_of: Callable[[Any], bytes] | None = None,
     prepare: Callable[[Any], Any] | None = None,
     attempt: str = "",
     only_failed: bool = False,
@@ -347,8 +346,8 @@ def open_journal(
     """The journal of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
 
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
-    key. values_of: the values of a row that the ledger can compare. key: `options.key` as `values_of` gives
-    it. Others: see `Journal`. Raises LedgerError and OSError.
+    key. key_of: the key of a row, None for what `options.key` says of it. Others: see `Journal`. Raises
+    LedgerError and OSError.
     """
     ledger = options.ledger
     assert ledger is not None
@@ -357,8 +356,8 @@ def open_journal(
         # A record of a failure is then no result.
         ledger = dataclasses.replace(ledger, retry_errors=True)
     scope = scope_of(options, run, batch=batch, config=config)
-    make_key = KeyMaker(options.key if key is None else key)
-    key_of = make_key if values_of is None else (lambda row: make_key(values_of(row)))
+    if key_of is None:
+        key_of = KeyMaker(options.key)
     return Journal(ledger, scope, key_of, prepare=prepare, attempt=attempt, only_failed=only_failed)
 
 

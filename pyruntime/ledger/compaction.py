@@ -80,9 +80,8 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
 def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
     reader = LedgerReader(_Closed(folder, closed), allow_pickle=False)  # type: ignore[arg-type]
     segment_id = secrets.token_hex(8)
-    about = {"run": scope.run, "uid": scope.uid, "config": scope.config, "batch": str(scope.batch)}
     # spec: Ledger!Merge
-    target = folder.create(segment_id + PART, header(segment_id, about))
+    target = folder.create(segment_id + PART, header(segment_id, scope.about))
     try:
         for batch in _regrouped(reader):
             target.append(encode_frame(batch, segment_id, target.end)[1])

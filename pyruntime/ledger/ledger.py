@@ -154,7 +154,7 @@ class Ledger:
             self.folder(scope),
             self.reader(scope) if reader is None else reader,
             Limits(self.loss_window, self.commit_rows, self.commit_bytes),
-            about={"run": scope.run, "uid": scope.uid, "config": scope.config, "batch": str(scope.batch)},
+            about=scope.about,
             allow_pickle=self.values == "pickle",
             on_commit=on_commit,
             on_failure=on_failure,

@@ -59,6 +59,11 @@ class Scope:
         batch = NO_BATCH if self.batch is None else str(self.batch)
         return f"run={quoted(self.run)}/batch={batch}/uid={quoted(self.uid)}/config={quoted(self.config)}"
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What the header of a segment says of it."""
+        return {"run": self.run, "uid": self.uid, "config": self.config, "batch": str(self.batch)}
+
     @classmethod
     def from_path(cls, path: str) -> Scope | None:
         """The scope that has this folder; None if none has."""

@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from pillarbox.kernel import PillarboxError
 from pillarbox.mailbox.check import check_choice
 from pillarbox.spark.error_column import ERROR, FAILED_AT
+from pillarbox.spark.types import holds
 
 FORMATS = ("parquet", "json")
 
@@ -82,7 +83,7 @@ class DeadLetter:
     def check_types(self, schema: T.StructType) -> None:
         """Raise ValueError if the input has a column that files of the format cannot hold."""
         for field in schema.fields:
-            if self.format == "parquet" and _holds_calendar(field.dataType):
+            if self.format == "parquet" and holds(field.dataType, T.CalendarIntervalType):
                 raise ValueError(
                     f"dead_letter={self!r}: column {field.name!r} has the type interval, which Parquet "
                     "cannot hold: use DeadLetter(path, format='json'), or cast it"
@@ -113,16 +114,6 @@ def shown(path: str) -> str:
         # A secret with a question mark in it, or a query with an at sign.
         return f"{scheme}://***"
     return f"{scheme}://{'***@' if at else ''}{place.partition('?')[0]}"
-
-
-def _holds_calendar(kind: T.DataType) -> bool:
-    if isinstance(kind, T.StructType):
-        return any(_holds_calendar(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _holds_calendar(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _holds_calendar(kind.keyType) or _holds_calendar(kind.valueType)
-    return isinstance(kind, T.CalendarIntervalType)
 
 
 def dead_letter_of(value: Any, columns: Sequence[str]) -> DeadLetter | None:

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.journal import Journal, open_journal, scope_of
 from pillarbox.aio.options import Options
-from pillarbox.ledger import LedgerError, LedgerWarning, expire_batches
+from pillarbox.ledger import KeyMaker, LedgerError, LedgerWarning, expire_batches
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.record import Record
 from pillarbox.spark.types import time_zone
@@ -52,7 +52,6 @@ class Keeping:
         """The journal of this task. Raises ValueError in a batch job without a run, LedgerError, OSError."""
         run, batch = _run(options)
         context = TaskContext.get()
-        key = range(len(self.columns)) if self.key is None else self.key
         if batch is not None:
             expire_committed(options, run, batch)
         return open_journal(
@@ -60,14 +59,18 @@ class Keeping:
             run,
             batch=batch,
             config=self.config,
-            values_of=_fields([self.columns[each] for each in key])
-            if self.arguments is None
-            else _arguments(key),
-            key=None if self.key is None else [*range(len(key))],
+            key_of=self._key_of(),
             prepare=self.prepare(),
             attempt="" if context is None else str(context.partitionId()),
             only_failed=self.only_failed,
         )
+
+    def _key_of(self) -> Callable[[Any], bytes]:
+        places = range(len(self.columns)) if self.key is None else self.key
+        names = [self.columns[place] for place in places]
+        values_of = _fields(names) if self.arguments is None else _arguments(places)
+        make_key = KeyMaker(None if self.key is None else range(len(names)))
+        return lambda row: make_key(values_of(row))
 
     @property
     def config(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.journal import NOT_KEPT
 from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
-from pillarbox.spark.types import decode_column
+from pillarbox.spark.types import decode_column, holds
 
 Fits: TypeAlias = Callable[[Any], bool]
 
@@ -36,18 +36,8 @@ _FLOATS = {float}
 
 def check_keepable(results: T.DataType) -> None:
     """Raise ValueError for a type of results that a ledger does not keep. For the driver."""
-    if _has_user_type(results):
+    if holds(results, T.UserDefinedType):
         raise ValueError(f"schema={results.simpleString()!r}: a ledger keeps no user-defined types")
-
-
-def _has_user_type(kind: T.DataType) -> bool:
-    if isinstance(kind, T.StructType):
-        return any(_has_user_type(field.dataType) for field in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _has_user_type(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _has_user_type(kind.keyType) or _has_user_type(kind.valueType)
-    return isinstance(kind, T.UserDefinedType)
 
 
 class KeptRows:

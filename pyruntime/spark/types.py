@@ -71,6 +71,17 @@ def arrow_type(spark: T.DataType) -> pa.DataType:
     raise TypeError(f"type {spark.simpleString()!r}: results of this type are not supported")
 
 
+def holds(kind: T.DataType, wanted: type[T.DataType]) -> bool:
+    """Whether a type is one of `wanted`, or has one inside."""
+    if isinstance(kind, T.StructType):
+        return any(holds(field.dataType, wanted) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return holds(kind.elementType, wanted)
+    if isinstance(kind, T.MapType):
+        return holds(kind.keyType, wanted) or holds(kind.valueType, wanted)
+    return isinstance(kind, wanted)
+
+
 def arrow_field(field: T.StructField) -> pa.Field:
     """The Arrow field of a Spark field."""
     return pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable)

@@ -20,26 +20,15 @@ from pillarbox.ledger import (
 from pillarbox.ledger.commits import FRAME
 from pillarbox.ledger.compaction import LOCK
 from pillarbox.ledger.folder import LocalFolder
+from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.segments import key
 
-SCOPE = Scope("run", "uid")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(str(tmp_path / "ledger"))
-
-
-def keep(ledger: Ledger, values: dict[int, Any], scope: Scope = SCOPE) -> None:
-    """One segment with these values."""
-    with ledger.writer(scope) as writer:
-        for number, value in values.items():
-            writer.append(key(number), value)
-
-
-def found(ledger: Ledger, scope: Scope = SCOPE) -> dict[int, Any]:
-    return {int.from_bytes(record.key[:8], "big"): record.value for record in ledger.reader(scope).records()}
 
 
 def names(ledger: Ledger, scope: Scope = SCOPE) -> list[str]:

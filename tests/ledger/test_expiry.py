@@ -21,9 +21,8 @@ from pillarbox.ledger import (
     expire_batches,
 )
 from pillarbox.ledger.folder import LocalFolder
-from tests.ledger.segments import key
+from tests.ledger.kept import SCOPE, found, keep
 
-SCOPE = Scope("run", "uid")
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
 
@@ -31,16 +30,6 @@ LONG = 60.0
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(str(tmp_path / "ledger"))
-
-
-def keep(ledger: Ledger, values: dict[int, Any], scope: Scope = SCOPE) -> None:
-    with ledger.writer(scope) as writer:
-        for number, value in values.items():
-            writer.append(key(number), value)
-
-
-def found(ledger: Ledger, scope: Scope = SCOPE) -> dict[int, Any]:
-    return {int.from_bytes(record.key[:8], "big"): record.value for record in ledger.reader(scope).records()}
 
 
 def by_batch(scope: Scope) -> tuple[Any, ...]:

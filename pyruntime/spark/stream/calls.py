@@ -266,15 +266,6 @@ class Engine:
             for watch in entry.watchers:
                 watch(entry)
 
-    @property
-    def has_room(self) -> bool:
-        """Results are taken whenever they come."""
-        return True
-
-    def call_when_room(self, wake: Callable[[], None]) -> None:
-        """There is always room."""
-        wake()
-
     def finish_all(self) -> None:
         """The operator has ended."""
         self.fail(RuntimeError("the calls of this stream have been ended: nobody asked for them"))
@@ -339,17 +330,17 @@ class Engine:
 
 
 class _Sink:
-    """What the operator sees of its engine. For the loop's thread."""
+    """What the operator sees of its engine, which takes results whenever they come. For the loop's thread."""
+
+    has_room = True
 
     def __init__(self, engine: Engine) -> None:
         self.emit = engine.emit
-        self.call_when_room = engine.call_when_room
         self.finish = engine.finish_all
         self.fail = engine.fail
 
-    @property
-    def has_room(self) -> bool:
-        return True
+    def call_when_room(self, wake: Callable[[], None]) -> None:
+        wake()
 
 
 _numbers = itertools.count(1)

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pillarbox.aio.call import Call
 from pillarbox.aio.journal import Journal, open_journal
 from pillarbox.aio.options import Options
-from pillarbox.ledger.keys import fingerprint
+from pillarbox.ledger import KeyMaker, fingerprint
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
@@ -203,8 +203,9 @@ class _StreamTask:
         self._check_bucket(bucket, held)
         entries = self._engine.open(bucket, held)
         said = [(each.ticket, each.attempts, each.output is None) for each in held]
-        seen: dict[bytes, int] = {}
-        new = [entry for piece in pieces_of(parts) for entry in self._entries(piece, seen)]
+        # Equal rows are in one bucket, however the input was cut, so they can be counted there.
+        make_key = None if plan.work.options.ledger is None else KeyMaker()
+        new = [entry for piece in pieces_of(parts) for entry in self._entries(piece, make_key)]
         self._engine.call(bucket, new)
         self._buckets[bucket] = _Bucket(entries + new, blob, said)
 
@@ -262,17 +263,14 @@ class _StreamTask:
         self._engine.release()
         self._stack.close()
 
-    def _entries(self, piece: pa.RecordBatch, seen: dict[bytes, int]) -> Iterator[Entry]:
+    def _entries(self, piece: pa.RecordBatch, make_key: KeyMaker | None) -> Iterator[Entry]:
         keys = piece.column(piece.schema.get_field_index(KEY)).to_pylist()
         rows = conform(piece, self._plan.columns)
         made = (record for lot, _ in records(sliced([rows])) for record in lot)
         for key, record in zip(keys, made, strict=True):
             identity = None
-            if self._plan.work.options.ledger is not None:
-                # Equal rows are in one bucket, however the input was cut, so they can be counted there.
-                whole = fingerprint(tuple(record), "row")
-                seen[whole] = count = seen.get(whole, 0) + 1
-                identity = fingerprint([self._batch, whole, count], "stream")
+            if make_key is not None:
+                identity = fingerprint([self._batch, make_key(tuple(record))], "stream")
             yield Entry(record, key, self._batch, identity)
 
     def _blobs(self, leaving: Sequence[Entry]) -> Iterator[bytes]:
@@ -309,8 +307,7 @@ def _journal(work: Work, query: str) -> Journal:
         config=work.keeping.config,
         # An identity says all: micro-batch, row, count. It may be looked up twice, so nothing is counted
         # here.
-        values_of=lambda entry: (entry.identity,),
-        key=[0],
+        key_of=lambda entry: entry.identity,
         prepare=work.keeping.prepare(),
         # A lease is for attempts with the same rows; here, each process has its own.
         attempt=uuid.uuid4().hex,
