@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from bench import service
 from bench.table import Column, print_table
 from pillarbox.aio.job import Job
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk

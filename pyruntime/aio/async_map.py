@@ -19,7 +19,7 @@ from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.journal import open_journal
 from pillarbox.aio.letter_file import LetterFile
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options

@@ -17,7 +17,7 @@ from typing import Any
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.journal import Journal
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk, HandoverSink

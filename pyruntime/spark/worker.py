@@ -19,7 +19,7 @@ from typing import Any
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.job import CLOSE, Job
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import Lot

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -22,7 +22,7 @@ from typing import Any
 from pillarbox import CallFailed, Rate, Retry, async_map
 from pillarbox.aio import Batch
 from pillarbox.aio.job import Job
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.options import Options
 
 HOUR = 3600.0

@@ -20,7 +20,7 @@ import pytest
 
 from pillarbox import CallFailed, async_map
 from pillarbox.aio import job
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.options import Options
 
 pytestmark = pytest.mark.usefixtures("each_loop")

@@ -16,19 +16,20 @@ BELOW: dict[str, set[str]] = {
     "kernel": set(),
     "mailbox": {"kernel"},
     "task": {"mailbox", "kernel"},
-    "aio": {"ledger", "task", "mailbox", "kernel"},
+    "wire": set(),
+    "aio": {"ledger", "wire", "task", "mailbox", "kernel"},
     "ledger": {"task", "mailbox", "kernel"},
-    "sources": {"task", "mailbox", "kernel"},
-    "": {"sources", "aio", "ledger", "task", "mailbox", "kernel"},
-    "spark": {"", "sources", "aio", "ledger", "task", "mailbox", "kernel"},
-    "testing": {"", "sources", "aio", "ledger", "task", "mailbox", "kernel"},
+    "sources": {"wire", "task", "mailbox", "kernel"},
+    "": {"sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
+    "spark": {"", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
+    "testing": {"", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
 }
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
     "pyspark": {"spark"},
     "pyarrow": {"spark", "sources", "ledger"},
     "pandas": {"spark", "sources"},
-    "asyncio": {"", "mailbox", "task", "aio", "ledger", "sources", "spark", "testing"},
+    "asyncio": {"", "mailbox", "task", "wire", "aio", "ledger", "sources", "spark", "testing"},
 }
 CYTHON_IMPORT = re.compile(
     r"^\s*(?:from\s+([\w.]+)\s+c?import|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE

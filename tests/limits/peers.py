@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.frames import Channel, introduce
+from pillarbox.wire.frames import Channel, introduce
 from pillarbox.aio.limits.shared import Limits
 
 LIMITS = Limits(max_calls=1000)

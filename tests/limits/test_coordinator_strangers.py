@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
-from pillarbox.aio.limits.frames import CODE, MAGIC, MAX_FRAME, NONCE
+from pillarbox.wire.frames import CODE, MAGIC, MAX_FRAME, NONCE
 from pillarbox.aio.limits.shared import CoordinatorError
 from tests.limits.calling import Caller
 from tests.limits.peers import LIMITS, Peer

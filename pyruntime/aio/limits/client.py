@@ -9,7 +9,7 @@ import socket
 import uuid
 from typing import Any
 
-from pillarbox.aio.limits.frames import Channel, ProtocolError, introduce, own_socket
+from pillarbox.wire.frames import Channel, ProtocolError, introduce, own_socket
 from pillarbox.aio.limits.lease import LeaseGate
 from pillarbox.aio.limits.shared import Limits
 

@@ -21,7 +21,7 @@ from pillarbox.aio.limits.server import LimitServer
 from pillarbox.aio.limits.sessions import SharedStatistics
 from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
 from pillarbox.aio.limits.state import read_state
-from pillarbox.aio.loop_thread import LoopThread
+from pillarbox.wire.loop_thread import LoopThread
 
 SECRET = 32
 PATIENCE = 60.0

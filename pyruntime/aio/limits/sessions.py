@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.limits.book import Book
 from pillarbox.aio.limits.client import BROKEN
-from pillarbox.aio.limits.frames import Channel
+from pillarbox.wire.frames import Channel
 
 log = logging.getLogger("pillarbox")
 

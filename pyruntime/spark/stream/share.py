@@ -29,7 +29,7 @@ from pyspark import cloudpickle
 from pillarbox.spark.stream import calls
 
 if TYPE_CHECKING:
-    from pillarbox.aio.loop_thread import LoopThread
+    from pillarbox.wire.loop_thread import LoopThread
     from pillarbox.spark.stream.calls import Engine
     from pillarbox.spark.stream.entry import Entry
 

@@ -1,0 +1,141 @@
+"""What finds and gives out the splits of a source: `SplitEnumerator`, and what it is told and may ask.
+
+There is one for each run of a source, beside the driver. The idea is Flink's `SplitEnumerator` (FLIP-27).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.split import Split
+
+S = TypeVar("S", bound=Split)
+S_contra = TypeVar("S_contra", bound=Split, contravariant=True)
+C = TypeVar("C")
+
+
+class ReaderInfo(NamedTuple):
+    """A reader that has registered. A plain value."""
+
+    subtask: int
+    host: str
+    """The name of its machine."""
+
+
+class ReadLimit(NamedTuple):
+    """What a micro-batch, or the rest of it, may read. None is no limit. A plain value."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+    files: int | None = None
+
+
+class EnumeratorContext(Protocol[S_contra]):
+    """What an enumerator may ask and order. Confined to the enumerator's thread."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many readers there are, or will be."""
+
+    @property
+    def readers(self) -> Mapping[int, ReaderInfo]:
+        """The readers that are there now, by their numbers."""
+
+    def assign(self, splits: Collection[S_contra], subtask: int) -> None:
+        """Give splits to a reader. One that is not there gets them when it comes."""
+
+    def no_more_splits(self, subtask: int) -> None:
+        """Tell a reader that it gets no other splits: it ends when it has read those that it has."""
+
+    def send(self, subtask: int, event: SourceEvent) -> None:
+        """Say something to a reader. One that is not there does not hear it."""
+
+
+class SplitEnumerator(ABC, Generic[S, C]):
+    """Finds the splits of a source. Derive one and write `discover`; the rest has a default.
+
+    *Threads.* Everything is called on one thread, the enumerator's, but `discover`, which may block and has a
+    thread of its own. So `discover` changes nothing: it is given what was known and returns what is known
+    then. The splits that it returns are taken up, and the new knowledge with them, in one step of the
+    enumerator's thread. A checkpoint has both or neither.
+
+    `checkpoint` is what is known: what `create_enumerator` began with or `restore_enumerator` was given.
+    """
+
+    discovery_interval: float | None = None
+    """Seconds between two calls of `discover`; None for a source in which nothing new comes: one call."""
+
+    def __init__(self, context: EnumeratorContext[S], checkpoint: C) -> None:
+        self.context = context
+        self.checkpoint = checkpoint
+
+    @abstractmethod
+    def discover(self, checkpoint: C, most: int) -> tuple[Sequence[S], C]:
+        """At most `most` splits that `checkpoint` does not know, and a checkpoint that does. May block.
+
+        On the discovery thread, one call at a time. What it raises ends the job when nothing is known yet;
+        later it is logged, and tried again after the interval. After one that has found splits another
+        follows at once, or as soon as somebody needs more, so that a checkpoint never has to hold a long
+        list.
+        """
+
+    def assigned_to(self, split: S) -> int | None:
+        """The reader that is to have a split by the source's own rule; None: whichever asks for one."""
+        return None
+
+    def choose(self, pending: Sequence[S], reader: ReaderInfo) -> int:
+        """Which of the splits that wait a reader gets that asks for one: its place in `pending`, never empty.
+
+        Here the first that is near to it, or else the first.
+        """
+        return next((at for at, split in enumerate(pending) if reader.host in split.hosts), 0)
+
+    def advance(self, split: S, limit: ReadLimit) -> S | None:
+        """The front of `split` that can be read now, at most so much of it; None if nothing is there now.
+
+        For micro-batches: what comes next is read from the `stop` of what this returns; the same range must
+        give the same rows at any later time. At least one row must fit, whatever the limit. May ask the
+        service. Here: all of a split that has a `stop`. Raises NotImplementedError for one that has none.
+        """
+        if split.stop is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no `advance`, so split {split.split_id!r}, which has no end, "
+                "cannot be cut into micro-batches"
+            )
+        return split
+
+    def position_at(self, split: S, timestamp: float) -> Any:
+        """The position in `split` before which no event is later than `timestamp` seconds; None if unknown.
+
+        For alignment in micro-batches: where it is known, no split is read further ahead than is allowed.
+        """
+        return None
+
+    def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
+        """Hear what a reader says. Raises TypeError here: a source with events has an enumerator for them."""
+        raise TypeError(f"{type(self).__name__} knows no event {event.kind!r}")
+
+    def handle_split_request(self, subtask: int) -> None:
+        """A reader asks for a split. Called before the framework answers, by `choose`, where any waits."""
+
+    def add_splits_back(self, splits: Sequence[S], subtask: int) -> None:
+        """A reader has died; these splits, which it had since the last checkpoint, wait again already."""
+
+    def add_reader(self, reader: ReaderInfo) -> None:
+        """A reader is there."""
+
+    def snapshot(self) -> C:
+        """What `restore_enumerator` is given: what is known. The splits that wait are kept apart."""
+        return self.checkpoint
+
+    def notify_committed(self, positions: Mapping[str, Any]) -> None:
+        """What was read is durable downstream, up to these positions by split id: tell the service.
+
+        Comes at least once or, after a crash, not at all. What it raises is logged.
+        """
+
+    def close(self) -> None:
+        """Let go of everything. Idempotent."""

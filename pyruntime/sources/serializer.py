@@ -1,0 +1,74 @@
+"""How splits and checkpoints are written down: JSON with a version. Any thread.
+
+The idea is Flink's `SimpleVersionedSerializer`; here what is written is JSON, as Spark's offsets are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Serializer(Protocol[T]):
+    """Writes a value as JSON, and reads what earlier versions of it have written. Thread-safe."""
+
+    @property
+    def version(self) -> int:
+        """The version that `to_json` writes; it counts from 1."""
+
+    def to_json(self, value: T) -> Any:
+        """The value as what JSON can hold."""
+
+    def from_json(self, version: int, written: Any) -> T:
+        """The value that `to_json` of that version has written. Raises ValueError for what it has not."""
+
+
+class DataclassSerializer(Generic[T]):
+    """The serializer of a dataclass whose fields hold what JSON can. Thread-safe.
+
+    Version 1; a field that is added later needs a default. Raises TypeError for what is no dataclass.
+    """
+
+    version = 1
+
+    def __init__(self, kind: type[T]) -> None:
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            raise TypeError(f"kind={kind!r}: must be a dataclass")
+        self._kind = kind
+        self._fields = {field.name for field in fields(kind) if field.init}
+
+    def to_json(self, value: T) -> Any:
+        """The fields that differ from nothing: those that are None are left out."""
+        written = asdict(cast("Any", value))
+        return {name: each for name, each in written.items() if name in self._fields and each is not None}
+
+    def from_json(self, version: int, written: Any) -> T:
+        """The value with these fields. Raises ValueError for another version or unknown fields."""
+        if version != self.version:
+            raise ValueError(f"version={version!r}: this {self._kind.__name__} reads version {self.version}")
+        if not isinstance(written, dict) or not written.keys() <= self._fields:
+            raise ValueError(
+                f"written={written!r}: must hold fields of {self._kind.__name__}, {self._fields}"
+            )
+        try:
+            return self._kind(**written)
+        except TypeError as error:
+            raise ValueError(f"written={written!r}: no {self._kind.__name__}: {error}") from None
+
+
+class JsonSerializer:
+    """For values that are what JSON can hold already. Version 1. Thread-safe."""
+
+    version = 1
+
+    def to_json(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def from_json(self, version: int, written: Any) -> Any:
+        """The value itself. Raises ValueError for another version."""
+        if version != self.version:
+            raise ValueError(f"version={version!r}: this reads version {self.version}")
+        return written
