@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable
 from bench import service
 from bench.table import Column, print_table
 from pillarbox.aio.job import Job
-from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import CollectionSource
+from pillarbox.wire.loop_thread import LoopThread
 
 CHUNK = 2048
 CAPACITY = 256

@@ -19,11 +19,11 @@ from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.journal import open_journal
 from pillarbox.aio.letter_file import LetterFile
-from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.sinks import Chunk
+from pillarbox.wire.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

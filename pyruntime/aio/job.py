@@ -17,12 +17,12 @@ from typing import Any
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.journal import Journal
-from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk, HandoverSink
 from pillarbox.aio.sources import CollectionSource, HandoverSource, Lot, one_lot, read_ahead
 from pillarbox.kernel import Handover, HandoverClosedError
+from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 

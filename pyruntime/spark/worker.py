@@ -19,13 +19,13 @@ from typing import Any
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.job import CLOSE, Job
-from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import Lot
 from pillarbox.spark.hangup import Hangup
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
+from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 

@@ -22,8 +22,8 @@ from typing import Any
 from pillarbox import CallFailed, Rate, Retry, async_map
 from pillarbox.aio import Batch
 from pillarbox.aio.job import Job
-from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.options import Options
+from pillarbox.wire.loop_thread import LoopThread
 
 HOUR = 3600.0
 

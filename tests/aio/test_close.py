@@ -20,8 +20,8 @@ import pytest
 
 from pillarbox import CallFailed, async_map
 from pillarbox.aio import job
-from pillarbox.wire.loop_thread import LoopThread
 from pillarbox.aio.options import Options
+from pillarbox.wire.loop_thread import LoopThread
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.wire.frames import Channel, introduce
 from pillarbox.aio.limits.shared import Limits
+from pillarbox.wire.frames import Channel, introduce
 
 LIMITS = Limits(max_calls=1000)
 

@@ -12,8 +12,8 @@ import pytest
 
 from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
-from pillarbox.wire.frames import CODE, MAGIC, MAX_FRAME, NONCE
 from pillarbox.aio.limits.shared import CoordinatorError
+from pillarbox.wire.frames import CODE, MAGIC, MAX_FRAME, NONCE
 from tests.limits.calling import Caller
 from tests.limits.peers import LIMITS, Peer
 

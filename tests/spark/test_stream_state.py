@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pillarbox.spark.record import Record, records
+from pillarbox.spark.stream.processor import identified
 from pillarbox.spark.stream.state import VERSION, Held, StreamStateError, Ticket, decode, encode, to_ipc
 
 COLUMNS = (("id", pa.int64()), ("text", pa.string()), ("at", pa.timestamp("us", "UTC")))
@@ -104,3 +105,14 @@ def test_a_result_of_other_columns_than_those_that_leave_now_is_called_again() -
     (found,) = decode(blob, COLUMNS, "struct<double:string>")
     assert found.output is None
     assert found.attempts == 3
+
+
+def test_rows_kept_before_there_was_a_ledger_get_keys_of_their_own_the_same_at_each_replay() -> None:
+    held = [Held(record, 0, 4, None, 0, None, None) for record in made(1, 1, 2)]
+    held.append(Held(made(3)[0], 0, 4, b"as it was", 0, None, None))
+    found = [each.identity for each in identified(5, held)]
+    assert found[3] == b"as it was"
+    assert None not in found and len(set(found)) == 4
+    assert [each.identity for each in identified(5, held)] == found
+    elsewhere = [each.identity for each in identified(6, held)]
+    assert set(elsewhere[:3]).isdisjoint(found)

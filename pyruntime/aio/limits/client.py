@@ -9,9 +9,9 @@ import socket
 import uuid
 from typing import Any
 
-from pillarbox.wire.frames import Channel, ProtocolError, introduce, own_socket
 from pillarbox.aio.limits.lease import LeaseGate
 from pillarbox.aio.limits.shared import Limits
+from pillarbox.wire.frames import Channel, ProtocolError, introduce, own_socket
 
 CONNECT = 5.0
 """Seconds for a connection to be made and both sides to be known."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from pillarbox.aio.limits.book import Book, Report
 from pillarbox.aio.limits.client import BEAT, BROKEN, CONNECT, SILENCE
-from pillarbox.wire.frames import MAX_FRAME, welcome
 from pillarbox.aio.limits.sessions import Session, SharedGate, SharedStatistics
 from pillarbox.aio.limits.shared import Limits, check_name
 from pillarbox.aio.limits.state import VERSION, write_state
+from pillarbox.wire.frames import MAX_FRAME, welcome
 
 log = logging.getLogger("pillarbox")
 

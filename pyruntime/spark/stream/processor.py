@@ -201,6 +201,8 @@ class _StreamTask:
         plan = self._plan
         held = [] if blob is None else decode(blob, plan.columns, plan.output)
         self._check_bucket(bucket, held)
+        if plan.work.options.ledger is not None:
+            held = identified(bucket, held)
         entries = self._engine.open(bucket, held)
         said = [(each.ticket, each.attempts, each.output is None) for each in held]
         # Equal rows are in one bucket, however the input was cut, so they can be counted there.
@@ -282,6 +284,19 @@ class _StreamTask:
 
     def _output(self, entries: list[Entry]) -> pa.RecordBatch:
         return self._writer.write([(Call(entry.record, 0), entry.result) for entry in entries])
+
+
+def identified(bucket: int, held: Sequence[Held]) -> list[Held]:
+    """The rows of a bucket's state, each with a key in the ledger: also those that came when there was none.
+
+    The same at each replay of the micro-batch; no other row has it.
+    """
+    made: list[Held] = []
+    for place, each in enumerate(held):
+        if each.identity is None:
+            each = each._replace(identity=fingerprint([each.batch, bucket, place], "stream without"))
+        made.append(each)
+    return made
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

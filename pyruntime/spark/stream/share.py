@@ -29,9 +29,9 @@ from pyspark import cloudpickle
 from pillarbox.spark.stream import calls
 
 if TYPE_CHECKING:
-    from pillarbox.wire.loop_thread import LoopThread
     from pillarbox.spark.stream.calls import Engine
     from pillarbox.spark.stream.entry import Entry
+    from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 
