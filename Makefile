@@ -24,7 +24,7 @@ FAULTS ?= 200
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz chaos sanitize mutation lint typing format docs bench bench-flink bench-peers s3-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz chaos sanitize mutation lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -130,6 +130,9 @@ bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downl
 
 s3-server:  ## build a server that speaks S3, which some tests of the ledger need; needs Go
 	GOBIN=$(CURDIR)/build/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+
+kafka-server: env  ## fetch a Kafka, which the tests of its source do themselves: 43 MB
+	@$(PY) -m tests.servers.kafka_server
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist

@@ -1,7 +1,11 @@
 """Sources: one `Source` for batch, stream and task. The interfaces of FLIP-27, and what runs them."""
 
+from pillarbox.sources.channel import SourceChannel
+from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
 from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.fetcher import ReadFailed
+from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import (
     Fetched,
     ReaderContext,
@@ -11,9 +15,11 @@ from pillarbox.sources.reader import (
     SplitsChange,
     SplitsRemoved,
 )
+from pillarbox.sources.reading import read_splits
 from pillarbox.sources.serializer import DataclassSerializer, JsonSerializer, Serializer
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
+from pillarbox.sources.task_input import SourceInput
 from pillarbox.sources.watermarks import WatermarkStrategy
 
 __all__ = [
@@ -21,13 +27,18 @@ __all__ = [
     "DataclassSerializer",
     "EnumeratorContext",
     "Fetched",
+    "FetchingReader",
     "JsonSerializer",
+    "ReadFailed",
     "ReadLimit",
     "ReaderContext",
     "ReaderInfo",
     "Serializer",
     "Source",
+    "SourceChannel",
+    "SourceCoordinator",
     "SourceEvent",
+    "SourceInput",
     "SourceReader",
     "Split",
     "SplitEnumerator",
@@ -35,5 +46,7 @@ __all__ = [
     "SplitsAdded",
     "SplitsChange",
     "SplitsRemoved",
+    "Threading",
     "WatermarkStrategy",
+    "read_splits",
 ]

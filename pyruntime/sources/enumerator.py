@@ -48,7 +48,11 @@ class EnumeratorContext(Protocol[S_contra]):
         """Give splits to a reader. One that is not there gets them when it comes."""
 
     def no_more_splits(self, subtask: int) -> None:
-        """Tell a reader that it gets no other splits: it ends when it has read those that it has."""
+        """Tell a reader that it gets no other splits: it ends when it has read those that it has.
+
+        For a source that ends some readers early. When all is found and given out, all are told anyway.
+        Raises RuntimeError for the last one while splits wait, or before `discover` has found nothing.
+        """
 
     def send(self, subtask: int, event: SourceEvent) -> None:
         """Say something to a reader. One that is not there does not hear it."""
@@ -66,7 +70,11 @@ class SplitEnumerator(ABC, Generic[S, C]):
     """
 
     discovery_interval: float | None = None
-    """Seconds between two calls of `discover`; None for a source in which nothing new comes: one call."""
+    """Seconds from a call of `discover` that has found nothing to the next; None: there is no next one.
+
+    Whatever it is, one that has found splits is followed by another, and a bounded source is at its end when
+    one has found nothing.
+    """
 
     def __init__(self, context: EnumeratorContext[S], checkpoint: C) -> None:
         self.context = context

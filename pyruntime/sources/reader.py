@@ -38,7 +38,8 @@ class Fetched(NamedTuple):
     """The latest event time in `records`, in seconds, where the reader knows it better than the strategy."""
 
 
-class SplitsAdded(NamedTuple, Generic[S]):
+@dataclass(frozen=True)
+class SplitsAdded(Generic[S]):
     """Splits that the reader is to read besides those that it has."""
 
     splits: tuple[S, ...]

@@ -12,6 +12,8 @@ from pillarbox.spark.progress import Progress, ProgressTotals
 from pillarbox.spark.record import Record
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
+from pillarbox.spark.source.data_source import PillarboxSource
+from pillarbox.spark.source.register import register_source
 from pillarbox.spark.stream import StreamStateError, async_stream, drain
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterError",
     "Estimate",
+    "PillarboxSource",
     "Progress",
     "ProgressListener",
     "ProgressTotals",
@@ -35,5 +38,6 @@ __all__ = [
     "failed",
     "not_done",
     "observed",
+    "register_source",
     "retry_failed",
 ]

@@ -18,6 +18,7 @@ from pillarbox.testing.linearizability import Verdict, follows, linearize
 from pillarbox.testing.models import HandoverModel, MailboxModel, OrderedModel, UnorderedModel
 from pillarbox.testing.outcome import BLOCKED, Raised
 from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
+from pillarbox.testing.source_harness import SourceHarness
 from pillarbox.testing.virtual_loop import VirtualTimeLoop
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "Recorder",
     "ScheduleFailed",
     "SeededScheduler",
+    "SourceHarness",
     "UnorderedModel",
     "Verdict",
     "Violation",

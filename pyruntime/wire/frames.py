@@ -16,10 +16,11 @@ import socket
 from typing import Any
 
 MAGIC = b"pillarbox-limits-1\n"
+"""What a server begins with, unless it speaks of something else."""
 NONCE = 32
 CODE = 32
 MAX_FRAME = 64 * 1024
-"""Bytes of the text of a frame."""
+"""Bytes of the text of a frame, unless both sides have agreed on another number."""
 MAX_UNSENT = 1024 * 1024
 """Bytes that a peer may leave unread."""
 
@@ -40,11 +41,17 @@ def own_socket(writer: asyncio.StreamWriter) -> socket.socket:
     return own
 
 
+def encode(message: Any) -> bytes:
+    """The text of a message. Any thread. Raises TypeError or ValueError for what JSON cannot hold."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+
+
 class Channel:
     """A connection whose peer is known. Confined to the loop of its streams.
 
     direct: the socket of the same connection, where what is sent is to be with the system when `send` returns
     (see `own_socket`). Otherwise it is with the loop, and ends with the process.
+    max_frame: bytes of the text of a frame at most, the same on both sides.
     """
 
     def __init__(
@@ -54,9 +61,11 @@ class Channel:
         send_key: bytes,
         receive_key: bytes,
         direct: socket.socket | None = None,
+        max_frame: int = MAX_FRAME,
     ) -> None:
         self._reader = reader
         self._writer = writer
+        self._max_frame = max_frame
         self._direct = direct
         self._send_key = send_key
         self._receive_key = receive_key
@@ -68,9 +77,12 @@ class Channel:
 
         False if the peer surely never gets it: it has gone, or is cut off.
         """
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-        if len(text) > MAX_FRAME:
-            raise ProtocolError(f"a message of {len(text):,} bytes: at most {MAX_FRAME:,}")
+        return self.send_text(encode(message))
+
+    def send_text(self, text: bytes) -> bool:
+        """The same for a message that was encoded before."""
+        if len(text) > self._max_frame:
+            raise ProtocolError(f"a message of {len(text):,} bytes: at most {self._max_frame:,}")
         code = hmac.digest(self._send_key, self._sent.to_bytes(8, "big") + text, "sha256")
         self._sent += 1
         transport = self._writer.transport
@@ -92,8 +104,8 @@ class Channel:
     async def receive(self) -> dict[str, Any]:
         """The next message. Raises ProtocolError, and EOFError or OSError at the end."""
         size = int.from_bytes(await self._reader.readexactly(4), "big")
-        if size > MAX_FRAME:
-            raise ProtocolError(f"a frame of {size:,} bytes: at most {MAX_FRAME:,}")
+        if size > self._max_frame:
+            raise ProtocolError(f"a frame of {size:,} bytes: at most {self._max_frame:,}")
         code = await self._reader.readexactly(CODE)
         text = await self._reader.readexactly(size)
         expected = hmac.digest(self._receive_key, self._received.to_bytes(8, "big") + text, "sha256")
@@ -108,6 +120,11 @@ class Channel:
             raise ProtocolError("a frame that is no message")
         return message
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._writer.transport.get_write_buffer_size()
+
     def close(self) -> None:
         """Close the connection; what was sent still goes out."""
         self._writer.close()
@@ -120,16 +137,23 @@ def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
-async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> Channel:
+async def welcome(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    secret: bytes,
+    magic: bytes = MAGIC,
+    max_frame: int = MAX_FRAME,
+) -> Channel:
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE)
-    _write(writer, MAGIC + server)
+    _write(writer, magic + server)
     client = await reader.readexactly(NONCE)
     if not hmac.compare_digest(await reader.readexactly(CODE), _code(secret, b"client", server, client)):
         raise ProtocolError("a client without the secret")
     _write(writer, _code(secret, b"server", server, client))
     to_client = _code(secret, b"to client", server, client)
-    return Channel(reader, writer, to_client, _code(secret, b"to server", server, client))
+    to_server = _code(secret, b"to server", server, client)
+    return Channel(reader, writer, to_client, to_server, None, max_frame)
 
 
 async def introduce(
@@ -137,12 +161,14 @@ async def introduce(
     writer: asyncio.StreamWriter,
     secret: bytes,
     direct: socket.socket | None = None,
+    magic: bytes = MAGIC,
+    max_frame: int = MAX_FRAME,
 ) -> Channel:
     """The same as the client. Raises ProtocolError for a server without the secret."""
-    greeting = await reader.readexactly(len(MAGIC) + NONCE)
-    if not greeting.startswith(MAGIC):
+    greeting = await reader.readexactly(len(magic) + NONCE)
+    if not greeting.startswith(magic):
         raise ProtocolError("not a coordinator")
-    server = greeting[len(MAGIC) :]
+    server = greeting[len(magic) :]
     client = secrets.token_bytes(NONCE)
     _write(writer, client + _code(secret, b"client", server, client))
     try:
@@ -152,4 +178,5 @@ async def introduce(
     if not hmac.compare_digest(proof, _code(secret, b"server", server, client)):
         raise ProtocolError("it does not know the secret")
     to_client = _code(secret, b"to client", server, client)
-    return Channel(reader, writer, _code(secret, b"to server", server, client), to_client, direct)
+    to_server = _code(secret, b"to server", server, client)
+    return Channel(reader, writer, to_server, to_client, direct, max_frame)

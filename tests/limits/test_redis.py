@@ -21,7 +21,7 @@ from pillarbox.aio.limits.redis_gate import RedisCoordinator
 from pillarbox.aio.limits.shared import CoordinatorError, Limits, SharedLimits
 from tests.limits import calling
 from tests.limits.calling import Caller, most_in, wait_until
-from tests.limits.redis_server import PASSWORD, RedisServer
+from tests.servers.redis_server import PASSWORD, RedisServer
 
 
 @pytest.fixture(scope="module")

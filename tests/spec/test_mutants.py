@@ -10,7 +10,18 @@ from spec import tlc
 from spec.manifest import read_all
 
 
-@pytest.mark.parametrize(("module", "least"), [("Ledger", 13), ("Stream", 12)])
+@pytest.mark.parametrize(
+    ("module", "least"),
+    [
+        ("Ledger", 13),
+        ("Stream", 12),
+        ("Alignment", 11),
+        ("SplitFetch", 18),
+        ("SplitAssignment", 17),
+        ("PartitionLog", 6),
+        ("MicroBatches", 13),
+    ],
+)
 def test_every_mutant_is_run_and_caught(module: str, least: int) -> None:
     runs = [run for run in read_all() if run.module == module]
     planted = {dict(run.constants)["Mutant"]: run for run in runs if run.name.startswith("mutant-")}

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import secrets
-import socket
 import uuid
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,6 +19,7 @@ from pillarbox.aio.limits.server import LimitServer
 from pillarbox.aio.limits.sessions import SharedStatistics
 from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
 from pillarbox.aio.limits.state import read_state
+from pillarbox.wire.addresses import check_address, ways_to
 from pillarbox.wire.loop_thread import LoopThread
 
 SECRET = 32
@@ -98,13 +97,7 @@ class Coordinator(SharedLimits):
         advertise: str | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        for name, text in (("host", host), ("advertise", advertise)):
-            if (text is not None or name == "host") and not (isinstance(text, str) and text):
-                raise TypeError(f"{name}={text!r}: must be the name or the address of a machine")
-        if isinstance(port, bool) or not isinstance(port, int):
-            raise TypeError(f"port={port!r}: must be an int, not {type(port).__name__}")
-        if not 0 <= port < 65536:
-            raise ValueError(f"port={port!r}: must be from 0 (any) to 65535")
+        check_address(host, port, advertise)
         seconds = check_seconds("patience", patience)
         if seconds is None:
             raise TypeError(f"patience={patience!r}: must be a number of seconds")
@@ -179,7 +172,7 @@ class Coordinator(SharedLimits):
     def handle(self, name: str | None = None) -> CoordinatorHandle:
         """What tasks need. Any thread; raises RuntimeError unless the coordinator has been started."""
         self._running()
-        addresses = tuple((host, self._port) for host in self._hosts())
+        addresses = tuple((host, self._port) for host in ways_to(self._host, self._advertise))
         return CoordinatorHandle(addresses, self._secret, name, self._patience)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
@@ -192,14 +185,6 @@ class Coordinator(SharedLimits):
     def open(self, limits: Limits) -> CoordinatorGate:
         """See `SharedLimits.open`."""
         return self.handle().open(limits)
-
-    def _hosts(self) -> list[str]:
-        if self._advertise is not None:
-            return [self._advertise]
-        with contextlib.suppress(ValueError):
-            if ipaddress.ip_address(self._host).is_unspecified:
-                return [socket.getfqdn(), socket.gethostname(), "127.0.0.1"]
-        return [self._host]
 
     def _running(self) -> tuple[LoopThread, LimitServer]:
         if self._thread is None or self._server is None:

@@ -15,7 +15,8 @@ from pillarbox.aio.limits.client import BEAT, BROKEN, CONNECT, SILENCE
 from pillarbox.aio.limits.sessions import Session, SharedGate, SharedStatistics
 from pillarbox.aio.limits.shared import Limits, check_name
 from pillarbox.aio.limits.state import VERSION, write_state
-from pillarbox.wire.frames import MAX_FRAME, welcome
+from pillarbox.wire.frames import Channel
+from pillarbox.wire.listener import Listener
 
 log = logging.getLogger("pillarbox")
 
@@ -53,26 +54,22 @@ class LimitServer:
         self._gates: dict[str, SharedGate] = {}
         for name, book in (state or {}).get("gates", {}).items():
             self._gates[name] = SharedGate(Book.from_json(book, time.monotonic))
-        self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._sessions: set[Session] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listener = Listener(secret, self._listen, strangers=MAX_STRANGERS, connect=CONNECT)
         self._outbox: list[tuple[Session, dict[str, Any]]] = []
         self._commit_timer: asyncio.TimerHandle | None = None
         self._unwritten = False
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
         self._port = 0
 
     async def serve(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises OSError."""
         self._loop = asyncio.get_running_loop()
-        self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_FRAME + 4096)
-        self._port = int(self._server.sockets[0].getsockname()[1])
+        self._port = await self._listener.listen(host, port)
         try:
             self._write()
         except BaseException:
-            self._server.close()
-            await self._server.wait_closed()
+            await self._listener.stop()
             raise
         self._sweep()
         for gate in self._gates.values():
@@ -87,8 +84,7 @@ class LimitServer:
         for timer in (self._commit_timer, self._sweep_timer, *(gate.timer for gate in self._gates.values())):
             if timer is not None:
                 timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._listener.refuse()
         written = True
         try:
             self._write()
@@ -96,15 +92,7 @@ class LimitServer:
             # Nothing was granted that is not in the file: who starts from it counts too much at most.
             log.warning("the last sums of the coordinator cannot be written: %s", error)
             written = False
-        tasks = [*self._tasks]
-        for writer in [*self._strangers, *(session.writer for session in self._sessions)]:
-            writer.transport.abort()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self._listener.stop()
         return json.loads(self._state()), written
 
     def statistics(self) -> dict[str, SharedStatistics]:
@@ -118,37 +106,8 @@ class LimitServer:
 
     # -- connections --------------------------------------------------------------------------
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            session = await self._meet(reader, writer)
-            if session is not None:
-                await self._listen(session)
-        except asyncio.CancelledError:
-            # The server stops; who waits for that must not see a cancelled handler as an error.
-            pass
-        finally:
-            writer.transport.abort()
-            self._tasks.discard(task)
-
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Session | None:
-        if len(self._strangers) >= MAX_STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.transport.abort()
-        self._strangers[writer] = None
-        try:
-            channel = await asyncio.wait_for(welcome(reader, writer, self._secret), CONNECT)
-        except BROKEN as error:
-            log.debug("a connection was refused: %s", error)
-            return None
-        finally:
-            self._strangers.pop(writer, None)
-        return Session(channel, writer)
-
-    async def _listen(self, session: Session) -> None:
+    async def _listen(self, channel: Channel, writer: asyncio.StreamWriter) -> None:
+        session = Session(channel, writer)
         self._sessions.add(session)
         session.heard = time.monotonic()
         heard = False

@@ -1,4 +1,4 @@
-"""A real Redis for the tests, with a password, on loopback, with nothing on disk. A process for each.
+"""A real Redis for the tests, with a password, on loopback. A process for each.
 
 The one that is installed, or Debian's package, unpacked below `build/`. Any thread.
 """
@@ -49,10 +49,11 @@ def command() -> list[str]:
 
 
 class RedisServer:
-    """A running Redis, until `close`. Can be killed and started again on its port, empty."""
+    """A running Redis, until `kill`. Can be started again on its port: empty, or, if `durable`, as it was."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._folder = folder
+        self._durable = durable
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -66,7 +67,8 @@ class RedisServer:
             "bind": "127.0.0.1",
             "requirepass": PASSWORD,
             "save": "",
-            "appendonly": "no",
+            "appendonly": "yes" if self._durable else "no",
+            "appendfsync": "always",
         }
         self._process = subprocess.Popen(
             [*command(), *(text for name, value in options.items() for text in (f"--{name}", str(value)))],
@@ -77,8 +79,12 @@ class RedisServer:
         until = time.monotonic() + 20.0
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
-                return
+                with socket.create_connection(("127.0.0.1", self.port), 1.0) as talk:
+                    # While it reads what is on its disk, it says so instead.
+                    talk.sendall(f"AUTH {PASSWORD}\r\nPING\r\nQUIT\r\n".encode())
+                    if b"+PONG" in talk.makefile("rb").read():
+                        return
+                    time.sleep(0.01)
             except OSError:
                 assert self._process.poll() is None and time.monotonic() < until, "Redis does not start"
                 time.sleep(0.01)

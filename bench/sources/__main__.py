@@ -1,0 +1,145 @@
+"""What the sources cost beside what one would write by hand: `python -m bench.sources [PART ...]`.
+
+Parts: files, redis, kafka, micro-batches, drift, splits, or all. The table goes to stdout; it, and all
+rounds, to out/bench/sources.json, where the parts that were not measured stay as they were; plots beside it.
+A part whose server cannot be had is left out, and that is said. With `--check` the exit code is 1 when a
+target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bench.sources.measure import Effort, Figure
+from bench.table import Column, print_table
+
+CORES = {"files": 1, "redis": 1, "kafka": 1, "micro-batches": 2, "drift": 2, "splits": 2}
+"""The parts, and how many cores Spark has in each."""
+MODULES = {
+    "files": "files",
+    "redis": "redis_streams",
+    "kafka": "kafka_topics",
+    "micro-batches": "micro_batches",
+    "splits": "splits",
+}
+
+
+def measure(part: str, spark: Any, folder: Path, effort: Effort) -> tuple[list[Figure], dict[str, Any]]:
+    """The figures of a part, and what else belongs into the JSON file."""
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    if part == "drift":
+        from bench.sources import drift
+
+        figures, runs = drift.measure(spark, folder, effort, say)
+        return figures, {
+            "drift": {"max_drift": drift.MAX_DRIFT, "one_batch": drift.ONE_BATCH, "runs": runs},
+        }
+    module = import_module(f"bench.sources.{MODULES[part]}")
+    found: list[Figure] = module.measure(spark, folder, effort, say)
+    return found, {}
+
+
+def run(parts: Sequence[str], effort: Effort, path: Path) -> dict[str, Any]:
+    """Measure the parts; gives what the JSON file holds then."""
+    import pytest
+
+    from bench.sources.session import session
+
+    for part in parts:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            try:
+                with session(CORES[part], folder) as spark:
+                    figures, more = measure(part, spark, folder / "part", effort)
+            except pytest.skip.Exception as reason:
+                print(f"{part} is left out: {reason}", file=sys.stderr)
+                continue
+        kept = json.loads(path.read_text()) if path.exists() else {"figures": []}
+        others = [each for each in kept["figures"] if each["part"] != part]
+        added = [{**asdict(each), "size": effort.size, "load": os.getloadavg()[0]} for each in figures]
+        order = list(CORES)
+        kept["figures"] = sorted(others + added, key=lambda each: order.index(each["part"]))
+        kept |= {**more, "python": platform.python_version(), "cores": os.cpu_count()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(kept, indent=1) + "\n")
+    return dict(json.loads(path.read_text())) if path.exists() else {"figures": []}
+
+
+def show(figures: Sequence[dict[str, Any]]) -> None:
+    """Print the table."""
+    columns = [Column("part", right=False), Column("what", right=False), Column("median"), Column("rounds")]
+    columns += [Column("unit", right=False), Column("a core"), Column("against", right=False)]
+    columns += [Column("ratio"), Column("rounds"), Column("a core"), Column("target", right=False)]
+    print_table(columns, [_cells(figure) for figure in figures])
+
+
+def _cells(figure: dict[str, Any]) -> list[str]:
+    verdict = {None: "", True: " reached", False: " MISSED"}[figure["met"]]
+    ratios, cores = figure["ratios"], figure["core_ratios"]
+    return [
+        figure["part"],
+        figure["name"],
+        f"{statistics.median(figure['values']):,.0f}" if figure["unit"] != "s" else _seconds(figure),
+        _spread(figure["values"], 2 if figure["unit"] == "s" else 0),
+        figure["unit"],
+        f"{statistics.median(figure['per_core']):,.0f}" if figure["per_core"] else "",
+        figure["against"],
+        f"{statistics.median(ratios):.2f} x" if ratios else "",
+        _spread(ratios, 2),
+        f"{statistics.median(cores):.2f} x" if cores else "",
+        figure["target"] + verdict,
+    ]
+
+
+def _seconds(figure: dict[str, Any]) -> str:
+    return f"{statistics.median(figure['values']):.2f}"
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    return f"{min(values):,.{digits}f} to {max(values):,.{digits}f}" if len(values) > 1 else ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sources", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*CORES, "all"], metavar="PART", default="all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=float, default=1.0, help="times as many rows; 0.1 for a look")
+    parser.add_argument("--json", type=Path, default=Path("out/bench/sources.json"))
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: must be at least 1")
+    if not 0 < options.size <= 100:
+        parser.error(f"--size {options.size}: must be above 0, at most 100")
+    parts = list(CORES) if not options.parts or "all" in options.parts else options.parts
+    measured = run(parts, Effort(options.rounds, options.size), options.json)
+    figures = [figure for figure in measured["figures"] if figure["part"] in parts]
+    show(figures)
+    try:
+        from bench.sources.plots import draw
+    except ImportError as error:
+        print(f"no plots: {error}", file=sys.stderr)
+    else:
+        for path in draw(measured, options.json.parent):
+            print(path, file=sys.stderr)
+    missed = [figure["name"] for figure in figures if figure["met"] is False]
+    return 1 if missed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""A bounded source without Spark, in the calling thread: what its reader takes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pillarbox.sources import Fetched, ReaderContext, Source, read_splits
+from pillarbox.spark.source.batch import PlannerContext
+
+
+def fetched(source: Source[Any, Any]) -> Iterator[Fetched]:
+    """All that one reader gets of it, split by split."""
+    enumerator: Any = source.create_enumerator(PlannerContext(1))
+    try:
+        splits: list[Any] = []
+        while True:
+            found, enumerator.checkpoint = enumerator.discover(enumerator.checkpoint, 1000)
+            if not found:
+                break
+            splits += found
+        left = iter(splits)
+        yield from read_splits(source.create_reader(ReaderContext()), lambda: next(left, None))
+    finally:
+        enumerator.close()

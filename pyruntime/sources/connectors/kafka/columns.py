@@ -1,0 +1,104 @@
+"""Makes Arrow batches of Kafka's messages, a column at a time. Any thread.
+
+The loops over messages are those of `map`, in C; Python runs a few lines for each column, not for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.sources.connectors.kafka.split import KafkaSplit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def default_schema(headers: bool) -> pa.Schema:
+    """The columns of Spark's Kafka source; `headers` only if they are asked for."""
+    import pyarrow as pa
+
+    kinds = {name: kind for name, (kind, _) in _columns().items() if headers or name != "headers"}
+    return pa.schema(list(kinds.items()))
+
+
+def check_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of `schema`, with the types in which they come. Raises ValueError for unknown ones.
+
+    Whoever asked for other types casts them.
+    """
+    import pyarrow as pa
+
+    known = _columns()
+    unknown = [name for name in schema.names if name not in known]
+    if unknown or not schema.names:
+        raise ValueError(f"schema: columns {unknown!r} are unknown; there are {', '.join(known)}")
+    return pa.schema([(name, known[name][0]) for name in schema.names])
+
+
+class Rows(NamedTuple):
+    """Messages of one partition, of which each has a value or none, but no error. A plain value."""
+
+    split: KafkaSplit
+    messages: Sequence[Any]
+    offsets: Sequence[int]
+    times: tuple[Sequence[int], Sequence[int]]
+    """Of each the type of its timestamp, and the timestamp."""
+
+
+class Batches:
+    """Makes batches with the columns of `schema`, one that `check_schema` gave. Any thread."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        known = _columns()
+        self._schema = schema
+        self._makers: list[tuple[Any, Callable[[Any, Rows], Any]]] = [known[name] for name in schema.names]
+        self._timed = any(name.startswith("timestamp") for name in schema.names)
+
+    def batch(self, split: KafkaSplit, messages: Sequence[Any], offsets: Sequence[int]) -> pa.RecordBatch:
+        """The messages of one partition, at least one, with their offsets."""
+        import pyarrow as pa
+        from confluent_kafka import Message
+
+        kinds: Sequence[int] = ()
+        times: Sequence[int] = ()
+        if self._timed:
+            kinds, times = zip(*map(Message.timestamp, messages), strict=True)
+        rows = Rows(split, messages, offsets, (kinds, times))
+        columns = [make(kind, rows) for kind, make in self._makers]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _columns() -> dict[str, tuple[Any, Callable[[Any, Rows], Any]]]:
+    """Each column: its type, and what makes it of that type from messages."""
+    import pyarrow as pa
+    from confluent_kafka import Message
+
+    def by(method: Any) -> Callable[[Any, Rows], Any]:
+        return lambda kind, rows: pa.array(list(map(method, rows.messages)), kind)
+
+    def same(value: Callable[[KafkaSplit], Any]) -> Callable[[Any, Rows], Any]:
+        return lambda kind, rows: pa.repeat(pa.scalar(value(rows.split), kind), len(rows.messages))
+
+    def timestamp(kind: Any, rows: Rows) -> Any:
+        # -1 where the broker is too old to have any: the type says so then.
+        return pa.array(rows.times[1], pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(kind)
+
+    def timestamp_type(kind: Any, rows: Rows) -> Any:
+        # Kafka's numbers, which Spark has too, are one less than the client's.
+        first = rows.times[0][0]
+        if rows.times[0].count(first) == len(rows.times[0]):
+            return pa.repeat(pa.scalar(first - 1, kind), len(rows.messages))
+        return pa.array([number - 1 for number in rows.times[0]], kind)
+
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return {
+        "key": (pa.binary(), by(Message.key)),
+        "value": (pa.binary(), by(Message.value)),
+        "topic": (pa.string(), same(lambda split: split.topic)),
+        "partition": (pa.int32(), same(lambda split: split.partition)),
+        "offset": (pa.int64(), lambda kind, rows: pa.array(rows.offsets, kind)),
+        "timestamp": (pa.timestamp("us", "UTC"), timestamp),
+        "timestampType": (pa.int32(), timestamp_type),
+        "headers": (pa.list_(header), by(Message.headers)),
+    }

@@ -1,0 +1,162 @@
+"""Where one is in a Redis stream, and whether entries are missing that were there. Pure; any thread.
+
+A position is the least id that comes next, and the number of entries that were added to the stream before it,
+where that is known: "1526919030474-56", or "1526919030474-56@1024". Redis counts what it ever added
+(`entries-added`, since 7.0), so the count before the first entry that is left is known too. If that is more
+than a reader's own count, entries have gone that it has not read. The counting is that of Redis for the lag
+of its consumer groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+LAST_SEQUENCE = 2**64 - 1
+
+
+class DataLossError(RuntimeError):
+    """Entries of a stream are gone that were not read. Its text says which stream and how many, if known."""
+
+
+class EntryId(NamedTuple):
+    """The id of an entry: milliseconds since 1970, and a number among those of one millisecond."""
+
+    ms: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.sequence}"
+
+    @property
+    def next(self) -> EntryId:
+        """The least id above it."""
+        if self.sequence == LAST_SEQUENCE:
+            return EntryId(self.ms + 1, 0)
+        return EntryId(self.ms, self.sequence + 1)
+
+    @property
+    def before(self) -> EntryId:
+        """The greatest id below it; of the least one, itself."""
+        if self.sequence:
+            return EntryId(self.ms, self.sequence - 1)
+        return EntryId(self.ms - 1, LAST_SEQUENCE) if self.ms else self
+
+
+FIRST = EntryId(0, 0)
+LEAST = EntryId(0, 1)
+"""The least id that an entry can have."""
+
+
+class Position(NamedTuple):
+    """The least id that comes next, and how many entries were added before it; None if unknown."""
+
+    next: EntryId = FIRST
+    added: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.next) if self.added is None else f"{self.next}@{self.added}"
+
+
+class StreamState(NamedTuple):
+    """What Redis says of a stream."""
+
+    length: int
+    first: EntryId | None
+    last: EntryId
+    """The id that was given last; its entry may be gone."""
+    added: int | None
+    """Entries ever added; None before Redis 7."""
+    deleted: EntryId
+    """The greatest id that was deleted singly, by XDEL."""
+
+    @property
+    def removed(self) -> int | None:
+        """How many entries are gone."""
+        return None if self.added is None else self.added - self.length
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether entries were deleted behind the first that is left: then counts say too much."""
+        return self.first is not None and self.deleted >= self.first
+
+
+def parse_id(text: str | bytes) -> EntryId:
+    """The id that Redis writes so. Raises ValueError."""
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    ms, dash, sequence = text.partition("-")
+    if not (ms.isdecimal() and (sequence.isdecimal() if dash else True)):
+        raise ValueError(f"{text!r}: must be an id of a stream's entry, such as '1526919030474-55'")
+    return EntryId(int(ms), int(sequence or 0))
+
+
+def parse_position(written: Any) -> Position:
+    """The position that is written so; None is the beginning. Raises ValueError."""
+    if written is None:
+        return Position()
+    if not isinstance(written, str):
+        raise ValueError(f"position={written!r}: must be a str or None")
+    text, mark, added = written.partition("@")
+    if mark and not added.isdecimal():
+        raise ValueError(f"position={written!r}: behind the @ must be a number of entries")
+    return Position(parse_id(text), int(added) if mark else None)
+
+
+def parse_state(answer: Any) -> StreamState:
+    """What XINFO STREAM has answered, as RESP 2 or 3 gives it."""
+    if not isinstance(answer, Mapping):
+        answer = dict(zip(answer[::2], answer[1::2], strict=True))
+    first = answer[b"first-entry"]
+    return StreamState(
+        length=int(answer[b"length"]),
+        first=parse_id(first[0]) if first else None,
+        last=parse_id(answer[b"last-generated-id"]),
+        added=answer.get(b"entries-added"),
+        deleted=parse_id(answer.get(b"max-deleted-entry-id", b"0-0")),
+    )
+
+
+def lost(position: Position, state: StreamState) -> str | None:
+    """What is missing of the entries from `position` on, in words; None if all are there.
+
+    Where it cannot be told, because the count is not known or single entries were deleted, it may be missing.
+    """
+    if state.added is None or position == Position():
+        return None
+    if position.added is not None and (position.added > state.added or position.next > state.last.next):
+        return "the stream was deleted and made anew"
+    if position.next > state.last:
+        return None
+    if state.first is not None and state.first < position.next:
+        return None
+    removed = state.added - state.length
+    if position.added is None:
+        return "some entries may have been" if removed else None
+    if removed <= position.added:
+        return None
+    if state.has_holes:
+        return "some entries may have been"
+    return "1 entry was" if removed == position.added + 1 else f"{removed - position.added} entries were"
+
+
+def settle(position: Position, state: StreamState) -> Position:
+    """The same place, with the count that `state` gives, where it gives one."""
+    if state.added is None:
+        return Position(position.next)
+    if position.next > state.last:
+        return Position(position.next, state.added)
+    if (state.first is None or state.first >= position.next) and not state.has_holes:
+        return Position(position.next, state.added - state.length)
+    if position.added is not None and position.added > state.added:
+        return Position(position.next)
+    return position
+
+
+def behind(position: Position, last_read: EntryId, rows: int, state: StreamState) -> Position:
+    """The position after `rows` entries from `position` on, the last of which is `last_read`."""
+    if last_read >= state.last:
+        return Position(last_read.next, state.added)
+    if position.added is None or state.deleted >= max(position.next, LEAST):
+        return Position(last_read.next)
+    return Position(last_read.next, position.added + rows)

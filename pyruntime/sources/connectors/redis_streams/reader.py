@@ -1,0 +1,217 @@
+"""Reads ranges of many Redis streams with one client: `RedisStreamReader`, on its fetcher's thread.
+
+XREAD only waits, for all streams that have nothing at once. What is read is read by XRANGE, in one step with
+XINFO STREAM, which says whether entries are missing. Neither changes anything in Redis, so nothing is lost
+when a wait is given up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.sources.connectors.redis_streams.enumerator import check_loss
+from pillarbox.sources.connectors.redis_streams.position import (
+    DataLossError,
+    Position,
+    behind,
+    parse_id,
+    parse_position,
+    parse_state,
+    settle,
+)
+from pillarbox.sources.connectors.redis_streams.rows import Entry, to_batch
+from pillarbox.sources.connectors.redis_streams.split import RedisStreamSplit
+from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pillarbox.sources.connectors.redis_streams.source import RedisStreamSource
+
+AT_ONCE = 4
+"""Streams that are read by one request."""
+FIRST_ROWS = 200
+MOST_ROWS = 10_000
+WANTED_BYTES = 2_000_000
+"""Of one stream in one request, about."""
+WAIT = 1.0
+"""Seconds that one fetch waits for entries."""
+LOOK_AFTER = 0.05
+"""Seconds after which streams that have nothing are looked at, while others have."""
+SLICE_MS, SLICE_MS_PER_STREAM, SLICE_MOST_MS = 50, 0.1, 1000
+"""How long XREAD blocks before it is seen whether the wait is to end."""
+
+
+@dataclass
+class _Reading:
+    """A split, and how far it has been read."""
+
+    split: RedisStreamSplit
+    position: Position
+    stop: Position | None
+    paused: bool = False
+    hot: bool = True
+    """Whether there is something to read, or nobody has looked yet."""
+    rows: int = FIRST_ROWS
+
+
+class RedisStreamReader(SplitReader[RedisStreamSplit]):
+    """One client for any number of streams. Its fetcher's thread calls all but `wake_up`."""
+
+    def __init__(self, source: RedisStreamSource, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+        self._client = source.address.connect()
+        self._splits: dict[str, _Reading] = {}
+        self._woken = threading.Event()
+        self._looked = 0.0
+
+    def handle_splits_changes(self, change: SplitsChange[RedisStreamSplit]) -> None:
+        """Take splits up, or let go of them."""
+        if not isinstance(change, SplitsAdded):
+            for split_id in change.split_ids:
+                self._splits.pop(split_id, None)
+            return
+        for split in change.splits:
+            stop = None if split.stop is None else parse_position(split.stop)
+            self._splits[split.split_id] = _Reading(split, parse_position(split.start), stop)
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Leave the streams `pause` alone until they are in `resume`."""
+        for ids, paused in ((pause, True), (resume, False)):
+            for split_id in ids:
+                if split_id in self._splits:
+                    self._splits[split_id].paused = paused
+
+    def wake_up(self) -> None:
+        """End the wait of a `fetch`. Any thread; does not block."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def fetch(self) -> Sequence[Fetched]:
+        """A batch of each of some streams that have entries; waits up to a second for the first."""
+        from redis.exceptions import RedisError
+
+        live = [each for each in self._splits.values() if not each.paused]
+        try:
+            if not live:
+                self._woken.wait(WAIT)
+                return []
+            self._look([each for each in live if not each.hot], wait=not any(each.hot for each in live))
+            return self._read([each for each in live if each.hot][:AT_ONCE])
+        except (RedisError, OSError) as error:
+            streams = ", ".join(sorted({each.split.stream for each in live})[:3])
+            raise self._source.address.failed(f"reading {streams}", error) from None
+        finally:
+            self._woken.clear()
+
+    def _look(self, idle: list[_Reading], *, wait: bool) -> None:
+        """Find out which of the streams that had nothing have something now."""
+        if not idle or (not wait and time.monotonic() - self._looked < LOOK_AFTER):
+            return
+        names = [each.split.stream for each in idle]
+        after = [str(each.position.next.before) for each in idle]
+        block = min(SLICE_MOST_MS, int(SLICE_MS + SLICE_MS_PER_STREAM * len(idle)))
+        until = time.monotonic() + WAIT
+        while True:
+            blocking = ["BLOCK", block] if wait and not self._woken.is_set() else []
+            answer = self._client.execute_command("XREAD", "COUNT", 1, *blocking, "STREAMS", *names, *after)
+            self._looked = time.monotonic()
+            if answer or not blocking or self._looked >= until:
+                break
+        found = {bytes(stream) for stream, _ in _pairs(answer)}
+        for each in idle:
+            each.hot = each.split.stream.encode() in found
+
+    def _read(self, hot: list[_Reading]) -> list[Fetched]:
+        if not hot:
+            return []
+        pipeline = self._client.pipeline(transaction=True)
+        for each in hot:
+            pipeline.execute_command("XINFO STREAM", each.split.stream)
+            stop = "+" if each.stop is None else str(each.stop.next.before)
+            pipeline.execute_command(
+                "XRANGE", each.split.stream, str(each.position.next), stop, "COUNT", each.rows
+            )
+            # The others have their turn before it comes again.
+            self._splits[each.split.split_id] = self._splits.pop(each.split.split_id)
+        answers = pipeline.execute(raise_on_error=False)
+        fetched = []
+        for at, each in enumerate(hot):
+            found = self._take_up(each, answers[2 * at], answers[2 * at + 1])
+            if found is not None:
+                fetched.append(found)
+        return fetched
+
+    def _take_up(self, each: _Reading, info: Any, entries: Any) -> Fetched | None:
+        """What Redis has answered for one split; None if there is nothing yet."""
+        if isinstance(entries, Exception):
+            raise entries
+        if isinstance(info, Exception):
+            if "no such key" not in str(info).lower():
+                raise info
+            return self._gone(each)
+        state = parse_state(info)
+        empty = each.stop is not None and each.position.next >= each.stop.next
+        if self._source.on_data_loss == "fail" and not empty:
+            check_loss(each.split.stream, each.position, state)
+        if empty:
+            entries = []
+        asked, each.position = each.rows, settle(each.position, state)
+        if entries:
+            each.position = behind(each.position, parse_id(entries[-1][0]), len(entries), state)
+            self._adapt(each, entries)
+        exhausted = len(entries) < asked
+        finished = each.stop is not None and (
+            each.position.next >= each.stop.next or (exhausted and state.last.next >= each.stop.next)
+        )
+        each.hot = not exhausted
+        if finished:
+            del self._splits[each.split.split_id]
+        elif not entries:
+            return None
+        timestamp = None
+        if self._source.event_time == "id" and entries:
+            timestamp = parse_id(entries[-1][0]).ms / 1000
+        return Fetched(
+            each.split.split_id,
+            to_batch(each.split.stream, entries, self._schema),
+            str(each.position),
+            finished,
+            timestamp,
+        )
+
+    def _gone(self, each: _Reading) -> Fetched | None:
+        """There is no such stream."""
+        each.hot = False
+        if each.stop is None:
+            return None
+        if self._source.on_data_loss == "fail":
+            raise DataLossError(
+                f"stream {each.split.stream!r} is gone, with the entries from {each.position.next} up to "
+                f"{each.stop.next}. on_data_loss='ignore' goes on without them"
+            )
+        del self._splits[each.split.split_id]
+        return Fetched(
+            each.split.split_id, to_batch(each.split.stream, [], self._schema), str(each.stop), finished=True
+        )
+
+    def _adapt(self, each: _Reading, entries: list[Entry]) -> None:
+        """Ask for as many entries next time as make a batch of the wanted size."""
+        sample = entries[:: max(1, len(entries) // 20)]
+        size = max(1, sum(sum(map(len, fields)) + 20 for _, fields in sample) // len(sample))
+        each.rows = max(1, min(MOST_ROWS, WANTED_BYTES // size, each.rows * 8))
+
+
+def _pairs(answer: Any) -> Iterable[tuple[Any, Any]]:
+    """Streams and their entries, as RESP 2 or 3 gives them."""
+    if not answer:
+        return ()
+    return answer.items() if isinstance(answer, dict) else answer

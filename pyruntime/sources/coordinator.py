@@ -1,0 +1,264 @@
+"""The coordinator of a source's readers in tasks: `SourceCoordinator`, and their links in its process.
+
+It runs the enumerator, deals splits out, keeps event times together, and puts checkpoints together.
+Thread-safe. The idea is Flink's `SourceCoordinator` (FLIP-27).
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, TypeVar
+
+from pillarbox.sources.alignment import Alignment
+from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.checkpoints import checkpoint_from_json, checkpoint_to_json
+from pillarbox.sources.conductor import Conductor, ReaderEnd
+from pillarbox.sources.enumerating import EnumeratorThread, Restored
+from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json
+from pillarbox.sources.remote_link import LinkService
+from pillarbox.sources.serializer import Serializer
+from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.split import Split
+from pillarbox.sources.watermarks import WatermarkStrategy
+
+S = TypeVar("S", bound=Split)
+
+
+class SourceCoordinator(Generic[S]):
+    """Coordinates `parallelism` readers of `source`, numbered from 0. Use it in a `with` block.
+
+    watermarks: with a `max_drift`, splits that are ahead by more are held back. The strategy itself is for
+        the readers, which report by it.
+    channel: where readers in other processes come in. It must have been started, and is not closed here.
+        None: there are readers in this process only.
+    checkpoint: what `snapshot` of an earlier run gave, to go on from it with any parallelism: all that was
+        not read to its end is dealt out anew.
+    failed: told once, on the enumerator's thread, what has ended the coordinator. All readers fail with it.
+
+    A reader reaches it by a `link`, in this process, or by a `RemoteLink` made from `handle`. One that dies
+    must come back in its place for the source to be read to its end: it gets what it had in the last complete
+    checkpoint. What it was given since goes to whoever asks.
+
+    Raises TypeError or ValueError for a bad argument.
+    """
+
+    def __init__(
+        self,
+        source: Source[S, Any],
+        parallelism: int,
+        *,
+        watermarks: WatermarkStrategy | None = None,
+        channel: SourceChannel | None = None,
+        checkpoint: Mapping[str, Any] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        if not isinstance(source, Source):
+            raise TypeError(f"source={source!r}: must be a Source, not {type(source).__name__}")
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int):
+            raise TypeError(f"parallelism={parallelism!r}: must be an int, not {type(parallelism).__name__}")
+        if parallelism < 1:
+            raise ValueError(f"parallelism={parallelism!r}: must be 1 or more")
+        self._source = source
+        self._parallelism = parallelism
+        self._channel = channel
+        self._service = f"source-{uuid.uuid4().hex}"
+        self._told_failure = failed
+        restored: Restored[S, Any] | None = None
+        had: list[ReaderState[S]] | None = None
+        if checkpoint is not None:
+            earlier = checkpoint_from_json(source, checkpoint)
+            restored = Restored(earlier.checkpoint, earlier.unread())
+            had = [*earlier.readers.values()]
+        drift = None if watermarks is None else watermarks.max_drift
+        alignment = None if drift is None else Alignment(drift)
+        unbounded = source.boundedness is not Boundedness.BOUNDED
+        self._thread: EnumeratorThread[S, Any] = EnumeratorThread(
+            source,
+            lambda thread: self._conductor,
+            restored=restored,
+            rule=lambda split: self._conductor.rule(split),
+            began=lambda: self._conductor.begin(had),
+            changed=lambda: self._conductor.serve(),
+            failed=self._fail,
+        )
+        self._conductor: Conductor[S] = Conductor(
+            self._thread, parallelism, alignment, unbounded, source.split_serializer
+        )
+
+    def start(self) -> SourceCoordinator[S]:
+        """Make the enumerator and begin to discover. Any thread, once. Raises what the source raises."""
+        self._thread.start()
+        if self._channel is not None:
+            try:
+                self._channel.serve(self._service, LinkService(self, self._source.split_serializer))
+            except BaseException:
+                self._thread.close()
+                raise
+        return self
+
+    def close(self) -> None:
+        """End it; readers that are still there fail. Any thread but the enumerator's. Idempotent."""
+        if self._channel is not None:
+            self._channel.withdraw(self._service)
+        self._thread.execute(self._conductor.fail, self._over())
+        self._thread.close()
+
+    def __enter__(self) -> SourceCoordinator[S]:
+        return self.start()
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    @property
+    def parallelism(self) -> int:
+        """How many readers there are, or will be."""
+        return self._parallelism
+
+    @property
+    def split_serializer(self) -> Serializer[S]:
+        """How its splits are written."""
+        return self._source.split_serializer
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended it, if anything has."""
+        return self._thread.failure
+
+    def link(self, subtask: int) -> LocalLink[S]:
+        """The link of a reader in this process. Any thread. Raises ValueError for a place that is none."""
+        if not 0 <= subtask < self._parallelism:
+            raise ValueError(f"subtask={subtask!r}: must be from 0 to {self._parallelism - 1}")
+        return LocalLink(self, subtask)
+
+    @property
+    def handle(self) -> ChannelHandle:
+        """The way here for readers in other processes. It pickles, with its secret. See `RemoteLink`.
+
+        Raises RuntimeError without a channel.
+        """
+        if self._channel is None:
+            raise RuntimeError("the coordinator has no channel: give it one for readers in other processes")
+        return self._channel.handle(self._service)
+
+    def snapshot(self, states: Mapping[int, Any]) -> dict[str, Any]:
+        """A checkpoint of the whole run, as what JSON can hold. Waits for the enumerator's thread.
+
+        states: by subtask, what the readers' `SourceInput.snapshot_state` gave, each at a moment of its own.
+            One is needed of each reader that is there and was given splits.
+
+        Raises ValueError for a state that is missing or is from an earlier life of its reader, and what has
+        ended the coordinator.
+        """
+        serializer = self._source.split_serializer
+        parts: dict[int, ReaderState[S]] = {}
+        for subtask, state in states.items():
+            parts[subtask] = state if isinstance(state, ReaderState) else state_from_json(state, serializer)
+        checkpoint = self._thread.submit(self._conductor.snapshot, parts).result()
+        return checkpoint_to_json(self._source, checkpoint)
+
+    def complete(self, checkpoint: Mapping[str, Any]) -> None:
+        """Say that `checkpoint`, which `snapshot` gave, is durable: a reader's death undoes what came later.
+
+        Before a reader is started from it: one that comes earlier is refused.
+        Raises ValueError for one that was given up, because a reader has died since; then take another.
+        """
+        self._thread.submit(self._conductor.assignment.complete, checkpoint["number"]).result()
+
+    def notify_committed(self, positions: Mapping[str, Any]) -> None:
+        """Have the enumerator tell the service what is durable. Any thread. What that raises is logged."""
+        self._thread.execute(self._conductor.notify, positions)
+
+    # -- for links, any thread ----------------------------------------------------------------
+
+    def open_reader(self, end: ReaderEnd, subtask: int, host: str, restored: str | None) -> None:
+        """A reader is there, behind `end`. What speaks against it is delivered as `Failed`.
+
+        restored: what `digest_of` gives for its state.
+        """
+        if not self._thread.execute(self._conductor.open, end, subtask, host, restored):
+            end.deliver(Failed(self._over()))
+
+    def requested(self, end: ReaderEnd, subtask: int) -> None:
+        """It asks for a split."""
+        self._hear(end, subtask, self._conductor.request)
+
+    def sent(self, end: ReaderEnd, subtask: int, event: SourceEvent) -> None:
+        """It says something to the enumerator."""
+        self._hear(end, subtask, self._conductor.hear, event)
+
+    def reported(self, end: ReaderEnd, subtask: int, watermarks: Mapping[str, float | None]) -> None:
+        """The watermarks of its splits."""
+        self._hear(end, subtask, self._conductor.report, watermarks)
+
+    def finished(self, end: ReaderEnd, subtask: int, split_ids: Collection[str]) -> None:
+        """Splits that it has read to their end."""
+        self._hear(end, subtask, self._conductor.finish, split_ids)
+
+    def left(self, end: ReaderEnd, subtask: int, done: bool) -> None:
+        """It has gone, or died."""
+        self._hear(end, subtask, self._conductor.leave, done)
+
+    def _hear(self, end: ReaderEnd, subtask: int, fn: Callable[..., None], *args: Any) -> None:
+        def hear() -> None:
+            # What a former reader still says is nothing to its place: it counts as dead.
+            if self._conductor.is_there(end, subtask):
+                fn(subtask, *args)
+
+        self._thread.execute(hear)
+
+    def _fail(self, error: BaseException) -> None:
+        self._conductor.fail(error)
+        if self._told_failure is not None:
+            self._told_failure(error)
+
+    def _over(self) -> BaseException:
+        return self.failure or RuntimeError(f"the coordinator of {self._source!r} has been closed")
+
+
+class LocalLink(Generic[S]):
+    """The link of a reader in the coordinator's process: a `CoordinatorLink`. Thread-safe, never blocks."""
+
+    def __init__(self, coordinator: SourceCoordinator[S], subtask: int) -> None:
+        self._coordinator = coordinator
+        self._subtask = subtask
+        self._receive: Callable[[Message[S]], None] | None = None
+
+    def open(self, receive: Callable[[Message[S]], None], state: ReaderState[S] | None = None) -> None:
+        """See `CoordinatorLink`."""
+        self._receive = receive
+        restored = digest_of(state, self._coordinator.split_serializer)
+        self._coordinator.open_reader(self, self._subtask, socket.gethostname(), restored)
+
+    def deliver(self, message: Message[S]) -> None:
+        """See `ReaderEnd`."""
+        receive = self._receive
+        if receive is not None:
+            receive(message)
+
+    def request_split(self) -> None:
+        """See `CoordinatorLink`."""
+        self._coordinator.requested(self, self._subtask)
+
+    def send(self, event: SourceEvent) -> None:
+        """See `CoordinatorLink`."""
+        self._coordinator.sent(self, self._subtask, event)
+
+    def report(self, watermarks: Mapping[str, float | None]) -> None:
+        """See `CoordinatorLink`."""
+        self._coordinator.reported(self, self._subtask, dict(watermarks))
+
+    def finished(self, split_ids: Collection[str]) -> None:
+        """See `CoordinatorLink`."""
+        self._coordinator.finished(self, self._subtask, tuple(split_ids))
+
+    def close(self, done: bool = False) -> None:
+        """See `CoordinatorLink`."""
+        if self._receive is not None:
+            self._receive = None
+            self._coordinator.left(self, self._subtask, done)
+
+    def __repr__(self) -> str:
+        return f"<LocalLink of reader {self._subtask}>"

@@ -1,0 +1,97 @@
+"""`register_source`: gives a source a name that `spark.read` and `spark.readStream` know. In the driver."""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.source import Source
+from pillarbox.spark.source.data_source import PillarboxSource
+from pillarbox.spark.source.driver import DriverReads
+from pillarbox.spark.source.named import AnySource
+
+SERVICE = "reads"
+
+_lock = threading.Lock()
+_own: SourceChannel | None = None
+_services: weakref.WeakKeyDictionary[SourceChannel, DriverReads] = weakref.WeakKeyDictionary()
+
+
+def register_source(
+    spark: SparkSession,
+    source: AnySource | type[AnySource] | None = None,
+    name: str | None = None,
+    *,
+    channel: SourceChannel | None = None,
+) -> str:
+    """Have `spark.read.format(name)` and `spark.readStream.format(name)` read `source`; gives the name.
+
+    source: a source, which then takes no options of its own, so that its secrets are in no option; a class of
+        sources, which is made from the options; or None, for the format whose option `source` says which.
+    name: by default "pillarbox" for None, else the class's name in lower case, without "source" at its end.
+    channel: where tasks ask this process for splits, started. By default one on this machine alone, if Spark
+        runs here; on a cluster there is none unless you give one.
+
+    With a channel, splits of batch reads are given out by need, while discovery goes on, and readers and
+    enumerator can say events to each other. Without one they are dealt out when the read is planned. Streams
+    have a channel of their own.
+
+    On the driver; any thread. Raises TypeError or ValueError for a bad argument. The idea of a short name is
+    Spark's own `DataSourceRegister`.
+    """
+    kind = source if isinstance(source, type) else type(source)
+    if source is not None and not issubclass(kind, Source):
+        raise TypeError(f"source={source!r}: must be a Source, a class of them, or None")
+    if name is None:
+        name = "pillarbox" if source is None else kind.__name__.lower().removesuffix("source")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
+    if channel is not None and not isinstance(channel, SourceChannel):
+        raise TypeError(f"channel={channel!r}: must be a SourceChannel or None")
+    members: dict[str, Any] = {
+        "registered": source,
+        "format_name": name,
+        "parallelism": _parallelism(spark),
+        "driver": _serve(spark, name, source, channel),
+    }
+    spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
+    return name
+
+
+def _serve(
+    spark: SparkSession, name: str, source: Any, channel: SourceChannel | None
+) -> ChannelHandle | None:
+    global _own
+    with _lock:
+        if channel is None:
+            context = _context(spark)
+            if context is None or not context.master.startswith("local"):
+                return None
+            if _own is None:
+                _own = SourceChannel().start()
+            channel = _own
+        service = _services.get(channel)
+        if service is None:
+            service = DriverReads()
+            channel.serve(SERVICE, service)
+            _services[channel] = service
+        service.register(name, source)
+        return channel.handle(SERVICE)
+
+
+def _context(spark: SparkSession) -> Any:
+    """The session's SparkContext; None with Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def _parallelism(spark: SparkSession) -> int | None:
+    context = _context(spark)
+    return None if context is None else int(context.defaultParallelism)

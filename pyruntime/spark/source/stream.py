@@ -1,0 +1,125 @@
+"""The stream reader: `StreamReader`, what Spark asks about a stream.
+
+Spark has one in a process of its own for each query; it asks it one thing at a time, on one thread. Pickled
+copies go to the tasks: they have nothing of what runs here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.streaming.datasource import ReadLimit as SparkLimit
+
+from pillarbox.sources.enumerator import ReadLimit
+from pillarbox.spark.source.driving import Driving
+from pillarbox.spark.source.offsets import Json, OffsetCodec
+from pillarbox.spark.source.packing import cut, pack
+from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.tasks import SlicePartition, read_slices
+
+log = logging.getLogger("pillarbox")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a source in micro-batches. `read` says what is read, and with which options."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._codec: OffsetCodec[Any, Any] = OffsetCodec(read.source)
+        self._driving: Driving | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_driving": None}
+
+    @property
+    def _here(self) -> Driving:
+        if self._driving is None:
+            self._driving = Driving(self._read)
+        return self._driving
+
+    # -- what Spark asks; the process of the query -----------------------------------------------------
+
+    def initialOffset(self) -> Json:
+        """Where a new query begins: with nothing known."""
+        return {"version": 1, "number": 0}
+
+    def getDefaultReadLimit(self) -> SparkLimit:
+        """What the options say; of several limits the first, the others hold all the same."""
+        limit = self._read.options.limit
+        if limit.rows is not None:
+            return ReadMaxRows(limit.rows)
+        if limit.nbytes is not None:
+            return ReadMaxBytes(limit.nbytes)
+        return ReadAllAvailable() if limit.files is None else ReadMaxFiles(limit.files)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read what is there, and end."""
+        self._here.only_what_is_there()
+
+    def latestOffset(self, start: Json, limit: SparkLimit) -> Json:
+        """The offset after the next micro-batch; `start` itself if there is nothing to read."""
+        planned = self._here.plan(start, self._limit(limit), self._codec)
+        return start if planned is None else self._codec.to_json(planned)
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch: what `end` says is read, in as many parts as the options say."""
+        # spec: MicroBatches!Run
+        slices = self._codec.slices(start, end)
+        if not slices:
+            return []
+        here, options = self._here, self._read.options
+        here.settle(end, self._codec)
+        handle = here.handle()
+        return here.call(
+            lambda: [
+                SlicePartition(splits, number, handle)
+                for number, splits in enumerate(
+                    pack(
+                        cut(slices, options.min_partitions or 1, here.enumerator.advance),
+                        max(here.parallelism, options.min_partitions or 1),
+                        here.enumerator.assigned_to,
+                    )
+                )
+            ]
+        )
+
+    def commit(self, end: Json) -> None:
+        """What was read up to `end` is durable: the source is told, without waiting for it."""
+        # spec: MicroBatches!Commit
+        self._here.committed(end, self._codec)
+
+    def stop(self) -> None:
+        """End what runs here."""
+        if self._driving is not None:
+            self._driving.close()
+            self._driving = None
+
+    def _limit(self, limit: SparkLimit) -> ReadLimit:
+        own = self._read.options.limit
+        if isinstance(limit, ReadAllAvailable):
+            # Spark says so where there is no limit, and where one must not count (`Trigger.Once`).
+            return ReadLimit()
+        if isinstance(limit, ReadMaxRows):
+            return own._replace(rows=limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return own._replace(nbytes=limit.max_bytes)
+        if isinstance(limit, ReadMaxFiles):
+            return own._replace(files=limit.max_files)
+        raise ValueError(f"limit={limit!r}: must be one of rows, bytes or files, or none")
+
+    # -- in a task -----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one part of a micro-batch."""
+        assert isinstance(partition, SlicePartition)
+        return read_slices(self._read, partition)

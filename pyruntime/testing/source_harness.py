@@ -1,0 +1,370 @@
+"""`SourceHarness`: runs a source in one process, in steps, for tests of connectors. Confined to one thread.
+
+Its enumerator, its readers and a small pool of splits between them, without Spark, without a task and without
+a channel. What is written down goes through JSON, as it would in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from pillarbox.sources import (
+    Boundedness,
+    Fetched,
+    ReaderContext,
+    ReaderInfo,
+    ReadLimit,
+    Source,
+    SourceEvent,
+    SourceReader,
+    Split,
+    read_splits,
+)
+from pillarbox.task.failures import Failures
+
+S = TypeVar("S", bound=Split)
+C = TypeVar("C")
+
+TIMEOUT = 10.0
+MOST = 1000
+NO_LIMIT = ReadLimit()
+
+
+def rows_of(records: Any) -> list[Any]:
+    """The rows of an Arrow batch as tuples, those of a sequence as they are. Any thread."""
+    columns = getattr(records, "columns", None)
+    if columns is None:
+        return list(records)
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+class SourceHarness(Generic[S, C]):
+    """Runs `source` with so many readers. Made, used and closed on one thread.
+
+    `with SourceHarness(source) as harness: rows = harness.read_all()`. Or in steps: `discover`, `step`,
+    `read`, `snapshot`. Or in micro-batches, as Spark would: `micro_batch`. It goes on from a snapshot, also
+    with another number of readers: `SourceHarness(source, readers=3, snapshot=snapshot)`.
+
+    readers: how many. timeout: seconds that a wait for rows may take before TimeoutError. host: the name that
+    readers have for their machine. Methods raise what the source raises.
+    """
+
+    def __init__(
+        self,
+        source: Source[S, C],
+        *,
+        readers: int = 1,
+        snapshot: Any = None,
+        timeout: float = TIMEOUT,
+        host: str = "localhost",
+    ) -> None:
+        if isinstance(readers, bool) or not isinstance(readers, int) or readers < 1:
+            raise ValueError(f"readers={readers!r}: must be an int of at least 1")
+        self.source = source
+        self.rows: list[Any] = []
+        """All rows that `step` and what uses it have read, in the order in which they came."""
+        self.fetched: list[Fetched] = []
+        """The same as it came."""
+        self.pending: list[S] = []
+        """The splits that were found and that no reader has."""
+        self.events: list[tuple[int, SourceEvent]] = []
+        """What the readers have said to the enumerator, with their numbers."""
+        self._timeout = timeout
+        self._host = host
+        self._exhausted = False
+        self._discovered_at = -1e9
+        self._heard: deque[tuple[int, SourceEvent]] = deque()
+        self._open: dict[str, S] = {}
+        self._closed = False
+        self.context = _Context(self, readers)
+        """What the enumerator has of its framework."""
+        self.enumerator = self._make_enumerator(snapshot)
+        """The source's enumerator."""
+        self.readers: dict[int, SourceReader[S]] = {}
+        """The readers, by their numbers."""
+        for subtask in range(readers):
+            self._add_reader(subtask)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read_all(self) -> list[Any]:
+        """The rows of a bounded source, to its end. Raises ValueError for one that has no end."""
+        if self.source.boundedness is not Boundedness.BOUNDED:
+            raise ValueError("the source is unbounded: read(rows), or read_until(condition)")
+        return self.read_until(lambda: False)
+
+    def read(self, rows: int) -> list[Any]:
+        """At least so many more rows, or what there is up to the end. Raises TimeoutError."""
+        wanted = len(self.rows) + rows
+        return self.read_until(lambda: len(self.rows) >= wanted)
+
+    def read_until(self, condition: Callable[[], bool]) -> list[Any]:
+        """The rows that come until `condition()` holds or the end has come. Raises TimeoutError."""
+        before = len(self.rows)
+        deadline = time.monotonic() + self._timeout
+        while not condition() and not self.ended:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{len(self.rows) - before} rows in {self._timeout} s, and the condition does not hold"
+                )
+            if not self.step() and not condition() and not self.ended:
+                self._wait(deadline)
+        return self.rows[before:]
+
+    def step(self) -> bool:
+        """Find splits if nobody has any to read, give them out, poll each reader once; whether rows came."""
+        self._hear()
+        if not self.pending and self._due():
+            self.discover()
+        self._give_out()
+        came = False
+        for reader in list(self.readers.values()):
+            fetched = reader.poll()
+            if fetched is not None:
+                came = True
+                self.fetched.append(fetched)
+                self.rows.extend(rows_of(fetched.records))
+        self._hear()
+        return came
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything has been read, and nothing new can come."""
+        nothing_new = self._exhausted and (
+            self.source.boundedness is Boundedness.BOUNDED or self.enumerator.discovery_interval is None
+        )
+        return nothing_new and not self.pending and not any(r.splits() for r in self.readers.values())
+
+    def read_split(self, split: S) -> list[Any]:
+        """The rows of one split, or of a piece of one, read by a reader of its own to the end."""
+        reader = self.source.create_reader(self._reader_context(0))
+        return [row for fetched in read_splits(reader, [split]) for row in rows_of(fetched.records)]
+
+    def discover(self, most: int = MOST) -> list[S]:
+        """Call `discover` once and take up what it returns. At most so many splits."""
+        enumerator = self.enumerator
+        found, checkpoint = enumerator.discover(enumerator.checkpoint, most)
+        if len(found) > most:
+            raise AssertionError(f"discover was asked for at most {most} splits and gave {len(found)}")
+        self._discovered_at = time.monotonic()
+        self._exhausted = not found
+        # One step: a snapshot has both or neither.
+        enumerator.checkpoint = checkpoint
+        self.pending.extend(self._written(split) for split in found)
+        return list(found)
+
+    # -- micro-batches -------------------------------------------------------------------------------
+
+    def micro_batch(self, limit: ReadLimit = NO_LIMIT) -> list[Any]:
+        """What a micro-batch reads: of each split what `advance` finds now, within `limit`. Its rows.
+
+        Not to be mixed with `step`, which gives the splits to readers instead.
+        """
+        return [row for piece in self.plan(limit) for row in self.read_split(piece)]
+
+    def plan(self, limit: ReadLimit = NO_LIMIT) -> list[S]:
+        """The pieces of splits that a micro-batch would read; the splits then start behind them."""
+        while self.discover():
+            continue
+        self._open.update((split.split_id, split) for split in self.pending)
+        self.pending.clear()
+        pieces = []
+        for split in list(self._open.values()):
+            if any(part is not None and part <= 0 for part in limit):
+                break
+            piece = self.enumerator.advance(split, limit)
+            if piece is None:
+                continue
+            pieces.append(self._written(piece))
+            limit = _less(limit, piece)
+            if piece.stop == split.stop:
+                del self._open[split.split_id]
+            else:
+                self._open[split.split_id] = split.starting_at(piece.stop)
+        return pieces
+
+    # -- checkpoints and failures --------------------------------------------------------------------
+
+    def snapshot(self) -> Any:
+        """Where everything stands behind the rows that came: what JSON can hold, gone through JSON."""
+        self._hear()
+        splits = [split for reader in self.readers.values() for split in reader.splits()]
+        checkpoints, split_serializer = self.source.checkpoint_serializer, self.source.split_serializer
+        written = {
+            "enumerator": {
+                "version": checkpoints.version,
+                "checkpoint": checkpoints.to_json(self.enumerator.snapshot()),
+            },
+            "split_version": split_serializer.version,
+            "splits": [
+                split_serializer.to_json(split) for split in (*splits, *self._open.values(), *self.pending)
+            ],
+        }
+        return json.loads(json.dumps(written))
+
+    def restart_reader(self, subtask: int = 0) -> None:
+        """Have a new reader go on where the rows end that this one has given. What it had fetched is lost."""
+        reader = self.readers.pop(subtask)
+        splits = [self._written(split) for split in reader.splits()]
+        reader.close()
+        self._add_reader(subtask).add_splits(splits)
+
+    def pause_or_resume(self, pause: Collection[str] = (), resume: Collection[str] = ()) -> None:
+        """Have the readers hold these splits back, or let go of them."""
+        for reader in self.readers.values():
+            held = {split.split_id for split in reader.splits()}
+            mine = [[split_id for split_id in ids if split_id in held] for ids in (pause, resume)]
+            if any(mine):
+                reader.pause_or_resume_splits(*mine)
+
+    def close(self) -> None:
+        """Close the readers and the enumerator. Idempotent. Raises their first error."""
+        self._close(None)
+
+    def __enter__(self) -> SourceHarness[S, C]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(error)
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _close(self, cause: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        failures = Failures(cause)
+        for subtask, reader in self.readers.items():
+            failures.run(f"closing reader {subtask}", reader.close)
+        failures.run("closing the enumerator", self.enumerator.close)
+        if failures.first is not None and failures.first is not cause:
+            raise failures.first
+
+    def _make_enumerator(self, snapshot: Any) -> Any:
+        if snapshot is None:
+            return self.source.create_enumerator(self.context)
+        written = snapshot["enumerator"]
+        checkpoint = self.source.checkpoint_serializer.from_json(written["version"], written["checkpoint"])
+        enumerator = self.source.restore_enumerator(self.context, checkpoint)
+        serializer = self.source.split_serializer
+        self.pending = [serializer.from_json(snapshot["split_version"], each) for each in snapshot["splits"]]
+        return enumerator
+
+    def _reader_context(self, subtask: int) -> ReaderContext:
+        return ReaderContext(subtask=subtask, host=self._host, send=partial(self._say, subtask))
+
+    def _add_reader(self, subtask: int) -> SourceReader[S]:
+        reader = self.source.create_reader(self._reader_context(subtask))
+        reader.start()
+        self.readers[subtask] = reader
+        info = ReaderInfo(subtask, self._host)
+        self.context.readers[subtask] = info
+        self.enumerator.add_reader(info)
+        return reader
+
+    def _written(self, split: S) -> S:
+        """As it comes out of a checkpoint."""
+        serializer = self.source.split_serializer
+        written = json.loads(json.dumps(serializer.to_json(split)))
+        read = serializer.from_json(serializer.version, written)
+        if read != split:
+            raise AssertionError(f"{split!r} comes back from its serializer as {read!r}")
+        return read
+
+    def _due(self) -> bool:
+        if not self._exhausted:
+            return True
+        interval = self.enumerator.discovery_interval
+        return interval is not None and time.monotonic() - self._discovered_at >= interval
+
+    def _give_out(self) -> None:
+        for split in list(self.pending):
+            subtask = self.enumerator.assigned_to(split)
+            if subtask is not None:
+                self._assign([split], subtask)
+        # Splits without an end must all be read at the same time; of others each reader takes one by one.
+        at_once = self.source.boundedness is not Boundedness.BOUNDED
+        while self.pending:
+            for subtask, reader in self.readers.items():
+                if at_once or not reader.splits():
+                    self._give_one(subtask)
+            if not at_once:
+                return
+
+    def _give_one(self, subtask: int) -> None:
+        self.enumerator.handle_split_request(subtask)
+        if self.pending:
+            at = self.enumerator.choose(self.pending, self.context.readers[subtask])
+            self._assign([self.pending[at]], subtask)
+
+    def _assign(self, splits: Collection[S], subtask: int) -> None:
+        ids = {split.split_id for split in splits}
+        self.pending = [split for split in self.pending if split.split_id not in ids]
+        self.readers[subtask].add_splits([self._written(split) for split in splits])
+
+    def _say(self, subtask: int, event: SourceEvent) -> None:
+        """A reader says something. Any thread."""
+        self._heard.append((subtask, _through_json(event)))
+
+    def _hear(self) -> None:
+        while self._heard:
+            subtask, event = self._heard.popleft()
+            self.events.append((subtask, event))
+            self.enumerator.handle_source_event(subtask, event)
+
+    def _wait(self, deadline: float) -> None:
+        """Until a reader has something, or it is time to look for splits."""
+        seconds = max(0.0, deadline - time.monotonic())
+        interval = self.enumerator.discovery_interval
+        if interval is not None:
+            seconds = min(seconds, max(0.0, self._discovered_at + interval - time.monotonic()))
+        futures: list[Future[Any]] = []
+        for reader in self.readers.values():
+            future = reader.available()
+            if future is None:
+                return
+            futures.append(future)
+        wait(futures, seconds, FIRST_COMPLETED)
+
+
+class _Context(Generic[S]):
+    """What an enumerator may ask and order."""
+
+    def __init__(self, harness: SourceHarness[S, Any], parallelism: int) -> None:
+        self._harness = harness
+        self.parallelism = parallelism
+        self.readers: dict[int, ReaderInfo] = {}
+        self.ended: set[int] = set()
+        """The readers that get no more splits."""
+
+    def assign(self, splits: Collection[S], subtask: int) -> None:
+        self._harness._assign(splits, subtask)
+
+    def no_more_splits(self, subtask: int) -> None:
+        self.ended.add(subtask)
+
+    def send(self, subtask: int, event: SourceEvent) -> None:
+        reader = self._harness.readers.get(subtask)
+        if reader is not None:
+            reader.handle_source_event(_through_json(event))
+
+
+def _through_json(event: SourceEvent) -> SourceEvent:
+    return SourceEvent(event.kind, json.loads(json.dumps(event.payload)))
+
+
+def _less(limit: ReadLimit, piece: Split) -> ReadLimit:
+    """What is left of a limit after a piece. One that knows no rows counts for none."""
+    parts: Sequence[int | None] = (piece.rows, piece.nbytes, piece.files)
+    return ReadLimit(
+        *(None if most is None else most - (part or 0) for most, part in zip(limit, parts, strict=True))
+    )

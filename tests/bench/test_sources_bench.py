@@ -1,0 +1,195 @@
+"""The measurements of the sources: each part runs and checks its answers, and what they say is told right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bench.sources import __main__ as command
+from bench.sources import drift, files, micro_batches, splits
+from bench.sources.measure import Effort, Figure, Runs, Way, rates, rounds
+from bench.sources.speeds import SpeedsSource
+from pillarbox.testing.source_harness import SourceHarness
+
+TINY = Effort(rounds=1, size=0.001, warm_up=False)
+pytestmark = pytest.mark.timeout(300)
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def by_name(figures: list[Figure]) -> dict[str, Figure]:
+    found = {figure.name: figure for figure in figures}
+    assert len(found) == len(figures)
+    return found
+
+
+def test_files_are_read_by_us_by_spark_and_by_pyarrow(spark: SparkSession, tmp_path: Path) -> None:
+    figures = by_name(files.measure(spark, tmp_path, TINY, silent))
+    for kind in ("parquet", "csv", "json"):
+        for what in ("identity", "light"):
+            figure = figures[f"files, {kind}, {what}"]
+            assert figure.against == f"Spark's {kind}, {what}"
+            assert figure.ratios[0] == pytest.approx(figure.values[0] / figures[figure.against].values[0])
+        assert figures[f"FileSource alone, {kind}"].ratios
+
+
+def test_a_file_with_other_rows_than_were_to_be_read_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = files.write
+    monkeypatch.setattr(files, "write", lambda folder, kind, rows: write(folder, kind, rows - 1))
+    with pytest.raises(AssertionError, match="instead of"):
+        files.measure(spark, tmp_path, TINY, silent)
+
+
+def test_redis_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_path: Path) -> None:
+    pytest.importorskip("redis", reason="the package redis is not installed")
+    from bench.sources import redis_streams
+
+    figures = by_name(redis_streams.measure(spark, tmp_path / "redis", TINY, silent))
+    assert figures["redis in Spark"].against == "Spark, reader by hand"
+    assert all(figure.values[0] > 0 and figure.per_core[0] > 0 for figure in figures.values())
+
+
+def test_kafka_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
+    from bench.sources import kafka_topics
+
+    figures = by_name(kafka_topics.measure(spark, tmp_path / "kafka", TINY, silent))
+    assert figures["kafka in Spark"].against == "Spark, reader by hand"
+    assert all(figure.values[0] > 0 and figure.per_core[0] > 0 for figure in figures.values())
+
+
+def test_a_micro_batch_is_measured_by_what_spark_says_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    figures = by_name(micro_batches.measure(spark, tmp_path, TINY, silent))
+    whole = figures["above by hand"]
+    hand, ours = figures["Spark, stream by hand"], figures["generator in Spark"]
+    assert whole.values == [ours.values[0] - hand.values[0]]
+    assert whole.met is (whole.values[0] < 30.0)
+    assert hand.values[0] > 0
+
+
+def test_the_drift_is_held_and_grows_where_it_is_not(spark: SparkSession, tmp_path: Path) -> None:
+    figures, runs = drift.measure(spark, tmp_path, Effort(1, 0.25, warm_up=False), silent)
+    found = by_name(figures)
+    limit = drift.MAX_DRIFT + drift.ONE_BATCH
+    known = "micro-batches, positions known"
+    assert found[f"{known}, not aligned"].values[0] > limit
+    held = found[f"{known}, max_drift 600 s"]
+    assert held.values[0] <= limit and held.met
+    assert all(len(run["seconds"]) == len(run["drift"]) > 0 for run in runs)
+
+
+def test_many_splits_are_read_whole_in_every_way(spark: SparkSession, tmp_path: Path) -> None:
+    figures = by_name(splits.measure(spark, tmp_path / "splits", TINY, silent))
+    assert {"Spark, batch, 10 by need", "Spark, one micro-batch, 10", "StreamTasks, 10 by need"} <= set(
+        figures
+    )
+    assert figures["the offset of a micro-batch, with its file"].values[0] > 10 * len('{"split_id":""}')
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_rows_stand_where_the_speed_of_their_split_says(exact: bool) -> None:
+    source = SpeedsSource(rows=40, splits=2, batch_rows=7, speeds=(1.0, 8.0), exact=exact)
+    with SourceHarness(source) as harness:
+        rows = harness.read_all()
+        split = next(split for split in harness.enumerator.discover(0, 10)[0] if split.number == 1)
+        assert harness.enumerator.position_at(split, 80.0) == (11 if exact else None)
+    assert len(rows) == 40
+    assert all(at.timestamp() == id // 2 * (1.0, 8.0)[number] for id, number, at, _ in rows)
+
+
+def test_ways_take_turns_in_an_order_that_turns_round() -> None:
+    order: list[str] = []
+    ways = [Way(name, lambda name=name: order.append(name)) for name in "ab"]
+    found = rounds(ways, Effort(rounds=3), silent)
+    assert "".join(order) == "ab" + "ab" + "ba" + "ab"
+    assert [len(runs.seconds) for runs in found.values()] == [3, 3]
+
+
+def test_a_ratio_says_how_many_times_as_many_rows_a_second_it_is() -> None:
+    runs = {"base": Runs([2.0, 4.0], [1.0, 1.0]), "ours": Runs([1.0, 8.0], [2.0, 0.5])}
+    base, ours = rates("part", runs, 8, {"ours": "base"})
+    assert (base.values, base.ratios, base.per_core) == ([4.0, 2.0], [], [8.0, 8.0])
+    assert (ours.values, ours.ratios, ours.core_ratios) == ([8.0, 1.0], [2.0, 0.5], [0.5, 2.0])
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The command, with these figures for what is measured."""
+
+    def run(*words: str, figures: list[Figure], **more: Any) -> int:
+        monkeypatch.setattr("bench.sources.session.session", lambda cores, folder: nullcontext())
+        monkeypatch.setattr(command, "measure", lambda *given: (figures, more))
+        return command.main([*words, "--json", str(tmp_path / "out" / "sources.json")])
+
+    return run
+
+
+def test_the_command_keeps_the_parts_that_it_does_not_measure_and_says_what_is_missed(
+    measured: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the plots need matplotlib")
+    run = {"seconds": [0.0, 1.0], "drift": [5.0, 9.0]}
+    runs = [
+        {**run, "where": where, "aligned": aligned}
+        for where in ("micro-batches, positions known", "tasks")
+        for aligned in (True, False)
+    ]
+    found = {"max_drift": 6.0, "one_batch": 2.0, "runs": runs}
+    slow = Figure("drift", "held", "s at most", [9.0], target="at most 8 s", met=False)
+    assert measured("drift", "--check", figures=[slow], drift=found) == 1
+    assert "at most 8 s MISSED" in capsys.readouterr().out
+    quick = Figure("redis", "ours", "rows/s", [9.0], against="theirs", ratios=[1.5], core_ratios=[1.5])
+    assert measured("redis", "--check", figures=[quick]) == 0
+    assert "MISSED" not in capsys.readouterr().out
+    kept = json.loads((tmp_path / "out" / "sources.json").read_text())
+    assert [(each["part"], each["values"]) for each in kept["figures"]] == [
+        ("redis", [9.0]),
+        ("drift", [9.0]),
+    ]
+    assert kept["drift"] == found
+    drawn = {path.name: path.read_text() for path in (tmp_path / "out").glob("*.svg")}
+    assert set(drawn) == {"sources_rates.svg", "sources_drift.svg"}
+    assert "max_drift and one batch" in drawn["sources_drift.svg"]
+    assert "1.50 x" in drawn["sources_rates.svg"]
+
+
+def test_a_part_whose_server_cannot_be_had_is_left_out_and_said(
+    measured: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*given: Any) -> Any:
+        pytest.skip("no broker here")
+
+    monkeypatch.setattr("bench.sources.session.session", lambda cores, folder: nullcontext())
+    monkeypatch.setattr(command, "measure", missing)
+    assert command.run(["kafka"], TINY, Path("nowhere") / "sources.json") == {"figures": []}
+    assert "kafka is left out: no broker here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--rounds", "0"], ["--size", "0"], ["no-such-part"]])
+def test_what_the_command_cannot_do_is_refused(
+    words: list[str], measured: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        measured(*words, figures=[])
+    assert words[-1] in capsys.readouterr().err
+
+
+def test_the_rows_of_a_file_are_always_the_same() -> None:
+    assert files.table(1000).equals(files.table(1000))
+    assert files.table(1000).schema.equals(files.SCHEMA, check_metadata=False)
+    assert isinstance(files.table(3).column("id"), pa.ChunkedArray)

@@ -1,0 +1,108 @@
+"""The example `examples/pipeline`, as its README has it run: with a real Kafka, its driver killed midway."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.kafka_server import LONG, KafkaServer
+
+pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pipeline"
+ORDERS = 3000
+KILLED_AT = 1800
+"""Calls after which the driver is killed: most of the second of three batches."""
+LATENCY = 0.1
+IN_FLIGHT = 2 * 64
+"""Calls of two tasks."""
+UNSAVED = 0.25
+"""Seconds for which an answer may not be on disk yet, and some for the kill."""
+
+
+def script(name: str, *words: str) -> list[str]:
+    return [sys.executable, str(EXAMPLE / name), *words]
+
+
+@contextlib.contextmanager
+def service() -> Iterator[str]:
+    with subprocess.Popen(
+        script("service.py", "--port", "0", "--latency", str(LATENCY)), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def calls(url: str) -> dict[str, int]:
+    with urllib.request.urlopen(f"{url}/calls", timeout=LONG) as answer:
+        found: dict[str, int] = json.load(answer)
+        return found
+
+
+# Two starts of Spark: half a minute, or several on a machine that is busy.
+@pytest.mark.timeout(600)
+def test_a_driver_that_is_killed_and_started_again_writes_every_order_once(tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    server = KafkaServer(tmp_path / "kafka")
+    out = tmp_path / "out"
+    try:
+        subprocess.run(
+            script("orders.py", "--kafka", server.bootstrap, "--count", str(ORDERS)), check=True, timeout=LONG
+        )
+        with service() as url:
+            words = ["--kafka", server.bootstrap, "--service", url, "--out", str(out), "--rows", "1000"]
+            # In a group of its own, so that its virtual machine is killed with it. Its workers find out.
+            killed = subprocess.Popen(
+                script("job.py", *words), start_new_session=True, stderr=subprocess.DEVNULL, cwd=tmp_path
+            )
+            try:
+                while calls(url)["answered"] < KILLED_AT:
+                    assert killed.poll() is None
+                    time.sleep(0.01)
+            finally:
+                os.killpg(killed.pid, signal.SIGKILL)
+                killed.wait(LONG)
+            before = calls(url)
+            assert before["orders"] < ORDERS
+            again = subprocess.run(
+                script("job.py", *words), capture_output=True, text=True, timeout=300, cwd=tmp_path
+            )
+            assert again.returncode == 0, again.stderr[-5000:]
+            after = calls(url)
+    finally:
+        server.close()
+    pence = sum(350 + 95 * (1 + order % 5) for order in range(ORDERS))
+    assert again.stdout.splitlines()[-1] == f"{ORDERS} orders, {pence} pence"
+    assert after["orders"] == ORDERS
+    # Without the ledger it would be what was answered of the second batch, some 800.
+    assert after["answered"] - ORDERS <= IN_FLIGHT + IN_FLIGHT * UNSAVED / LATENCY
+    assert written(out) == sorted(range(ORDERS))
+
+
+def written(out: Path) -> list[int]:
+    """The orders in the files that the sink has written down as its own."""
+    import pyarrow.parquet as pq
+
+    files = {}
+    for entry in (out / "orders" / "_spark_metadata").iterdir():
+        if entry.name.startswith(".") or entry.suffix == ".crc":
+            continue
+        for line in entry.read_text().splitlines()[1:]:
+            path = json.loads(line)["path"].removeprefix("file://")
+            files[path] = pq.read_table(path, columns=["order"])["order"].to_pylist()
+    return sorted(order for orders in files.values() for order in orders)

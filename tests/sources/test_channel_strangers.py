@@ -1,0 +1,279 @@
+"""Peers of a channel that are not what they should be: no secret, garbage, forged frames, silence."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, SourceChannel
+from pillarbox.sources.channel import sessions as sessions_module
+from pillarbox.sources.channel.outbox import MAGIC, MAX_FRAME
+from pillarbox.wire.frames import CODE, NONCE, Channel, introduce
+from pillarbox.wire.listener import STRANGERS
+
+
+class Count:
+    """A service that counts what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def opened(self, peer: Peer, about: Any) -> None:
+        pass
+
+    def request(self, peer: Peer, body: Any) -> Any:
+        return len(self.heard)
+
+    def pushed(self, peer: Peer, body: Any) -> None:
+        self.heard.append(body)
+
+    def gone(self, peer: Peer, said_so: bool) -> None:
+        pass
+
+
+class Known:
+    """A connection of somebody who knows the secret, and says what a test wants."""
+
+    async def connect(self, handle: ChannelHandle) -> Known:
+        self.reader, self.writer = await asyncio.open_connection(*handle.addresses[0])
+        self.channel: Channel = await introduce(
+            self.reader, self.writer, handle._secret, magic=MAGIC, max_frame=MAX_FRAME
+        )
+        self.sent: list[bytes] = []
+        write = self.writer.write
+
+        def keep(data: bytes) -> None:
+            self.sent.append(bytes(data))
+            write(data)
+
+        self.writer.write = keep  # type: ignore[method-assign, assignment]
+        return self
+
+    async def open(self, client: str = "c") -> None:
+        hello = {"is": "open", "service": "count", "client": client, "about": None}
+        self.channel.send({**hello, "received": 0, "known": False})
+        assert (await self.channel.receive())["is"] == "opened"
+
+    async def ended(self) -> bool:
+        with contextlib.suppress(ConnectionError):
+            while await asyncio.wait_for(self.reader.read(4096), 10):
+                pass
+        self.writer.close()
+        return True
+
+
+def with_channel(test: Callable[[ChannelHandle, Count], Awaitable[None]]) -> None:
+    with SourceChannel() as channel:
+        count = Count()
+        handle = channel.serve("count", count)
+
+        async def run() -> None:
+            await asyncio.wait_for(test(handle, count), 60)
+
+        asyncio.run(run())
+        # Whatever was tried, who belongs here is served.
+        with handle.connect() as client:
+            assert client.request("how many", timeout=30) == len(count.heard)
+
+
+def test_a_reader_without_the_secret_is_not_served_and_its_task_says_why() -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        stranger = ChannelHandle(handle.addresses, os.urandom(32), "count")
+        with stranger.connect(patience=0.5) as client:
+            client.push("psst")
+            future = client.submit(1)
+            with pytest.raises(ChannelError, match="does not accept this task's secret"):
+                await asyncio.to_thread(future.result, 30)
+        assert count.heard == []
+
+    with_channel(run)
+
+
+def test_a_reader_trusts_no_server_that_does_not_know_the_secret() -> None:
+    heard = bytearray()
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(MAGIC + bytes(NONCE))
+        heard.extend(await reader.readexactly(NONCE + CODE))
+        writer.write(bytes(CODE))
+        heard.extend(await reader.read())
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(impostor, "127.0.0.1", 0)
+        handle = ChannelHandle((server.sockets[0].getsockname(),), os.urandom(32), "count")
+        client = handle.connect("secret plans", patience=0.3)
+        client.push("more of them")
+        future = client.submit(1)
+        with pytest.raises(ChannelError, match="it does not know the secret"):
+            await asyncio.to_thread(future.result, 30)
+        await asyncio.to_thread(client.close)
+        server.close()
+        await server.wait_closed()
+        # It proves itself, and says nothing.
+        assert len(heard) % (NONCE + CODE) == 0
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_the_coordinator_of_limits_is_no_source_channel() -> None:
+    # The same secret would not help: each server says what it speaks.
+    from pillarbox.aio.limits.coordinator import Coordinator
+
+    with Coordinator() as coordinator:
+        handle = ChannelHandle((coordinator.address,), coordinator._secret, "count")
+        with (
+            handle.connect(patience=0.3) as client,
+            pytest.raises(ChannelError, match="not a coordinator"),
+        ):
+            client.request(1)
+
+
+@pytest.mark.parametrize("size", [1, 64, 300_000])
+def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        reader, writer = await asyncio.open_connection(*handle.addresses[0])
+        writer.write(os.urandom(size))
+        if size < NONCE + CODE:
+            writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
+        writer.close()
+        assert count.heard == []
+
+    with_channel(run)
+
+
+def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        opened = [await asyncio.open_connection(*handle.addresses[0]) for _ in range(STRANGERS + 20)]
+        known = await Known().connect(handle)
+        await known.open()
+        known.writer.close()
+        for reader, _ in opened[:20]:
+            # The oldest had to go.
+            with pytest.raises((ConnectionError, EOFError)):
+                await asyncio.wait_for(reader.readexactly(len(MAGIC) + NONCE + 1), 3)
+        for _, writer in opened:
+            writer.close()
+
+    with_channel(run)
+
+
+def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        await known.open()
+        known.channel.send({"is": "push", "body": "once", "n": 1})
+        assert (await known.channel.receive()) == {"is": "ack", "n": 1}
+        known.writer.write(known.sent[-1])
+        assert await known.ended()
+        # Nor in another connection, where it would be the first.
+        other = await Known().connect(handle)
+        other.writer.write(known.sent[0])
+        assert await other.ended()
+        assert count.heard == ["once"]
+
+    with_channel(run)
+
+
+def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        await known.open()
+        for number in (1, 1, 2, 1):
+            known.channel.send({"is": "push", "body": number, "n": number})
+        acknowledged = [(await known.channel.receive())["n"] for _ in range(4)]
+        assert acknowledged == [1, 1, 2, 2]
+        assert count.heard == [1, 2]
+        known.writer.close()
+
+    with_channel(run)
+
+
+def test_a_changed_frame_is_refused() -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        await known.open()
+        write = known.writer.write
+        frames: list[bytes] = []
+        known.writer.write = frames.append  # type: ignore[method-assign, assignment]
+        known.channel.send({"is": "push", "body": "mine", "n": 1})
+        write(frames[0].replace(b"mine", b"thin"))
+        assert await known.ended()
+        assert count.heard == []
+
+    with_channel(run)
+
+
+def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        await known.open()
+        known.writer.write((MAX_FRAME + 1).to_bytes(4, "big"))
+        assert await known.ended()
+
+    with_channel(run)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"is": "open", "service": "count", "client": "d", "about": 1, "received": 0, "known": False},
+        {"is": "push", "body": "x", "n": 2},
+        {"is": "push", "body": "x", "n": "1"},
+        {"is": "push", "body": "x"},
+        {"is": "ack", "n": 1},
+        {"is": "ack", "n": -1},
+        {"is": "ack", "n": None},
+        {"is": "ask", "body": 1},
+        {"is": "ask", "body": 1, "n": "x"},
+        {"is": "what"},
+        {"body": 1},
+    ],
+)
+def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(
+    message: dict[str, Any],
+) -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        await known.open()
+        known.channel.send(message)
+        assert await known.ended()
+        assert count.heard == []
+
+    with_channel(run)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"is": "ask", "n": 1, "body": 1},
+        {"is": "open", "service": ["count"], "client": "c", "received": 0, "known": False, "about": 1},
+        {"is": "open", "service": "count", "client": 7, "received": 0, "known": False, "about": 1},
+        {"is": "open", "service": "count", "client": "c", "received": 5, "known": False, "about": 1},
+        {"is": "open", "service": "count", "client": "c"},
+    ],
+)
+def test_who_does_not_open_as_he_should_is_cut_off(hello: dict[str, Any]) -> None:
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        known.channel.send(hello)
+        assert await known.ended()
+
+    with_channel(run)
+
+
+def test_who_proves_himself_and_then_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "CONNECT", 0.2)
+
+    async def run(handle: ChannelHandle, count: Count) -> None:
+        known = await Known().connect(handle)
+        assert await known.ended()
+
+    with_channel(run)

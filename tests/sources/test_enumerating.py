@@ -1,0 +1,243 @@
+"""The threads of an enumerator: what is found is taken up in one step, whatever goes wrong in between."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from pillarbox.sources import Split
+from pillarbox.sources import enumerating as enumerating_module
+from pillarbox.sources.enumerating import EnumeratorThread, Restored
+from pillarbox.sources.pool import Waiting
+from tests.sources.found import LONG, Findable, Finder, NoContext, World
+
+
+def running(world: World, interval: float | None = None, **more: Any) -> EnumeratorThread[Split, int]:
+    return EnumeratorThread(Findable(world, interval), lambda _: NoContext(), **more)
+
+
+def names(thread: EnumeratorThread[Split, int]) -> list[str]:
+    return thread.submit(lambda: [each.split.split_id for each in thread.pool.waiting()]).result(LONG)
+
+
+def known(thread: EnumeratorThread[Split, int]) -> int:
+    return thread.submit(lambda: thread.enumerator.checkpoint).result(LONG)
+
+
+def exhausted(thread: EnumeratorThread[Split, int]) -> bool:
+    return thread.submit(lambda: thread.exhausted).result(LONG)
+
+
+def take(thread: EnumeratorThread[Split, int], count: int) -> None:
+    def taken() -> None:
+        for each in thread.pool.waiting()[:count]:
+            thread.pool.remove(each.split.split_id)
+        thread.need()
+
+    thread.submit(taken).result(LONG)
+
+
+def test_each_has_a_thread_of_its_own_and_both_end() -> None:
+    world = World(3)
+    with running(world) as thread:
+        thread.caught_up().result(LONG)
+        assert names(thread) == ["s0", "s1", "s2"]
+        world.say("here")
+        assert world.threads["discover"] == {"pillarbox-discover"}
+    assert world.threads["close"] == {"pillarbox-enumerator"}
+    assert not {"pillarbox-discover", "pillarbox-enumerator"} & {each.name for each in threading.enumerate()}
+    thread.close()
+    assert world.heard("close") == [None]
+
+
+def test_it_discovers_until_nothing_is_found_and_says_that_no_more_come() -> None:
+    world = World(25)
+    changes: list[int] = []
+    with running(world, most=10, changed=lambda: changes.append(world.calls)) as thread:
+        thread.caught_up().result(LONG)
+        # While so many wait nobody looks for others: what a checkpoint has to hold is bounded.
+        assert len(names(thread)) == 10 == known(thread)
+        take(thread, 10)
+        thread.caught_up().result(LONG)
+        take(thread, 10)
+        thread.caught_up().result(LONG)
+        assert names(thread) == [f"s{number}" for number in range(20, 25)]
+        assert exhausted(thread)
+        assert world.heard("discover") == [0, 10, 20, 25]
+        assert len(changes) == 4
+
+
+def test_what_is_new_is_found_while_it_runs_and_the_end_never_comes() -> None:
+    world = World(1)
+    with running(world, 0.01) as thread:
+        world.until(lambda: world.calls >= 3)
+        assert names(thread) == ["s0"]
+        world.add(2)
+        calls = world.calls
+        world.until(lambda: world.calls >= calls + 3)
+        assert names(thread) == ["s0", "s1", "s2"]
+        assert not exhausted(thread)
+
+
+def test_between_two_discoveries_the_interval_passes() -> None:
+    world = World(1)
+    with running(world, 1000.0) as thread:
+        thread.caught_up().result(LONG)
+        # Something was found, so another look followed; now it is quiet, however often somebody needs more.
+        for _ in range(5):
+            thread.submit(thread.need).result(LONG)
+        thread.caught_up().result(LONG)
+        assert world.calls == 2
+
+
+def test_caught_up_waits_for_the_discovery_that_runs() -> None:
+    world = World(1)
+    world.blocked = True
+    with running(world) as thread:
+        world.until(lambda: world.calls == 1)
+        waiting = thread.caught_up()
+        assert names(thread) == []
+        assert not waiting.done()
+        world.unblock()
+        waiting.result(LONG)
+        assert names(thread) == ["s0"]
+
+
+def test_a_first_discovery_that_fails_ends_it_and_everybody_is_told() -> None:
+    world = World(1)
+    world.failures[1] = OSError("no such bucket")
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def told(error: BaseException) -> None:
+        failed.append(error)
+        over.set()
+
+    with running(world, failed=told) as thread:
+        assert over.wait(LONG)
+        thread._thread.join(LONG)
+        with pytest.raises(OSError, match="no such bucket"):
+            thread.submit(lambda: None)
+        with pytest.raises(OSError, match="no such bucket"):
+            thread.caught_up().result(LONG)
+        assert not thread.execute(lambda: None)
+        assert thread.failure is failed[0]
+    assert world.heard("close") == [None]
+    assert len(failed) == 1
+
+
+def test_a_later_discovery_that_fails_is_logged_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerating_module, "FIRST_RETRY", 0.01)
+    world = World(5)
+    world.failures[2] = OSError("the service is away")
+    world.failures[3] = OSError("the service is away")
+    with caplog.at_level(logging.WARNING), running(world, most=3) as thread:
+        thread.caught_up().result(LONG)
+        take(thread, 3)
+        world.until(lambda: world.calls >= 5)
+        thread.caught_up().result(LONG)
+        assert names(thread) == ["s3", "s4"]
+        assert exhausted(thread)
+    assert caplog.text.count("could not discover") == 2
+
+
+def test_after_a_restart_the_first_discovery_may_fail_as_well(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerating_module, "FIRST_RETRY", 0.01)
+    world = World(5)
+    world.failures[1] = OSError("the service is away")
+    restored = Restored(4, [Waiting(Split("s1", 5, 10), 2)])
+    with caplog.at_level(logging.WARNING), running(world, restored=restored) as thread:
+        world.until(lambda: world.calls >= 3)
+        thread.caught_up().result(LONG)
+        waiting = thread.submit(thread.pool.waiting).result(LONG)
+        assert waiting == [Waiting(Split("s1", 5, 10), 2), Waiting(Split("s4", 0, 10))]
+        assert known(thread) == 5
+
+
+def test_what_the_enumerator_has_learnt_meanwhile_is_not_overwritten() -> None:
+    world = World(5)
+    world.blocked = True
+    with running(world) as thread:
+        world.until(lambda: world.calls == 1)
+
+        def learn() -> None:
+            thread.enumerator.checkpoint = 3
+
+        thread.submit(learn).result(LONG)
+        world.unblock()
+        thread.caught_up().result(LONG)
+        # What was found from 0 on is dropped, and looked for again from what is known now.
+        assert names(thread) == ["s3", "s4"]
+        assert world.heard("discover") == [0, 3, 5]
+
+
+def test_a_split_that_is_found_twice_ends_it_and_is_named() -> None:
+    world = World(2)
+    world.make = lambda number: Split("same", 0, 10)
+    failed: Future[BaseException] = Future()
+    with running(world, failed=failed.set_result):
+        assert "split_id='same' is found twice" in str(failed.result(LONG))
+
+
+def test_more_splits_than_asked_for_are_refused() -> None:
+    class Greedy(Finder):
+        def discover(self, checkpoint: int, most: int) -> Any:
+            return [Split(f"s{number}") for number in range(most + 1)], 1
+
+    class Source(Findable):
+        def restore_enumerator(self, context: Any, checkpoint: int) -> Finder:
+            return Greedy(context, checkpoint, self.world)
+
+    failed: Future[BaseException] = Future()
+    with EnumeratorThread(Source(World()), lambda _: NoContext(), most=5, failed=failed.set_result):
+        assert "6 splits: at most most=5" in str(failed.result(LONG))
+
+
+def test_what_making_the_enumerator_raises_start_raises() -> None:
+    thread = EnumeratorThread(Findable(World(), broken=True), lambda _: NoContext())
+    with pytest.raises(OSError, match="no such service"):
+        thread.start()
+    thread.close()
+
+
+def test_a_discovery_that_does_not_end_is_left_behind_and_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerating_module, "STOP", 0.1)
+    world = World(1)
+    world.blocked = True
+    with caplog.at_level(logging.WARNING), running(world) as thread:
+        world.until(lambda: world.calls == 1)
+        waiting = thread.caught_up()
+    assert "still discovers" in caplog.text
+    assert isinstance(waiting.exception(LONG), RuntimeError)
+    assert world.heard("close") == [None]
+    world.unblock()
+    thread._discoverer.join(LONG)
+
+
+def test_who_waits_when_it_ends_is_told() -> None:
+    world = World(1)
+    kept: list[Future[None]] = []
+    with running(world) as thread:
+        raised = thread.promise(lambda future: (_ for _ in ()).throw(KeyError("nothing")))
+        assert isinstance(raised.exception(LONG), KeyError)
+        thread.promise(kept.append)
+        thread.caught_up().result(LONG)
+    late: Future[None] = thread.promise(kept.append)
+    assert "has been closed" in str(late.exception(LONG))
+    with pytest.raises(RuntimeError, match="has been closed"):
+        thread.submit(lambda: None)
+
+
+def test_a_most_that_makes_no_sense_is_named() -> None:
+    with pytest.raises(ValueError, match="most=0"):
+        running(World(), most=0)

@@ -1,0 +1,252 @@
+"""Event time: the latest of a batch in every form it can have; watermarks of splits, idleness, the lowest."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.sources import Fetched, WatermarkStrategy
+from pillarbox.sources.event_time import EventTimes, Merged, SplitWatermarks, seconds_of
+from pillarbox.testing import FakeClock
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def latest(records: Any, timestamp: Any = "at", columns: list[str] | None = None) -> float | None:
+    return EventTimes(WatermarkStrategy(timestamp), columns).latest(Fetched("s", records, 0))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_arrow_timestamps_of_every_unit_are_seconds(unit: str, zone: str | None) -> None:
+    values = [NOON, None, NOON + timedelta(seconds=90), NOON - timedelta(days=1)]
+    column = pa.array(values, pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit, zone))
+    batch = pa.record_batch({"other": [1, 2, 3, 4], "at": column})
+    assert latest(batch) == NOON.timestamp() + 90
+
+
+def test_other_arrow_columns_are_seconds_or_days() -> None:
+    assert latest(pa.record_batch({"at": [1.5, None, 0.5]})) == 1.5
+    assert latest(pa.record_batch({"at": [3, 7]})) == 7.0
+    assert latest(pa.record_batch({"at": pa.array([date(1970, 1, 3)], pa.date32())})) == 2 * 86_400
+    assert latest(pa.record_batch({"at": pa.array([None], pa.timestamp("us"))})) is None
+    assert latest(pa.record_batch({"at": pa.array([], pa.timestamp("us"))})) is None
+    with pytest.raises(TypeError, match="event time 'x'"):
+        latest(pa.record_batch({"at": ["x"]}))
+    with pytest.raises(ValueError, match=r"timestamp='at': must be one of the columns \['b'\]"):
+        latest(pa.record_batch({"b": [1]}))
+
+
+def test_rows_are_looked_at_by_column_by_key_or_by_function() -> None:
+    rows = [(1, 5.0), (2, None), (3, 4.0)]
+    assert latest(rows, columns=["id", "at"]) == 5.0
+    assert latest([{"at": 3}, {"at": 8}]) == 8.0
+    assert latest([4, 9, 2], timestamp=lambda row: row + 0.5) == 9.5
+    assert latest([], columns=["at"]) is None
+    batch = pa.record_batch({"n": [4, 9]})
+    assert latest(batch, timestamp=lambda batch: batch.num_rows) == 2.0
+    with pytest.raises(ValueError, match=r"timestamp='when': must be one of the columns \['id'\]"):
+        EventTimes(WatermarkStrategy("when"), ["id"])
+    with pytest.raises(ValueError, match="timestamp='at': the rows are no Arrow batches"):
+        latest(rows)
+
+
+def test_what_the_reader_says_counts_before_the_strategy() -> None:
+    fetched = Fetched("s", [(1,)], 0, timestamp=99.0)
+    assert EventTimes(WatermarkStrategy("at"), ["at"]).latest(fetched) == 99.0
+    assert EventTimes(WatermarkStrategy()).latest(fetched) == 99.0
+    assert EventTimes(WatermarkStrategy()).latest(Fetched("s", [(1,)], 0)) is None
+
+
+def test_times_are_seconds_since_1970_and_utc_without_a_zone() -> None:
+    assert seconds_of(NOON) == seconds_of(NOON.replace(tzinfo=None)) == NOON.timestamp()
+    assert seconds_of(NOON.astimezone(timezone(timedelta(hours=5)))) == NOON.timestamp()
+    assert seconds_of(date(1970, 1, 2)) == 86_400
+    assert seconds_of(None) is seconds_of(math.nan) is None
+    with pytest.raises(TypeError, match="event time 'noon': must be a number of seconds"):
+        seconds_of("noon")
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert datetime(2026, 1, 1).timestamp() != datetime(2026, 1, 1, tzinfo=timezone.utc).timestamp()
+        assert seconds_of(NOON.replace(tzinfo=None)) == NOON.timestamp()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"timestamp": 3}, TypeError, "timestamp=3: must be callable"),
+        ({"out_of_order": -1}, ValueError, "out_of_order=-1"),
+        ({"idle_after": 0}, ValueError, "idle_after=0: must be above 0"),
+        ({"max_drift": math.inf}, ValueError, "max_drift=inf"),
+    ],
+)
+def test_a_bad_strategy_is_named(fields: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        EventTimes(WatermarkStrategy(**fields))
+    with pytest.raises(error, match=text):
+        SplitWatermarks(WatermarkStrategy(**fields))
+
+
+def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> SplitWatermarks:
+    found = SplitWatermarks(WatermarkStrategy(**fields), clock)
+    found.add(splits)
+    return found
+
+
+def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
+    marks = watermarks(FakeClock(), "a", "b", out_of_order=2.0)
+    assert marks.merged() == Merged(None, False)
+    marks.seen("a", 10.0)
+    assert marks.merged() == Merged(None, False)
+    marks.seen("b", 7.0)
+    assert marks.merged() == Merged(5.0, False)
+    marks.seen("b", 6.0)
+    assert marks.merged() == Merged(5.0, False)
+    marks.seen("b", 30.0)
+    assert marks.merged() == Merged(8.0, False)
+    assert marks.take_changes() == {"a": 8.0, "b": 28.0}
+    assert marks.take_changes() == {}
+
+
+def test_it_never_goes_back_when_a_split_comes() -> None:
+    marks = watermarks(FakeClock(), "a")
+    marks.seen("a", 10.0)
+    assert marks.merged().watermark == 10.0
+    marks.add(["b"])
+    marks.seen("b", 3.0)
+    assert marks.merged().watermark == 10.0
+    marks.seen("b", 12.0)
+    marks.seen("a", 11.0)
+    assert marks.merged().watermark == 11.0
+
+
+def test_nobody_waits_for_an_idle_split_until_it_has_a_record_again() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "a", "b", idle_after=5.0)
+    marks.seen("a", 10.0)
+    assert marks.next_idle() == 5.0
+    clock.advance(4.0)
+    marks.seen("a", 20.0)
+    clock.advance(1.0)
+    assert marks.merged() == Merged(20.0, False)
+    assert marks.take_changes() == {"a": 20.0, "b": None}
+    assert marks.next_idle() == 9.0
+    clock.advance(4.0)
+    assert marks.merged() == Merged(20.0, True)
+    marks.seen("b", 25.0)
+    assert marks.merged() == Merged(25.0, False)
+    assert marks.take_changes() == {"a": None, "b": 25.0}
+
+
+def test_a_paused_split_does_not_become_idle() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "ahead", "behind", idle_after=5.0)
+    marks.seen("ahead", 100.0)
+    marks.seen("behind", 10.0)
+    marks.pause_or_resume(["ahead", "unknown"], [])
+    # What had been fetched already still comes.
+    marks.seen("ahead", 110.0)
+    clock.advance(6.0)
+    assert marks.merged() == Merged(110.0, False)
+    assert marks.take_changes() == {"ahead": 110.0, "behind": None}
+    marks.pause_or_resume([], ["ahead", "unknown"])
+    assert marks.next_idle() == 11.0
+    clock.advance(5.0)
+    assert marks.merged() == Merged(110.0, True)
+
+
+def test_an_idle_split_may_have_a_record_though_no_other_split_comes() -> None:
+    clock = FakeClock()
+    marks = watermarks(clock, "a", idle_after=5.0)
+    marks.seen("a", 10.0)
+    marks.end()
+    assert marks.merged() == Merged(10.0, False)
+    clock.advance(5.0)
+    assert marks.merged() == Merged(10.0, True)
+    marks.seen("a", 12.0)
+    assert marks.merged() == Merged(12.0, False)
+
+
+def test_finished_splits_are_not_waited_for_and_the_last_one_ends_event_time() -> None:
+    marks = watermarks(FakeClock(), "a", "b")
+    marks.seen("b", 7.0)
+    marks.remove(["a"])
+    assert marks.merged() == Merged(7.0, False)
+    marks.remove(["b"])
+    # Others may come.
+    assert marks.merged() == Merged(7.0, True)
+    marks.seen("b", 70.0)
+    assert marks.merged() == Merged(7.0, True)
+    marks.end()
+    assert marks.merged() == Merged(math.inf, False)
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "remove", "seen", "seen", "seen", "pause", "resume", "wait"]),
+        st.sampled_from("abcd"),
+        st.integers(0, 50),
+    ),
+    max_size=80,
+)
+
+
+@given(operations)
+def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -> None:
+    """The model keeps all of it and looks through all of it each time."""
+    clock = FakeClock()
+    marks = watermarks(clock, idle_after=10.0, out_of_order=3.0)
+    known: dict[str, float] = {}
+    last: dict[str, float] = {}
+    paused: set[str] = set()
+    idle: set[str] = set()
+    low: float | None = None
+    reported: dict[str, float | None] = {}
+    for operation, split_id, number in operations:
+        if operation == "add" and split_id not in known:
+            marks.add([split_id])
+            known[split_id], last[split_id] = -math.inf, clock()
+        elif operation == "remove":
+            marks.remove([split_id])
+            known.pop(split_id, None)
+            reported.pop(split_id, None)
+            paused.discard(split_id)
+            idle.discard(split_id)
+        elif operation == "seen":
+            marks.seen(split_id, float(number))
+            if split_id in known:
+                known[split_id] = max(known[split_id], number - 3.0)
+                last[split_id] = clock()
+                idle.discard(split_id)
+        elif operation == "pause":
+            marks.pause_or_resume([split_id], [])
+            if split_id in known and split_id not in idle:
+                paused.add(split_id)
+        elif operation == "resume":
+            marks.pause_or_resume([], [split_id])
+            if split_id in paused:
+                paused.discard(split_id)
+                last[split_id] = clock()
+        elif operation == "wait":
+            clock.advance(float(number) / 5)
+        idle |= {each for each in known if each not in paused and last[each] + 10.0 <= clock()}
+        live = [known[each] for each in known if each not in idle]
+        if live and min(live) > -math.inf:
+            low = min(live) if low is None else max(low, min(live))
+        assert marks.merged() == Merged(low, not live)
+        reported.update(marks.take_changes())
+        for each, watermark in known.items():
+            shown = None if watermark == -math.inf else watermark
+            assert reported.get(each) == (None if each in idle else shown)

@@ -1,0 +1,455 @@
+"""Files as a source: what is found, what is late, rewritten, gone or broken, columns, options."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+from pyarrow import parquet as pq
+
+from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
+from pillarbox.sources.connectors.files import FileSource, FileSplit
+from pillarbox.sources.connectors.files.discovery import Known, KnownSerializer
+from pillarbox.sources.fetcher import ReadFailed
+from pillarbox.testing import SourceHarness
+
+VALUE = pa.schema([("value", pa.string())])
+
+
+def put(path: Path, text: str, modified: int) -> Path:
+    """A file that was modified so many seconds after 1970, there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name("." + path.name)
+    written.write_text(text)
+    os.utime(written, (modified, modified))
+    written.rename(path)
+    return path
+
+
+def read(source: FileSource) -> list[Any]:
+    with SourceHarness(source, timeout=60) as harness:
+        while harness.discover():
+            continue
+        return harness.read_all()
+
+
+def new(harness: SourceHarness[FileSplit, Known]) -> list[Any]:
+    """The rows of the files that are new now."""
+    return [row for split in harness.discover() for row in harness.read_split(split)]
+
+
+# -- what is found -----------------------------------------------------------------------------------
+
+
+def test_a_folder_is_read_in_the_order_in_which_files_were_modified(tmp_path: Path) -> None:
+    put(tmp_path / "b.txt", "second", 200)
+    put(tmp_path / "a.txt", "third", 300)
+    put(tmp_path / "deep" / "c.txt", "first", 100)
+    put(tmp_path / "_SUCCESS", "no", 1)
+    put(tmp_path / "_temporary" / "x.txt", "no", 1)
+    (tmp_path / ".hidden").write_text("no")
+    (tmp_path / "empty.txt").touch()
+    assert read(FileSource(tmp_path, "text")) == [("first",), ("second",), ("third",)]
+    assert read(FileSource(tmp_path, "text", recursive=False)) == [("second",), ("third",)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("*.txt", ["a"]),
+        ("**/*.txt", ["a", "b", "c"]),
+        ("x/*.txt", ["b"]),
+        ("x/**", ["b", "c", "d"]),
+        ("?.txt", ["a"]),
+        ("[!a].txt", []),
+        ("[a-c].txt", ["a"]),
+        ("x/y/[cd].*", ["c", "d"]),
+        ("nowhere/*.txt", []),
+    ],
+)
+def test_a_pattern_finds_its_files(tmp_path: Path, pattern: str, found: list[str]) -> None:
+    for name in ("a.txt", "x/b.txt", "x/y/c.txt", "x/y/d.csv"):
+        put(tmp_path / name, Path(name).stem, 100)
+    assert sorted(read(FileSource(tmp_path / pattern, "text", VALUE))) == [(name,) for name in found]
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(tmp_path: Path) -> None:
+    put(tmp_path / "a[1]*.txt", "this", 100)
+    assert read(FileSource(tmp_path / "a[1]*.txt", "text")) == [("this",)]
+
+
+def test_other_file_systems_are_read(tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.txt", "this", 100)
+    below = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    assert read(FileSource("in", "text", filesystem=below)) == [("this",)]
+    assert read(FileSource((tmp_path / "in").as_uri(), "text")) == [("this",)]
+    assert read(FileSource((tmp_path / "in").as_uri() + "/*.txt", "text")) == [("this",)]
+
+
+def test_many_splits_come_so_many_at_a_time(tmp_path: Path) -> None:
+    put(tmp_path / "a.txt", "x\n" * 10_000, 100)
+    put(tmp_path / "b.txt", "y", 200)
+    source = FileSource(tmp_path, "text", split_bytes=1)
+    with SourceHarness(source) as harness:
+        first = harness.discover(most=7)
+        assert [(split.start, split.stop) for split in first] == [(at, at + 1) for at in range(7)]
+        serializer = source.checkpoint_serializer
+        known = serializer.from_json(1, serializer.to_json(harness.enumerator.snapshot()))
+        assert [split.start for split in harness.enumerator.discover(known, 2)[0]] == [7, 8]
+        rest, _ = harness.enumerator.discover(known, 50_000)
+        assert len(rest) == 20_000 - 7 + 1
+        # What was given is what counts, not what this enumerator has said before.
+        assert [split.start for split in harness.enumerator.discover(known, 2)[0]] == [7, 8]
+
+
+def test_a_bounded_source_ends_with_the_files_of_its_first_look(tmp_path: Path) -> None:
+    put(tmp_path / "a.txt", "a", 100)
+    put(tmp_path / "b.txt", "b", 200)
+    with SourceHarness(FileSource(tmp_path, "text")) as harness:
+        assert len(harness.discover(most=1)) == 1
+        put(tmp_path / "c.txt", "c", 300)
+        snapshot = harness.snapshot()
+    with SourceHarness(FileSource(tmp_path, "text"), snapshot=snapshot) as harness:
+        assert sorted(harness.read_all()) == [("a",), ("b",)]
+
+
+# -- new, late and rewritten files ----------------------------------------------------------------------
+
+
+def test_new_files_are_found_while_it_runs(tmp_path: Path) -> None:
+    put(tmp_path / "a.txt", "a", 100)
+    source = FileSource(tmp_path, "text", discovery_interval=0.01)
+    assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED
+    with SourceHarness(source) as harness:
+        assert harness.read(1) == [("a",)]
+        put(tmp_path / "b.txt", "b", 200)
+        assert harness.read(1) == [("b",)]
+        snapshot = harness.snapshot()
+    put(tmp_path / "c.txt", "c", 300)
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        assert harness.read(1) == [("c",)]
+        assert harness.discover() == []
+
+
+def test_a_late_file_is_found_within_the_time_to_remember(tmp_path: Path) -> None:
+    put(tmp_path / "a.txt", "a", 1000)
+    source = FileSource(tmp_path, "text", discovery_interval=1, remember=100)
+    with SourceHarness(source) as harness:
+        assert new(harness) == [("a",)]
+        put(tmp_path / "late.txt", "late", 950)
+        put(tmp_path / "too late.txt", "too late", 850)
+        assert new(harness) == [("late",)]
+        snapshot = harness.snapshot()
+    put(tmp_path / "late again.txt", "late again", 901)
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        assert new(harness) == [("late again",)]
+
+
+def test_a_rewritten_file_is_not_read_again_while_it_is_remembered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "a.txt", "a", 1000)
+    source = FileSource(tmp_path, "text", discovery_interval=1, remember=100)
+    with SourceHarness(source) as harness:
+        assert new(harness) == [("a",)]
+        put(tmp_path / "a.txt", "again", 1050)
+        with caplog.at_level(logging.WARNING, "pillarbox"):
+            assert new(harness) == []
+            assert new(harness) == []
+        assert len([each for each in caplog.records if "rewritten" in each.message]) == 1
+        put(tmp_path / "b.txt", "b", 2000)
+        assert new(harness) == [("b",)]
+        put(tmp_path / "a.txt", "a new file", 2001)
+        assert new(harness) == [("a new file",)]
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:
+    for number in range(50):
+        put(tmp_path / f"{number:03}.txt", str(number), 100)
+    source = FileSource(tmp_path, "text", discovery_interval=1, max_remembered=10)
+    with SourceHarness(source) as harness:
+        assert len(harness.discover()) == 50
+        assert sorted(harness.enumerator.snapshot().seen) == [
+            str(tmp_path / f"{n:03}.txt") for n in range(40, 50)
+        ]
+        assert harness.discover() == []
+        put(tmp_path / "045a.txt", "late", 100)
+        put(tmp_path / "010a.txt", "too late", 100)
+        assert new(harness) == [("late",)]
+
+
+def test_a_file_that_is_still_written_waits(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a")
+    source = FileSource(tmp_path, "text", discovery_interval=1, settle=3600)
+    with SourceHarness(source) as harness:
+        assert harness.discover() == []
+        put(path, "whole", 100)
+        assert new(harness) == [("whole",)]
+
+
+# -- files that cannot be read ---------------------------------------------------------------------------
+
+
+def broken(tmp_path: Path, what: str, **options: Any) -> tuple[FileSource, FileSplit]:
+    """A source of three files, the second of which is not what it was when it was found; and its split."""
+    for number, name in enumerate("abc"):
+        put(tmp_path / f"{name}.csv", f"x\n{number}\n", 100 + number)
+    if what == "broken":
+        put(tmp_path / "b.csv", "x\n1\none\n", 101)
+    source = FileSource(tmp_path, "csv", pa.schema([("x", pa.int64())]), **options)
+    with SourceHarness(source) as harness:
+        split = harness.discover()[1]
+    if what == "gone":
+        (tmp_path / "b.csv").unlink()
+    elif what == "rewritten":
+        put(tmp_path / "b.csv", "x\n7\n", 500)
+    elif what == "longer":
+        put(tmp_path / "b.csv", "x\n1\n2\n", 101)
+    return source, split
+
+
+KINDS = {
+    "gone": (FileNotFoundError, "b.csv"),
+    "rewritten": (ValueError, "b.csv' was rewritten after it had been found"),
+    "longer": (ValueError, "it had 4 bytes then and has 6 now"),
+    "broken": (ValueError, "b.csv', from byte 0 on: .*conversion error.*'one'"),
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_file_that_cannot_be_read_fails_the_read_and_is_named(tmp_path: Path, what: str) -> None:
+    source, split = broken(tmp_path, what)
+    kind, text = KINDS[what]
+    with pytest.raises(ReadFailed, match=text) as caught:
+        list(read_splits(source.create_reader(ReaderContext()), [split]))
+    assert isinstance(caught.value.__cause__, kind)
+    with SourceHarness(source) as harness:
+        # In micro-batches too: whoever plans leaves it to the reader.
+        assert harness.enumerator.advance(split, ReadLimit(rows=5)) is not None
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_a_file_that_cannot_be_read_is_passed_over_on_demand(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, split = broken(tmp_path, what, on_data_loss="ignore")
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        fetched = list(read_splits(source.create_reader(ReaderContext()), [split]))
+    assert [(len(each.records), each.finished) for each in fetched] == [(0, True)]
+    assert any("b.csv" in each.getMessage() for each in caplog.records)
+
+
+def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    put(tmp_path / "a.txt", "a", 100).chmod(0)
+    with pytest.raises(ReadFailed, match="a.txt"):
+        read(FileSource(tmp_path, "text", VALUE))
+
+
+def test_a_broken_parquet_file_is_named_by_its_reader(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", "PAR1 is not enough", 100)
+    schema = pa.schema([("x", pa.int64())])
+    for split_bytes in (1, 2**20):
+        with pytest.raises(ReadFailed, match=r"a.parquet', from row 0 on"):
+            read(FileSource(tmp_path, schema=schema, split_bytes=split_bytes))
+
+
+def test_a_truncated_compressed_file_is_named(tmp_path: Path) -> None:
+    import gzip
+
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(os.urandom(1000).hex().encode() + b"\n")[:-20])
+    with pytest.raises(ReadFailed, match=r"a.txt.gz', from byte"):
+        read(FileSource(tmp_path, "text", VALUE))
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read(FileSource(tmp_path / "nowhere", "text", VALUE))
+
+
+# -- columns -----------------------------------------------------------------------------------------------
+
+
+def fetch(source: FileSource, wanted: pa.Schema | None = None) -> pa.Table:
+    with SourceHarness(source) as harness:
+        splits = harness.discover()
+    reader = source.create_reader(ReaderContext(schema=wanted))
+    batches = [each.records for each in read_splits(reader, splits) if len(each.records)]
+    return pa.Table.from_batches(batches)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_only_the_columns_that_are_wanted_come_and_fit_the_schema(tmp_path: Path, kind: str) -> None:
+    texts = {"csv": "a,b,c\n1,x,0.5\n2,y,1.5\n", "json": '{"a":1,"b":"x","c":0.5}\n{"a":2,"b":"y","c":1.5}\n'}
+    if kind == "parquet":
+        pq.write_table(pa.table({"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}), tmp_path / "1.parquet")
+    else:
+        put(tmp_path / f"1.{kind}", texts[kind], 100)
+    source = FileSource(tmp_path, kind)
+    assert source.arrow_schema() == pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())])
+    wanted = pa.schema([("c", pa.float32()), ("gone", pa.date32()), ("a", pa.int32())])
+    found = fetch(source, wanted)
+    assert found.schema == wanted
+    assert found.to_pylist() == [{"c": 0.5, "gone": None, "a": 1}, {"c": 1.5, "gone": None, "a": 2}]
+
+
+def test_each_file_has_its_own_order_of_columns(tmp_path: Path) -> None:
+    put(tmp_path / "1.csv", "a,b\n1,x\n", 100)
+    put(tmp_path / "2.csv", "b,a\ny,2\n", 200)
+    assert read(FileSource(tmp_path, "csv", split_bytes=3)) == [(1, "x"), (2, "y")]
+
+
+def test_files_without_a_header_have_the_columns_of_the_schema(tmp_path: Path) -> None:
+    put(tmp_path / "1.csv", "1;'x;y'\n2;z\n", 100)
+    schema = pa.schema([("n", pa.int32()), ("t", pa.string())])
+    source = FileSource(tmp_path, "csv", schema, header=False, delimiter=";", quote="'")
+    assert fetch(source, pa.schema([("t", pa.string())])).to_pylist() == [{"t": "x;y"}, {"t": "z"}]
+    assert FileSource(tmp_path, "csv", header=False, delimiter=";", quote="'").arrow_schema().names == [
+        "f0",
+        "f1",
+    ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    for kind, text in (("csv", "a\n1\n"), ("json", '{"a":1}\n'), ("text", "1\n")):
+        put(tmp_path / kind / "1", "\ufeff" + text, 100)
+        assert read(FileSource(tmp_path / kind, kind)) == [("1",) if kind == "text" else (1,)]
+
+
+def test_times_without_an_offset_are_utc(tmp_path: Path) -> None:
+    put(tmp_path / "1.csv", "t\n2024-05-01 12:00:00\n", 100)
+    put(tmp_path / "2.csv", "t\n2024-05-01 14:00:00+02:00\n", 200)
+    schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
+    first, second = fetch(FileSource(tmp_path, "csv", schema)).column("t").to_pylist()
+    assert first == second and first.hour == 12
+
+
+def test_dictionaries_and_columns_of_nulls_are_plain_to_others(tmp_path: Path) -> None:
+    columns = {"d": pa.array(["x", "y"]).dictionary_encode(), "n": pa.nulls(2)}
+    pq.write_table(pa.table(columns), tmp_path / "1.parquet")
+    source = FileSource(tmp_path)
+    assert source.arrow_schema() == pa.schema([("d", pa.string()), ("n", pa.string())])
+    assert fetch(source).to_pylist() == [{"d": "x", "n": None}, {"d": "y", "n": None}]
+
+
+def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2**40]}), tmp_path / "1.parquet")
+    with pytest.raises(ReadFailed, match="column 'a' is int64 and cannot be read as int32"):
+        fetch(FileSource(tmp_path), pa.schema([("a", pa.int32())]))
+
+
+# -- arguments -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"path": ""}, "path=''"),
+        ({"format": "orc"}, "format='orc': must be one of parquet, csv, json, text"),
+        ({"split_bytes": 0}, "split_bytes=0: must be 1 or more"),
+        ({"discovery_interval": -1}, "discovery_interval=-1"),
+        ({"on_data_loss": "hope"}, "on_data_loss='hope': must be 'fail' or 'ignore'"),
+        ({"format": "csv", "delimiter": "||"}, "delimiter='||'"),
+        ({"format": "csv", "quote": ","}, "quote=','"),
+        (
+            {"format": "csv", "quote": "", "newlines_in_values": True},
+            "newlines_in_values=True: needs a quote",
+        ),
+        ({"format": "text", "schema": pa.schema([("a", pa.int64())])}, "text has one column"),
+        ({"schema": pa.schema([("a", pa.int64()), ("a", pa.int64())])}, "each name once"),
+        ({"path": "nosuch://user:secret@host/x?key=secret"}, r"path='nosuch://host/x\?...'"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once_and_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text) as caught:
+        FileSource(**{"path": "x", **arguments})
+    assert "secret" not in str(caught.value)
+
+
+def test_the_columns_of_no_file_must_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no file with rows, so its columns are unknown"):
+        FileSource(tmp_path, "csv").arrow_schema()
+
+
+def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "1.csv", "a,a\n1,2\n", 100)
+    with pytest.raises(ValueError, match=r"header names \['a'\] more than once"):
+        FileSource(tmp_path, "csv").arrow_schema()
+
+
+def test_options_make_the_same_source() -> None:
+    options = {
+        "path": "x",
+        "format": "csv",
+        "header": "false",
+        "delimiter": ";",
+        "discovery_interval": "2.5",
+        "split_bytes": "1000",
+        "remember": "7",
+        "on_data_loss": "ignore",
+    }
+    assert FileSource.from_options(options, VALUE) == FileSource(
+        "x",
+        "csv",
+        VALUE,
+        header=False,
+        delimiter=";",
+        discovery_interval=2.5,
+        split_bytes=1000,
+        remember=7.0,
+        on_data_loss="ignore",
+    )
+    for option, value in (("nosuch", "1"), ("header", "perhaps"), ("split_bytes", "many")):
+        with pytest.raises(ValueError, match=option):
+            FileSource.from_options({"path": "x", option: value}, None)
+    with pytest.raises(ValueError, match="path"):
+        FileSource.from_options({}, None)
+
+
+def test_a_source_travels_and_shows_no_secret(tmp_path: Path) -> None:
+    put(tmp_path / "a.txt", "a", 100)
+    source = FileSource(tmp_path, "text")
+    assert read(pickle.loads(pickle.dumps(source))) == [("a",)]
+
+
+def test_secrets_of_a_uri_are_not_shown() -> None:
+    source = FileSource("s3://key:secret@bucket/a/*.csv?region=eu-west-1", "csv", VALUE)
+    assert repr(source) == "FileSource('s3://bucket/a/*.csv?...', format='csv')"
+    assert source.open()[1] == "bucket/a/*.csv"
+
+
+def test_what_is_known_is_written_down_with_a_version() -> None:
+    known = Known((5, "a"), {"b": 6}, (7, "c"), (6, "b", 100, 50))
+    serializer = KnownSerializer()
+    assert serializer.from_json(1, serializer.to_json(known)) == known
+    for version, written in ((2, serializer.to_json(known)), (1, {}), (1, None), (1, {"after": 1})):
+        with pytest.raises(ValueError, match="must be|reads version 1"):
+            serializer.from_json(version, written)
+
+
+def test_a_micro_batch_counts_the_bytes_of_its_part_of_a_small_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": range(10_000)}), tmp_path / "1.parquet", row_group_size=2000)
+    with SourceHarness(FileSource(tmp_path)) as harness:
+        (piece,) = harness.plan(ReadLimit(rows=100))
+        assert piece.rows == 100 and piece.nbytes is not None
+        assert 0.005 < piece.nbytes / piece.size < 0.015
+        limit = piece.nbytes * 3
+        (piece,) = harness.plan(ReadLimit(nbytes=limit))
+        assert piece.start == 100 and piece.nbytes is not None and limit - 50 < piece.nbytes <= limit
+        assert len(harness.micro_batch()) == 10_000 - piece.stop
+
+
+def test_a_micro_batch_has_so_many_files(tmp_path: Path) -> None:
+    for number in range(5):
+        put(tmp_path / f"{number}.txt", f"{number}\n" * 3, 100 + number)
+    with SourceHarness(FileSource(tmp_path, "text", split_bytes=2)) as harness:
+        rows = harness.micro_batch(ReadLimit(files=2))
+        assert sorted(set(rows)) == [("0",), ("1",)]

@@ -1,0 +1,322 @@
+"""Each line once: any file, any split size, any batch size, any limit, any quotes and ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from pillarbox.sources import ReadLimit
+from pillarbox.sources.connectors.files import FileSource
+from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start, whole_lines
+from pillarbox.sources.fetcher import ReadFailed
+from pillarbox.testing import SourceHarness
+
+PROPERTY = settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+PURE = settings(PROPERTY, max_examples=200)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff"), max_size=12)
+NEWLINES = st.sampled_from(["\n", "\r\n"])
+SIZES = st.integers(1, 200)
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def read_in_splits(source: FileSource, readers: int = 2) -> list[Any]:
+    with SourceHarness(source, readers=readers, timeout=60) as harness:
+        # All of them first: so the harness knows that there are no others when the last has been read.
+        while harness.discover():
+            continue
+        return harness.read_all()
+
+
+def read_in_micro_batches(source: FileSource, limit: ReadLimit) -> list[list[Any]]:
+    with SourceHarness(source) as harness:
+        batches = []
+        while True:
+            pieces = harness.plan(limit)
+            if not pieces:
+                return batches
+            batches.append([row for piece in pieces for row in harness.read_split(piece)])
+            for piece in pieces:
+                assert piece.rows is None or limit.rows is None or piece.rows <= limit.rows
+
+
+def lines_of(data: bytes) -> list[bytes]:
+    return data.splitlines(keepends=True) if b"\r" not in data else io.BytesIO(data).readlines()
+
+
+bytes_with_lines = st.lists(st.sampled_from([b"\n", b"a", b"bc", b'"', b"\r", b"\r\n", b"x" * 70])).map(
+    b"".join
+)
+
+
+@PURE
+@given(bytes_with_lines, st.lists(st.integers(0, 300)))
+def test_ranges_that_meet_anywhere_have_each_line_once(data: bytes, cuts: list[int]) -> None:
+    def read_at(count: int, at: int) -> bytes:
+        return data[at : at + count]
+
+    edges = sorted({0, len(data), *(min(each, len(data)) for each in cuts)})
+    starts = [line_start(read_at, edge, len(data)) for edge in edges]
+    assert b"".join(data[a:b] for a, b in pairwise(starts)) == data
+    line_starts = {0, len(data), *(at + 1 for at, byte in enumerate(data) if byte == 10)}
+    assert set(starts) <= line_starts
+
+
+@PURE
+@given(bytes_with_lines, SIZES, st.sampled_from([None, b'"']))
+def test_blocks_are_whole_lines_and_all_of_the_file(data: bytes, nbytes: int, quote: bytes | None) -> None:
+    stream = io.BytesIO(data)
+    found = list(blocks(stream.read, 0, len(data), nbytes, quote))
+    assert b"".join(block for block, _ in found) == data
+    assert [position for _, position in found] == [
+        sum(len(block) for block, _ in found[: at + 1]) for at in range(len(found))
+    ]
+    for block, _ in found[:-1]:
+        assert block.endswith(b"\n") and (quote is None or block.count(quote) % 2 == 0)
+        assert whole_lines(block, quote) == len(block)
+
+
+@PURE
+@given(bytes_with_lines, st.integers(1, 12))
+def test_so_many_lines_are_counted(data: bytes, count: int) -> None:
+    lines = [line for line in lines_of(data) if line.endswith(b"\n")]
+    found, taken = after_lines(data, count, None)
+    assert found == min(count, len(lines))
+    assert taken == (sum(map(len, lines[:count])) if found == count else len(data))
+
+
+@PURE
+@given(
+    bytes_with_lines.filter(bool),
+    st.none() | st.integers(1, 12),
+    st.none() | st.integers(1, 120),
+    st.sampled_from([None, b'"']),
+)
+def test_a_cut_is_at_a_line_and_within_the_limit(
+    data: bytes, rows: int | None, nbytes: int | None, quote: bytes | None
+) -> None:
+    def read_at(count: int, at: int) -> bytes:
+        return data[at : at + count]
+
+    stop, counted = cut(read_at, 0, len(data), rows=rows, nbytes=nbytes, quote=quote, size=len(data))
+    one_line = next(blocks(io.BytesIO(data).read, 0, len(data), 1, quote))[1]
+    assert 0 < stop <= len(data)
+    assert stop == len(data) or (
+        data[:stop].endswith(b"\n") and (not quote or data.count(quote, 0, stop) % 2 == 0)
+    )
+    if nbytes is not None:
+        assert stop <= max(nbytes, one_line)
+    if rows is not None:
+        assert counted is not None and counted <= rows
+    if rows is None and nbytes is None:
+        assert stop == len(data)
+
+
+@PROPERTY
+@given(
+    st.lists(TEXT.map(lambda text: text.replace("\n", "")), max_size=12),
+    NEWLINES,
+    st.booleans(),
+    SIZES,
+    SIZES,
+    st.integers(1, 7),
+)
+def test_text_has_each_line_once(
+    tmp_path: Path, lines: list[str], newline: str, ended: bool, split: int, batch: int, rows: int
+) -> None:
+    content = newline.join(lines) + newline * ended
+    path = written(tmp_path / "a.txt", content.encode())
+    expected = [line.removesuffix("\r") for line in content.split("\n")[:-1]]
+    last = content.split("\n")[-1]
+    expected += [last] if last else []
+    source = FileSource(
+        path, "text", schema=pa.schema([("value", pa.string())]), split_bytes=split, batch_bytes=batch
+    )
+    assert sorted(read_in_splits(source)) == sorted((line,) for line in expected)
+    batches = read_in_micro_batches(source, ReadLimit(rows=rows))
+    assert Counter(chain(*batches)) == Counter([(line,) for line in expected])
+    assert all(len(batch) <= rows for batch in batches)
+
+
+def table(rows: list[tuple[str, ...]], newline: str, ended: bool) -> bytes:
+    file = io.StringIO(newline="")
+    # A carriage return without quotes is the end of a line to some, and to the writer it is not.
+    quoting = csv.QUOTE_ALL if any("\r" in value for row in rows for value in row) else csv.QUOTE_MINIMAL
+    csv.writer(file, lineterminator=newline, quoting=quoting).writerows([("a", "b"), *rows])
+    text = file.getvalue()
+    return (text if ended else text.removesuffix(newline)).encode()
+
+
+CSV_ROWS = st.lists(st.tuples(TEXT, TEXT), max_size=8)
+STRINGS = pa.schema([("a", pa.string()), ("b", pa.string())])
+
+
+@PROPERTY
+@given(CSV_ROWS, NEWLINES, st.booleans(), SIZES, SIZES, st.integers(1, 5))
+def test_csv_with_newlines_in_values_has_each_row_once(
+    tmp_path: Path, rows: list[tuple[str, str]], newline: str, ended: bool, split: int, batch: int, limit: int
+) -> None:
+    path = written(tmp_path / "a.csv", table(rows, newline, ended))
+    source = FileSource(
+        path, "csv", schema=STRINGS, split_bytes=split, batch_bytes=batch, newlines_in_values=True
+    )
+    assert read_in_splits(source) == rows
+    batches = read_in_micro_batches(source, ReadLimit(rows=limit))
+    assert Counter(chain(*batches)) == Counter(rows)
+    assert all(len(batch) <= limit for batch in batches)
+    batches = read_in_micro_batches(source, ReadLimit(nbytes=split))
+    assert Counter(chain(*batches)) == Counter(rows)
+
+
+@PROPERTY
+@given(CSV_ROWS, NEWLINES, st.booleans(), SIZES, SIZES)
+def test_csv_in_ranges_has_each_row_once_or_says_that_it_cannot(
+    tmp_path: Path, rows: list[tuple[str, str]], newline: str, ended: bool, split: int, batch: int
+) -> None:
+    path = written(tmp_path / "a.csv", table(rows, newline, ended))
+    source = FileSource(path, "csv", schema=STRINGS, split_bytes=split, batch_bytes=batch)
+    newlines = any("\n" in value for row in rows for value in row)
+    try:
+        found: Any = read_in_splits(source, readers=1)
+    except ReadFailed as error:
+        found = str(error)
+    assert found == rows or (newlines and "newlines_in_values=True" in found), found
+
+
+def test_a_cut_within_quotes_is_refused_and_never_read_wrong(tmp_path: Path) -> None:
+    rows = [("1", "x\n2,y\n3,z"), ("4", "w")]
+    path = written(tmp_path / "a.csv", table(rows, "\n", True))
+    refused = 0
+    for size in range(1, 30):
+        source = FileSource(path, "csv", STRINGS, split_bytes=size, batch_bytes=size)
+        try:
+            assert read_in_splits(source, readers=1) == rows
+        except ReadFailed as error:
+            refused += "a quote is open" in str(error) and "a.csv', from byte" in str(error)
+    assert 5 < refused < 29
+
+
+@PROPERTY
+@given(
+    st.lists(
+        st.fixed_dictionaries({"a": TEXT}, optional={"b": st.none() | st.integers(-99, 99), "c": TEXT}),
+        max_size=8,
+    ),
+    NEWLINES,
+    st.booleans(),
+    st.booleans(),
+    SIZES,
+    SIZES,
+    st.integers(1, 5),
+)
+def test_json_lines_have_each_row_once(
+    tmp_path: Path,
+    rows: list[dict[str, Any]],
+    newline: str,
+    ended: bool,
+    ascii_only: bool,
+    split: int,
+    batch: int,
+    limit: int,
+) -> None:
+    text = newline.join(json.dumps(row, ensure_ascii=ascii_only) for row in rows) + newline * ended
+    path = written(tmp_path / "a.json", text.encode())
+    schema = pa.schema([("a", pa.string()), ("b", pa.int32())])
+    source = FileSource(path, "json", schema=schema, split_bytes=split, batch_bytes=batch)
+    expected = [(row["a"], row.get("b")) for row in rows]
+    assert read_in_splits(source, readers=1) == expected
+    batches = read_in_micro_batches(source, ReadLimit(rows=limit, nbytes=split))
+    assert Counter(chain(*batches)) == Counter(expected)
+    assert all(len(batch) <= limit for batch in batches)
+
+
+@PROPERTY
+@given(st.integers(0, 80), st.integers(1, 30), st.integers(1, 4000), st.integers(1, 900), st.integers(7, 50))
+def test_parquet_has_each_row_once(
+    tmp_path: Path, rows: int, group: int, split: int, batch: int, limit: int
+) -> None:
+    ids = pa.array(range(rows), pa.int64())
+    pq.write_table(
+        pa.table({"id": ids, "text": ids.cast(pa.string())}), tmp_path / "a.parquet", row_group_size=group
+    )
+    source = FileSource(tmp_path / "a.parquet", split_bytes=split, batch_bytes=batch)
+    expected = [(number, str(number)) for number in range(rows)]
+    assert sorted(read_in_splits(source)) == expected
+    batches = read_in_micro_batches(source, ReadLimit(rows=limit))
+    assert Counter(chain(*batches)) == Counter(expected)
+    assert all(len(batch) <= limit for batch in batches)
+
+
+@PROPERTY
+@given(st.data())
+def test_a_snapshot_anywhere_loses_no_line_and_repeats_none(tmp_path: Path, data: st.DataObject) -> None:
+    lines = data.draw(
+        st.lists(TEXT.map(lambda text: text.replace("\n", "")).filter(bool), min_size=1, max_size=15)
+    )
+    path = written(tmp_path / "a.txt", "".join(line + "\n" for line in lines).encode())
+    source = FileSource(
+        path,
+        "text",
+        schema=pa.schema([("value", pa.string())]),
+        split_bytes=data.draw(SIZES),
+        batch_bytes=data.draw(st.integers(1, 20)),
+    )
+    rows: list[Any] = []
+    snapshot = None
+    for most in data.draw(st.lists(st.integers(0, 5), max_size=4)):
+        with SourceHarness(source, readers=data.draw(st.integers(1, 3)), snapshot=snapshot) as harness:
+            rows += harness.read(most)
+            snapshot = harness.snapshot()
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        rows += harness.read_all()
+    assert sorted(rows) == sorted((line.removesuffix("\r"),) for line in lines)
+
+
+def test_lines_of_many_splits_and_batches_are_read(tmp_path: Path) -> None:
+    huge = ["x" * 300_000, "", "é" * 200_000, "end"]
+    path = written(tmp_path / "a.txt", "\n".join(huge).encode())
+    source = FileSource(path, "text", split_bytes=1000, batch_bytes=100)
+    with SourceHarness(source, timeout=60) as harness:
+        assert harness.read_all() == [(line,) for line in huge]
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "zst", "lz4"])
+def test_a_compressed_file_is_one_split_and_goes_on_in_its_middle(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / f"a.csv.{compression}"
+    with pa.output_stream(path, compression="detect") as file:
+        file.write(b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(5000)))
+    source = FileSource(path, "csv", split_bytes=100, batch_bytes=4000)
+    with SourceHarness(source) as harness:
+        rows = harness.read(1500)
+        snapshot = harness.snapshot()
+    assert 0 < len(rows) < 5000
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        rows += harness.read_all()
+    assert rows == [(number, "x") for number in range(5000)]
+
+
+def test_members_of_a_gzip_file_are_all_read(tmp_path: Path) -> None:
+    import gzip
+
+    path = written(tmp_path / "a.txt.gz", gzip.compress(b"one\n") + gzip.compress(b"two\nthree"))
+    assert rows_in(FileSource(path, "text")) == [("one",), ("two",), ("three",)]
+
+
+def rows_in(source: FileSource) -> list[Any]:
+    return read_in_splits(source, readers=1)

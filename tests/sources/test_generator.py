@@ -1,0 +1,182 @@
+"""The generator: the same rows whenever they are read, at its rate, with its latency and event times."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
+from pillarbox.sources.connectors.generator import GeneratorSource, GeneratorSplit
+from pillarbox.testing import SourceHarness
+
+
+def seconds(row: Any) -> float:
+    stamp: float = row[2].timestamp()
+    return stamp
+
+
+def test_each_id_comes_once_whatever_the_splits() -> None:
+    for rows, splits in ((0, 1), (1, 3), (10, 3), (25_001, 2)):
+        with SourceHarness(GeneratorSource(rows, splits=splits), readers=2) as harness:
+            while harness.discover():
+                continue
+            found = harness.read_all()
+        assert sorted(row[0] for row in found) == list(range(rows))
+        assert all(row[1] == row[0] % splits for row in found)
+        assert all(0.0 <= row[3] < 1.0 for row in found)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 40), st.integers(1, 60), st.integers(1, 17), st.floats(0, 50))
+def test_rows_are_the_same_wherever_reading_begins(
+    start: int, count: int, batch_rows: int, disorder: float
+) -> None:
+    def made(start: int, stop: int, batch_rows: int) -> list[Any]:
+        source = GeneratorSource(splits=3, batch_rows=batch_rows, disorder=disorder, seed=5)
+        split = GeneratorSplit("1", start, stop, number=1)
+        batches = [f.records for f in read_splits(source.create_reader(ReaderContext()), [split])]
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    assert made(0, start + count, 1000)[start:] == made(start, start + count, batch_rows)
+
+
+def test_a_snapshot_loses_no_row_and_repeats_none() -> None:
+    source = GeneratorSource(1000, splits=4, batch_rows=7)
+    with SourceHarness(source, readers=2) as harness:
+        rows = harness.read(300)
+        snapshot = harness.snapshot()
+    with SourceHarness(source, readers=3, snapshot=snapshot) as harness:
+        rows += harness.read_all()
+    assert sorted(row[0] for row in rows) == list(range(1000))
+
+
+def test_values_depend_on_the_seed_and_look_random() -> None:
+    def values(seed: int) -> list[float]:
+        with SourceHarness(GeneratorSource(2000, seed=seed)) as harness:
+            return [row[3] for row in harness.read_all()]
+
+    first = values(1)
+    assert first == values(1) != values(2)
+    assert len(set(first)) == 2000 and 0.48 < sum(first) / 2000 < 0.52
+
+
+def test_event_times_are_as_far_apart_as_was_asked_for() -> None:
+    source = GeneratorSource(40, splits=2, first_event=1000.0, interval=0.5, skew=60.0)
+    with SourceHarness(source) as harness:
+        for row in harness.read_all():
+            assert seconds(row) == 1000.0 + row[0] // 2 * 0.5 + row[1] * 60.0
+
+
+def test_disorder_makes_rows_earlier_and_not_by_more() -> None:
+    with SourceHarness(GeneratorSource(500, disorder=20.0)) as harness:
+        early = [row[0] - seconds(row) for row in harness.read_all()]
+    assert min(early) >= 0.0 and 15.0 < max(early) <= 20.0
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3), st.floats(0, 5), st.sampled_from([0.25, 1.0, 3.0]), st.floats(-20, 200))
+def test_before_a_position_no_event_is_later(
+    number: int, disorder: float, interval: float, timestamp: float
+) -> None:
+    source = GeneratorSource(splits=4, interval=interval, skew=10.0, disorder=disorder)
+    enumerator = source.create_enumerator(None)  # type: ignore[arg-type]
+    position = enumerator.position_at(GeneratorSplit(str(number), 0, number=number), timestamp)
+    before = [number * 10.0 + row * interval for row in range(position)]
+    assert all(event <= timestamp for event in before)
+    assert number * 10.0 + position * interval > timestamp
+
+
+def test_rows_come_at_the_rate_and_not_before() -> None:
+    with SourceHarness(GeneratorSource(splits=3, rate=60.0)) as harness:
+        began = min(split.began for split in harness.discover())
+        while len(harness.rows) < 15:
+            harness.step()
+            assert len(harness.rows) <= (time.time() - began) * 60.0
+
+
+def test_micro_batches_have_what_is_there_at_their_time() -> None:
+    source = GeneratorSource(splits=2, rate=1000.0)
+    with SourceHarness(source) as harness:
+        split = GeneratorSplit("0", 0, number=0, began=time.time() - 10.0)
+        first = harness.enumerator.advance(split, ReadLimit())
+        assert first is not None and 5000 <= first.stop < 50_000
+        limited = harness.enumerator.advance(split, ReadLimit(rows=10))
+        assert limited is not None and limited.rows == 10
+        late = GeneratorSplit("0", 0, number=0, began=time.time() + 1000.0)
+        assert harness.enumerator.advance(late, ReadLimit()) is None
+
+
+def test_micro_batches_read_each_row_once() -> None:
+    with SourceHarness(GeneratorSource(100, splits=3)) as harness:
+        batches = []
+        while batch := harness.micro_batch(ReadLimit(rows=17)):
+            assert len(batch) <= 17
+            batches += batch
+    assert sorted(row[0] for row in batches) == list(range(100))
+
+
+def test_each_fetch_takes_the_latency() -> None:
+    begin = time.monotonic()
+    with SourceHarness(GeneratorSource(30, batch_rows=10, latency=0.05)) as harness:
+        harness.read_all()
+    assert time.monotonic() - begin >= 0.15
+
+
+def test_a_wait_for_rows_ends_when_the_reader_is_closed() -> None:
+    source = GeneratorSource(rate=0.001, latency=100.0)
+    with SourceHarness(source) as harness:
+        harness.step()
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 4.0
+
+
+def test_a_paused_split_gives_nothing_until_it_is_resumed() -> None:
+    with SourceHarness(GeneratorSource(splits=2, batch_rows=5)) as harness:
+        harness.read(100)
+        harness.pause_or_resume(pause=["0"])
+        # What was fetched before is given still; it is not more than the hand-over holds.
+        harness.read(1000)
+        before = len(harness.rows)
+        rows = harness.read(1000)
+        assert {row[1] for row in rows} == {1} and len(harness.rows) > before
+        harness.pause_or_resume(resume=["0"])
+        harness.read_until(lambda: harness.rows[-1][1] == 0)
+
+
+def test_only_the_columns_that_are_wanted_are_made() -> None:
+    source = GeneratorSource(5)
+    wanted = pa.schema([("value", pa.float32()), ("id", pa.int32())])
+    splits = [GeneratorSplit("0", 0, 5)]
+    (fetched,) = read_splits(source.create_reader(ReaderContext(schema=wanted)), splits)
+    assert fetched.records.schema == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"rows": -1}, "rows=-1"),
+        ({"splits": 0}, "splits=0"),
+        ({"batch_rows": 0}, "batch_rows=0"),
+        ({"rate": 0.0}, "rate=0.0: must be above 0"),
+        ({"latency": -1.0}, "latency=-1.0"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once_and_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        GeneratorSource(**arguments)
+
+
+def test_options_make_the_same_source() -> None:
+    options = {"rows": "10", "splits": "3", "rate": "2.5", "skew": "-4", "seed": "9"}
+    assert GeneratorSource.from_options(options, None) == GeneratorSource(
+        10, splits=3, rate=2.5, skew=-4.0, seed=9
+    )
+    assert GeneratorSource.from_options({}, None).boundedness is Boundedness.CONTINUOUS_UNBOUNDED
+    for option, value in (("nosuch", "1"), ("rows", "many")):
+        with pytest.raises(ValueError, match=option):
+            GeneratorSource.from_options({option: value}, None)

@@ -1,0 +1,269 @@
+"""What is read of a Kafka that loses records, dies, holds still or knows us not."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pillarbox.sources import ReaderContext, ReadFailed, SplitsAdded, read_splits
+from pillarbox.sources.connectors.kafka import KafkaDataLossError, KafkaSource
+from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
+from pillarbox.sources.connectors.kafka.split import KafkaSplit
+from pillarbox.testing.source_harness import SourceHarness, rows_of
+from tests.servers.kafka_server import LONG, PASSWORD, KafkaServer
+
+pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
+pa = pytest.importorskip("pyarrow")
+
+PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    running = KafkaServer(tmp_path_factory.mktemp("kafka"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def source(server: KafkaServer) -> Callable[..., KafkaSource]:
+    def make(topics: str | None = None, **options: Any) -> KafkaSource:
+        return KafkaSource({"bootstrap.servers": server.bootstrap}, topics, **{"schema": PLACES, **options})
+
+    return make
+
+
+def drop(server: KafkaServer, topic: str, before: int) -> None:
+    """As retention does."""
+    from confluent_kafka import TopicPartition
+
+    place = TopicPartition(topic, 0, before)
+    server.admin.delete_records([place])[place].result(LONG)
+
+
+def test_records_that_expired_before_they_were_read_are_an_error_that_says_which(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("expired")
+    server.produce("expired", *range(10))
+    with SourceHarness(source("expired")) as harness:
+        (piece,) = harness.plan()
+        drop(server, "expired", 6)
+        with pytest.raises(ReadFailed, match="from offset 0: it has offsets 6 up to 10") as caught:
+            harness.read_split(piece)
+    assert isinstance(caught.value.__cause__, KafkaDataLossError)
+
+
+def test_records_that_expired_are_passed_over_with_a_warning_where_that_is_wanted(
+    server: KafkaServer, source: Callable[..., KafkaSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.create("passed-over")
+    server.produce("passed-over", *range(10))
+    drop(server, "passed-over", 6)
+    ignoring = source("passed-over", on_data_loss="ignore")
+    with SourceHarness(ignoring) as harness, caplog.at_level(logging.WARNING, "pillarbox"):
+        for start, stop, there in ((0, 8, [6, 7]), (2, 5, []), (2, 6, []), (8, 10, [8, 9])):
+            rows = harness.read_split(KafkaSplit("piece", start, stop, "passed-over", 0))
+            assert [offset for _, offset in rows] == there
+    assert caplog.text.count("cannot be read on from offset") == 3
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_topic_that_was_deleted_is_an_error(
+    server: KafkaServer, source: Callable[..., KafkaSource], made_again: bool
+) -> None:
+    topic = f"deleted-{made_again}"
+    server.create(topic)
+    server.produce(topic, *range(10))
+    with SourceHarness(source(topic, discovery_interval=1000.0)) as harness:
+        assert len(harness.micro_batch()) == 10
+        server.admin.delete_topics([topic])[topic].result(LONG)
+        if made_again:
+            server.create(topic)
+            server.produce(topic, *range(20))
+        # The end that it has asked for last is good for a moment.
+        with pytest.raises(KafkaDataLossError, match="and made again" if made_again else "was deleted"):
+            any(harness.plan() for _ in itertools.repeat(None))
+
+
+def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_ignored(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("again")
+    server.produce("again", *range(10))
+    with SourceHarness(source("again", on_data_loss="ignore")) as harness:
+        assert len(harness.micro_batch()) == 10
+        server.admin.delete_topics(["again"])["again"].result(LONG)
+        server.create("again")
+        server.produce("again", *range(20))
+        rows: list[Any] = []
+        while len(rows) < 20:
+            rows += harness.micro_batch()
+        assert rows == [(0, offset) for offset in range(20)]
+
+
+def test_a_topic_that_is_not_there_is_named_at_the_first_look(source: Callable[..., KafkaSource]) -> None:
+    with SourceHarness(source("nobody-made-it")) as harness, pytest.raises(ValueError, match="nobody-made"):
+        harness.discover()
+
+
+def test_a_paused_partition_gives_nothing_and_later_goes_on_where_it_was(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("paused", 2)
+    for partition in range(2):
+        server.produce("paused", *range(5000), partition=partition)
+    splits = [KafkaSplit(f"split-{number}", 0, 5000, "paused", number) for number in range(2)]
+    reader = KafkaSplitReader(source("paused"), PLACES)
+    rows: dict[str, list[int]] = {split.split_id: [] for split in splits}
+    unfinished = set(rows)
+
+    def fetch_until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            for fetched in reader.fetch():
+                rows[fetched.split_id] += [row[1] for row in rows_of(fetched.records)]
+                unfinished.difference_update([fetched.split_id] if fetched.finished else [])
+
+    reader.handle_splits_changes(SplitsAdded(tuple(splits)))
+    fetch_until(lambda: any(rows.values()))
+    reader.pause_or_resume_splits(["split-0"], [])
+    paused_at = len(rows["split-0"])
+    fetch_until(lambda: "split-1" not in unfinished)
+    reader.wake_up()
+    assert reader.fetch() == []
+    assert len(rows["split-0"]) == paused_at < 5000
+    reader.pause_or_resume_splits([], ["split-0"])
+    fetch_until(lambda: not unfinished)
+    reader.close()
+    assert list(rows.values()) == [list(range(5000))] * 2
+
+
+def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    server = KafkaServer(tmp_path_factory.mktemp("killed"))
+    try:
+        server.create("killed", 2)
+        for partition in range(2):
+            server.produce("killed", *range(3000), partition=partition)
+        properties = {"bootstrap.servers": server.bootstrap, "reconnect.backoff.max.ms": 100}
+        source = KafkaSource(properties, "killed", schema=PLACES)
+        with SourceHarness(source, timeout=LONG) as harness:
+            harness.read(500)
+            server.close()
+            server.start()
+            server.produce("killed", *range(100), partition=0)
+            harness.read(6100 - len(harness.rows))
+            for partition, count in ((0, 3100), (1, 3000)):
+                assert [each for n, each in harness.rows if n == partition] == list(range(count))
+    finally:
+        server.close()
+
+
+def test_a_range_that_brings_nothing_for_long_is_given_up(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("still")
+    server.produce("still", *range(10))
+    # Offsets that nobody has written yet never come.
+    piece = KafkaSplit("piece", 0, 11, "still", 0)
+    reader = source("still", patience=0.3).create_reader(ReaderContext())
+    rows: list[Any] = []
+    with pytest.raises(ReadFailed, match="nothing came for 0 s of 'piece'") as caught:
+        rows.extend(row for fetched in read_splits(reader, [piece]) for row in rows_of(fetched.records))
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert len(rows) == 10
+    server.stop(signal.SIGSTOP)
+    try:
+        with pytest.raises(ReadFailed, match="nothing came"):
+            list(read_splits(source("still", patience=0.3).create_reader(ReaderContext()), [piece]))
+    finally:
+        server.stop(signal.SIGCONT)
+
+
+def test_one_who_may_reads_through_the_guarded_door(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.create("guarded")
+    server.produce("guarded", *range(5))
+    security = dict(server.security)
+    monkeypatch.setenv("KAFKA_PASSWORD", security.pop("sasl.password"))
+    for properties, options in ((server.security, {}), (security, {"password_env": "KAFKA_PASSWORD"})):
+        source = KafkaSource(properties, "guarded", bounded=True, schema=PLACES, **options)
+        with SourceHarness(source) as harness:
+            assert len(harness.read_all()) == 5
+
+
+def test_a_wrong_password_is_an_error_that_shows_no_password(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.offsets.ANSWER", 2.0)
+    wrong = {**server.security, "sasl.password": "not-" + PASSWORD}
+    source = KafkaSource(wrong, "guarded", bounded=True, schema=PLACES)
+    with SourceHarness(source) as harness, pytest.raises(ConnectionError, match="Authentication") as caught:
+        harness.discover()
+    shown = str(caught.value) + "".join(capfd.readouterr())
+    assert PASSWORD not in shown
+    assert server.guarded in shown
+
+
+def from_options(**options: str) -> KafkaSource:
+    given = {"kafka.bootstrap.servers": "h:1", "topics": "a"}
+    given.update({name.replace("__", "."): value for name, value in options.items()})
+    return KafkaSource.from_options({name: value for name, value in given.items() if value != "-"}, None)
+
+
+def test_options_make_the_source() -> None:
+    made = from_options(topics="a, b", start='{"a": {"0": 7}}', bounded="true", stop="12.5", split_rows="9")
+    assert made.topics == ("a", "b")
+    assert made.start == {"a": {0: 7}}
+    assert (made.bounded, made.stop, made.split_rows) == (True, 12.5, 9)
+    assert from_options(start="committed", group_id="g").start == "committed"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"kafka__bootstrap__servers": "-"}, "kafka.bootstrap.servers"),
+        ({"topics": "-"}, "topics"),
+        ({"pattern": "a.*"}, "pattern"),
+        ({"topics": "-", "pattern": "("}, "pattern"),
+        ({"topics": "a,a"}, "topics"),
+        ({"start": "yesterday"}, "start"),
+        ({"start": '{"b": {"0": 1}}'}, "start"),
+        ({"start": '{"a": {"0": -2}}'}, "start"),
+        ({"start": "{"}, "start"),
+        ({"start": "committed"}, "group_id"),
+        ({"stop": "12"}, "stop"),
+        ({"isolation": "none"}, "isolation"),
+        ({"on_data_loss": "cry"}, "on_data_loss"),
+        ({"event_time": "value"}, "event_time"),
+        ({"split_rows": "0"}, "split_rows"),
+        ({"patience": "0"}, "patience"),
+        ({"discovery_interval": "nan"}, "discovery_interval"),
+        ({"password_env": "NO_SUCH_VARIABLE_HERE"}, "password_env"),
+        ({"kafka__group__id": "g"}, "group.id"),
+        ({"kafka__isolation__level": "x"}, "isolation"),
+        ({"subscribe": "a"}, "subscribe"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        from_options(**options)
+
+
+def test_a_property_that_kafka_does_not_know_is_named_and_no_secret_is_shown() -> None:
+    source = from_options(kafka__no__such__thing="x", kafka__sasl__password=PASSWORD)
+    with pytest.raises(ValueError, match="no.such.thing") as caught:
+        SourceHarness(source)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_columns_that_kafka_does_not_have_are_named() -> None:
+    with pytest.raises(ValueError, match="vlaue"):
+        KafkaSource({"bootstrap.servers": "h:1"}, "a", schema=pa.schema([("vlaue", pa.binary())]))

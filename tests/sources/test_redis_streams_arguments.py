@@ -1,0 +1,79 @@
+"""What a Redis Streams source refuses: each error names the argument, and none shows a password."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+import pyarrow as pa
+
+from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+
+SECRET = "correct-horse"
+URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"url": 5}, TypeError, "url: must be a str, not int"),
+        ({"url": f"http://:{SECRET}@host"}, ValueError, "url: must begin with redis://"),
+        ({"url": f"redis://:1/{SECRET}@host/0"}, ValueError, "url: "),
+        ({"url": f"redis://user#{SECRET}@host/0"}, ValueError, r"url: write / \? # @"),
+        ({"url": f"redis://user:{SECRET}"}, ValueError, "url: the port must be a number"),
+        ({"url": f"redis://host/{SECRET}"}, ValueError, "url: what follows the server"),
+        (
+            {"password_env": "NO_SUCH_VARIABLE"},
+            ValueError,
+            "password_env='NO_SUCH_VARIABLE': there is no such",
+        ),
+        ({"streams": None}, ValueError, "streams=None, pattern=None: give one of them"),
+        ({"pattern": "*"}, ValueError, r"pattern='\*': give one of them"),
+        ({"streams": ["a", "a"]}, ValueError, "each must be named once"),
+        ({"streams": [5]}, TypeError, "must be names"),
+        ({"start": "noon"}, ValueError, "start='noon': must be 'earliest', 'latest' or an entry's id"),
+        ({"on_data_loss": "warn"}, ValueError, "on_data_loss='warn': must be 'fail' or 'ignore'"),
+        ({"event_time": "n"}, ValueError, "event_time='n': must be 'id' or None"),
+        ({"splits_per_stream": 0, "bounded": True}, ValueError, "splits_per_stream=0: must be at least 1"),
+        ({"splits_per_stream": 2}, ValueError, "and 1 where bounded is False"),
+        ({"splits_per_stream": 1.5}, TypeError, "splits_per_stream=1.5: must be an int"),
+        ({"discovery_interval": 0}, ValueError, "discovery_interval=0: must be seconds above 0"),
+        ({"bounded": True, "trim": True}, ValueError, "bounded=True: trim, positions_key"),
+        ({"schema": pa.schema([("_key", pa.string())])}, ValueError, "column '_key': must be _stream"),
+        (
+            {"schema": pa.schema([("_time", pa.int64())])},
+            ValueError,
+            "column '_time' is int64: must be a time",
+        ),
+        ({"schema": pa.schema([("a", pa.list_(pa.int8()))])}, ValueError, "column 'a' is list"),
+    ],
+)
+def test_a_bad_argument_is_refused(given: dict[str, Any], error: type[Exception], says: str) -> None:
+    arguments = {"url": URL, "streams": "a", **given}
+    with pytest.raises(error, match=says) as raised:
+        RedisStreamSource(**arguments)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"streams": "a"}, "option 'url' is missing"),
+        (
+            {"url": URL, "streams": "a", "start_at": "x"},
+            "option 'start_at' is unknown; there are url, streams",
+        ),
+        ({"url": URL, "streams": "a", "bounded": "yes"}, "option 'bounded' is 'yes': must be true or false"),
+        (
+            {"url": URL, "streams": "a", "splits_per_stream": "x"},
+            "option 'splits_per_stream' is 'x': must be a",
+        ),
+    ],
+)
+def test_a_bad_option_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as raised:
+        RedisStreamSource.from_options(options, None)
+    assert SECRET not in str(raised.value)

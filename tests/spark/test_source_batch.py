@@ -1,0 +1,146 @@
+"""Batch reads of a source: every split once, dealt out by rule or by need, whichever task dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from pillarbox.spark import register_source
+from tests.spark import source_logs
+from tests.spark.source_logs import LogSource, RangeSource, append, register_by_rule
+
+cloudpickle.register_pickle_by_value(source_logs)
+
+RunScript = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize("register", [register_by_rule, register_source])
+def test_every_row_of_every_split_is_read_once(spark: SparkSession, register: Callable[..., str]) -> None:
+    name = register(spark, RangeSource(25, 40), "ranges")
+    df = spark.read.format(name).load()
+    assert df.schema.simpleString() == "struct<file:string,n:bigint>"
+    assert sorted(row.n for row in df.collect()) == list(range(1000))
+
+
+def test_by_need_a_split_is_given_out_when_a_task_asks(spark: SparkSession) -> None:
+    name = register_source(spark, RangeSource(6, 10, slow="r0"), "slow_ranges")
+    df = spark.read.format(name).option("partitions", "2").load()
+    parts = df.rdd.mapPartitions(lambda rows: [sorted({row.file for row in rows})]).collect()
+    # The one that has the slow split gets no other.
+    assert sorted(parts) == [["r0"], ["r1", "r2", "r3", "r4", "r5"]]
+
+
+def test_a_later_action_on_the_same_plan_reads_the_same_partitions(spark: SparkSession) -> None:
+    name = register_source(spark, RangeSource(30, 5), "ranges_again")
+    rdd = spark.read.format(name).load().rdd.glom()
+    first, second = rdd.collect(), rdd.collect()
+    assert first == second
+    assert sorted(row.n for part in first for row in part) == list(range(150))
+
+
+def test_a_log_that_has_an_end_is_read_in_arrow_batches(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path / "log", "a", range(5))
+    append(tmp_path / "log", "b", range(100, 103))
+    name = register_source(spark, LogSource(str(tmp_path / "log"), bounded=True), "bounded_logs")
+    df = spark.read.format(name).load()
+    assert sorted((row.file, row.n) for row in df.collect()) == [
+        *[("a", n) for n in range(5)],
+        *[("b", n) for n in range(100, 103)],
+    ]
+    asked = spark.read.format(name).schema("n int, file string").load()
+    assert sorted(tuple(row) for row in asked.collect())[:2] == [(0, "a"), (1, "a")]
+    assert spark.read.format(name).load().limit(3).count() == 3
+
+
+def test_options_make_a_source_of_a_class(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path / "log", "a", range(5))
+    name = register_source(spark, LogSource)
+    assert name == "log"
+    reader = spark.read.format(name).option("bounded", "true")
+    assert reader.option("folder", str(tmp_path / "log")).load().count() == 5
+    with pytest.raises(Exception, match="option 'colour' is unknown"):
+        reader.option("folder", str(tmp_path)).option("colour", "red").load().count()
+
+
+def test_a_source_without_an_end_is_refused_when_the_read_is_planned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append(tmp_path / "log", "a", range(5))
+    name = register_source(spark, LogSource(str(tmp_path / "log")), "endless")
+    with pytest.raises(Exception, match="has no end"):
+        spark.read.format(name).load().count()
+
+
+KILLED = """
+import signal, time
+from pyspark import cloudpickle
+from pillarbox.spark import register_source
+sys.path.insert(0, sys.argv[2])
+from tests.spark import source_logs
+from tests.spark.source_logs import RangeSource
+cloudpickle.register_pickle_by_value(source_logs)
+marks = sys.argv[1]
+
+def read(rows):
+    found = 0
+    for row in rows:
+        found += 1
+        if row.n % 100 == 50 and found > 20:
+            try:
+                os.close(os.open(f"{marks}/{row.n}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                if len(os.listdir(marks)) <= 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        yield (row.n, os.getpid())
+
+register_source(spark, RangeSource(40, 25), "ranges")
+rows = spark.read.format("ranges").load().rdd.mapPartitions(read).collect()
+print(sorted(n for n, _ in rows) == list(range(1000)), len(os.listdir(marks)) >= 3)
+"""
+
+
+def test_killed_workers_neither_lose_nor_repeat_a_split(run_script: RunScript, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    assert run_script(KILLED, str(tmp_path), str(root), master="local[2,9]") == ["True True"]
+
+
+def test_events_go_both_ways(spark: SparkSession) -> None:
+    name = register_source(spark, RangeSource(4, 3, talks=True), "talking")
+    rows = spark.read.format(name).option("partitions", "1").load().collect()
+    assert sorted(row.n for row in rows) == list(range(12))
+    # Each row says what the enumerator had answered.
+    assert {row.file for row in rows} == {"heard hello from 0"}
+
+
+def test_without_a_channel_events_are_refused(spark: SparkSession) -> None:
+    name = register_by_rule(spark, RangeSource(4, 3, talks=True), "mute")
+    with pytest.raises(Exception, match="no way to its enumerator"):
+        spark.read.format(name).load().collect()
+
+
+def test_what_discovery_raises_reaches_the_user(spark: SparkSession, tmp_path: Path) -> None:
+    name = register_source(spark, RangeSource(4, 3, broken=True), "broken_ranges")
+    with pytest.raises(Exception, match="the list of ranges is not there"):
+        spark.read.format(name).load().collect()
+
+
+@pytest.mark.parametrize("register", [register_by_rule, register_source])
+def test_ten_thousand_splits(spark: SparkSession, register: Callable[..., str]) -> None:
+    name = register(spark, RangeSource(10_000, 3), "many_ranges")
+    row = spark.read.format(name).load().selectExpr("count(*) AS rows", "sum(n) AS total").collect()[0]
+    assert (row.rows, row.total) == (30_000, sum(range(30_000)))
+
+
+def test_bad_arguments_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(TypeError, match="source=1: must be a Source"):
+        register_source(spark, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name='a b': must be letters"):
+        register_source(spark, RangeSource(1, 1), "a b")
+    with pytest.raises(TypeError, match="channel=3: must be a SourceChannel"):
+        register_source(spark, RangeSource(1, 1), channel=3)  # type: ignore[arg-type]

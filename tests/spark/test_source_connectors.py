@@ -1,0 +1,101 @@
+"""Connectors under Spark, each with its real server: batch, stream, a restart, and no password anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pillarbox.spark import register_source
+from tests.servers import redis_server
+from tests.servers.postgres_server import PostgresServer
+from tests.servers.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    pytest.importorskip("redis", reason="the package redis is not installed")
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    pytest.importorskip("psycopg", reason="the package psycopg is not installed")
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def read_on(stream: DataFrame, folder: Path) -> list[int]:
+    """What is there now, read into Parquet from the checkpoint on; all numbers that are there then."""
+    query = (
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    query.awaitTermination()
+    return sorted(row.n for row in stream.sparkSession.read.parquet(str(folder / "out")).collect())
+
+
+def written(folder: Path) -> str:
+    """All that Spark has written of the query's progress."""
+    return "".join(path.read_text() for path in (folder / "checkpoint" / "offsets").glob("[0-9]*"))
+
+
+def test_redis_streams_in_batch_and_in_micro_batches(
+    spark: SparkSession, redis: RedisServer, tmp_path: Path
+) -> None:
+    for n in range(20):
+        redis.command("XADD", f"spark:{n % 3}", "*", "n", str(n))
+    register_source(spark)
+    options: dict[str, Any] = {"source": "redis", "url": redis.url, "pattern": "spark:*"}
+    rows = spark.read.format("pillarbox").options(**options, bounded="true").schema("n int").load()
+    assert sorted(row.n for row in rows.collect()) == list(range(20))
+    stream = (
+        spark.readStream.format("pillarbox")
+        .options(**options, discovery_interval="0.1", max_rows="7")
+        .schema("n int, _stream string")
+        .load()
+    )
+    assert read_on(stream, tmp_path) == list(range(20))
+    for n in range(20, 30):
+        redis.command("XADD", f"spark:{n % 4}", "*", "n", str(n))
+    assert read_on(stream, tmp_path) == list(range(30))
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    last = json.loads(offsets[-1].read_text().splitlines()[-1])
+    assert {split["split_id"] for split in last["splits"]} == {f"spark:{n}" for n in range(4)}
+    assert redis_server.PASSWORD not in written(tmp_path)
+
+
+def test_postgresql_in_batch_and_in_micro_batches(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    postgres.run(
+        "create table numbers (id bigint generated always as identity primary key, n int)",
+        "insert into numbers (n) select generate_series(0, 999)",
+    )
+    register_source(spark)
+    options: dict[str, Any] = {"source": "postgres", "url": postgres.url, "table": "numbers"}
+    rows = spark.read.format("pillarbox").options(**options, splits="7").load()
+    assert sorted(row.n for row in rows.collect()) == list(range(1000))
+    # Another action on the same plan reads the same snapshot.
+    postgres.run("insert into numbers (n) values (1000)")
+    assert rows.count() in (1000, 1001)
+    rows.explain(mode="extended")
+    assert "battery-staple" not in capfd.readouterr().out
+    stream = (
+        spark.readStream.format("pillarbox")
+        .options(**options, mode="incremental", key="id", max_rows="400")
+        .load()
+    )
+    assert read_on(stream, tmp_path) == list(range(1001))
+    postgres.run("insert into numbers (n) select generate_series(1001, 1500)")
+    assert read_on(stream, tmp_path) == list(range(1501))
+    assert "battery-staple" not in written(tmp_path)
