@@ -3,6 +3,7 @@
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
+from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.sources.fetching import FetchingReader, Threading
@@ -24,6 +25,7 @@ from pillarbox.sources.watermarks import WatermarkStrategy
 
 __all__ = [
     "Boundedness",
+    "DataLossError",
     "DataclassSerializer",
     "EnumeratorContext",
     "Fetched",

@@ -29,6 +29,8 @@ def blocks(text: str) -> list[tuple[int, str]]:
     return found
 
 
+# A page may start Spark, and several streams.
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", pages())
 def test_the_examples_of_a_page_run(
     page: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import ReaderContext, ReadFailed, SplitsAdded, read_splits
-from pillarbox.sources.connectors.kafka import KafkaDataLossError, KafkaSource
+from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
 from pillarbox.sources.connectors.kafka.split import KafkaSplit
+from pillarbox.sources.errors import DataLossError
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers.kafka_server import LONG, PASSWORD, KafkaServer
 
@@ -56,7 +57,7 @@ def test_records_that_expired_before_they_were_read_are_an_error_that_says_which
         drop(server, "expired", 6)
         with pytest.raises(ReadFailed, match="from offset 0: it has offsets 6 up to 10") as caught:
             harness.read_split(piece)
-    assert isinstance(caught.value.__cause__, KafkaDataLossError)
+    assert isinstance(caught.value.__cause__, DataLossError)
 
 
 def test_records_that_expired_are_passed_over_with_a_warning_where_that_is_wanted(
@@ -87,7 +88,7 @@ def test_a_topic_that_was_deleted_is_an_error(
             server.create(topic)
             server.produce(topic, *range(20))
         # The end that it has asked for last is good for a moment.
-        with pytest.raises(KafkaDataLossError, match="and made again" if made_again else "was deleted"):
+        with pytest.raises(DataLossError, match="and made again" if made_again else "was deleted"):
             any(harness.plan() for _ in itertools.repeat(None))
 
 

@@ -20,8 +20,9 @@ import pyarrow as pa
 import redis
 
 from pillarbox.sources import Boundedness, Fetched, ReadLimit, SplitsAdded
-from pillarbox.sources.connectors.redis_streams import DataLossError, RedisStreamSource, RedisStreamSplit
+from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
+from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing.source_harness import SourceHarness
 from tests.servers.redis_server import PASSWORD, RedisServer

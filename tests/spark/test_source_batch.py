@@ -75,6 +75,11 @@ def test_a_source_without_an_end_is_refused_when_the_read_is_planned(
         spark.read.format(name).load().count()
 
 
+def test_a_name_that_spark_has_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match="name='kafka': Spark has a format of this name; give another"):
+        register_source(spark, RangeSource(1, 1), "kafka")
+
+
 KILLED = """
 import signal, time
 from pyspark import cloudpickle

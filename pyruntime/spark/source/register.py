@@ -7,6 +7,7 @@ import threading
 import weakref
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
@@ -59,7 +60,12 @@ def register_source(
         "parallelism": _parallelism(spark),
         "driver": _serve(spark, name, source, channel),
     }
-    spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
+    try:
+        spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
     return name
 
 

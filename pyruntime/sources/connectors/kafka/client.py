@@ -7,8 +7,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pillarbox.kernel import PillarboxError
-
 MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pip install "pillarbox[kafka]"'
 ANSWER = 30.0
 """Seconds for a broker to answer what is asked of it, besides reading."""
@@ -24,10 +22,6 @@ SETTLED = {
     "partition.assignment.strategy": None,
     "group.instance.id": None,
 }
-
-
-class KafkaDataLossError(PillarboxError):
-    """Records are gone that were not read: expired, deleted, or with their topic. The text says which."""
 
 
 class KafkaClients:

@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import KafkaDataLossError
 from pillarbox.sources.connectors.kafka.offsets import KafkaOffsets, Topic
 from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition, partition_of, ranged, whole
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
+from pillarbox.sources.errors import DataLossError
 
 if TYPE_CHECKING:
     from pillarbox.sources.connectors.kafka.source import KafkaSource
@@ -158,7 +158,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, Checkpoint]):
         return (zlib.crc32(split.topic.encode()) + split.partition) % self.context.parallelism
 
     def advance(self, split: KafkaSplit, limit: ReadLimit) -> KafkaSplit | None:
-        """What is there now of a partition, at most so many rows. Raises KafkaDataLossError."""
+        """What is there now of a partition, at most so many rows. Raises DataLossError."""
         if limit.nbytes is not None:
             raise ValueError(
                 "max_bytes: Kafka says how many records there are, not their bytes: use max_rows"
@@ -208,7 +208,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, Checkpoint]):
             f"{split.start}: {why}"
         )
         if self._source.on_data_loss == "fail":
-            raise KafkaDataLossError(f"{text}. on_data_loss='ignore' goes on without")
+            raise DataLossError(f"{text}. on_data_loss='ignore' goes on without")
         if text not in self._said:
             self._said.add(text)
             log.warning("%s", text)

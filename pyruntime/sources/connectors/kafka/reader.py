@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import ANSWER, Complaints, KafkaDataLossError, package
+from pillarbox.sources.connectors.kafka.client import ANSWER, Complaints, package
 from pillarbox.sources.connectors.kafka.columns import Batches
 from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition
+from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsChange, SplitsRemoved
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             f"{reading.position}: {why}"
         )
         if self._source.on_data_loss == "fail":
-            raise KafkaDataLossError(f"{text}. on_data_loss='ignore' goes on without")
+            raise DataLossError(f"{text}. on_data_loss='ignore' goes on without")
         log.warning("%s", text)
         stop = split.stop
         if stop is not None and (goes_on is None or goes_on >= stop or goes_on < reading.position):

@@ -1,7 +1,6 @@
-"""Redis Streams as a source. `RedisStreamSource` is all that others need, and `DataLossError`, its error."""
+"""Redis Streams as a source. `RedisStreamSource` is all that others need."""
 
-from pillarbox.sources.connectors.redis_streams.position import DataLossError
 from pillarbox.sources.connectors.redis_streams.source import RedisStreamSource
 from pillarbox.sources.connectors.redis_streams.split import RedisStreamSplit
 
-__all__ = ["DataLossError", "RedisStreamSource", "RedisStreamSplit"]
+__all__ = ["RedisStreamSource", "RedisStreamSplit"]

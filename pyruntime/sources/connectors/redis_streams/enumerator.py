@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.redis_streams.position import (
     FIRST,
-    DataLossError,
     EntryId,
     Position,
     StreamState,
@@ -28,6 +27,7 @@ from pillarbox.sources.connectors.redis_streams.position import (
 )
 from pillarbox.sources.connectors.redis_streams.split import RedisStreamSplit
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
+from pillarbox.sources.errors import DataLossError
 
 if TYPE_CHECKING:
     from pillarbox.sources.connectors.redis_streams.source import RedisStreamSource

@@ -15,10 +15,6 @@ from typing import Any, NamedTuple
 LAST_SEQUENCE = 2**64 - 1
 
 
-class DataLossError(RuntimeError):
-    """Entries of a stream are gone that were not read. Its text says which stream and how many, if known."""
-
-
 class EntryId(NamedTuple):
     """The id of an entry: milliseconds since 1970, and a number among those of one millisecond."""
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.redis_streams.enumerator import check_loss
 from pillarbox.sources.connectors.redis_streams.position import (
-    DataLossError,
     Position,
     behind,
     parse_id,
@@ -25,6 +24,7 @@ from pillarbox.sources.connectors.redis_streams.position import (
 )
 from pillarbox.sources.connectors.redis_streams.rows import Entry, to_batch
 from pillarbox.sources.connectors.redis_streams.split import RedisStreamSplit
+from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
 
 if TYPE_CHECKING:
