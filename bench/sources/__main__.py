@@ -45,9 +45,7 @@ def measure(part: str, spark: Any, folder: Path, effort: Effort) -> tuple[list[F
         from bench.sources import drift
 
         figures, runs = drift.measure(spark, folder, effort, say)
-        return figures, {
-            "drift": {"max_drift": drift.MAX_DRIFT, "one_batch": drift.ONE_BATCH, "runs": runs},
-        }
+        return figures, {"drift": {"max_drift": drift.MAX_DRIFT, "runs": runs}}
     module = import_module(f"bench.sources.{MODULES[part]}")
     found: list[Figure] = module.measure(spark, folder, effort, say)
     return found, {}

@@ -94,7 +94,7 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
         rows = effort.of(full)
         place = write(folder, kind, rows)
         figures += _in_spark(spark, files, kind, place, rows, effort, say)
-        figures += _alone(kind, place, rows, effort, say)
+        figures += alone(kind, place, rows, effort, say)
     return figures
 
 
@@ -122,7 +122,9 @@ def _in_spark(
     return rates("files", rounds(ways, effort, say), rows, against)
 
 
-def _alone(kind: str, place: Path, rows: int, effort: Effort, say: Say) -> list[Figure]:
+def alone(kind: str, place: Path, rows: int, effort: Effort, say: Say) -> list[Figure]:
+    """Without Spark, in this thread and the reader's own."""
+
     def bare() -> None:
         must_be(rows, sum(batch.num_rows for batch in read_bare(kind, place)), "pyarrow")
 

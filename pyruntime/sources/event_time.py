@@ -148,8 +148,8 @@ class SplitWatermarks:
 
     A split that has had no record yet holds the lowest back, until it is idle. It is idle if it has had
     nothing for `idle_after` seconds, not if its records are there and nobody has taken them: one that is
-    paused does not become idle, nor one for which nobody has `looked`. What an update costs does not grow with
-    the number of splits, in the long run.
+    paused does not become idle, nor one for which nobody has `looked`. What an update costs does not grow
+    with the number of splits, in the long run.
 
     clock: seconds, monotonic; by default `time.monotonic`. looked: how many seconds somebody has looked for
     records of a split since the last one, and found none; None: always. Raises TypeError or ValueError for

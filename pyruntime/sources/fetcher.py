@@ -88,9 +88,9 @@ class Fetcher(Generic[S]):
     """Runs a `SplitReader` in a thread of its own: take orders, fetch, hand over, and again.
 
     Made and used by one thread, the task's. name: of the thread. make_split_reader: called in that thread.
-    handover: gets each `Found`, and the failure. one_at_a_time: the reader is given the next split when it has
-    finished the one before, and is never asked to pause one. must_pause: it is a failure at the start if the
-    reader could not pause one. failed: called when there is a failure, in the fetcher's thread.
+    handover: gets each `Found`, and the failure. one_at_a_time: the reader is given the next split when it
+    has finished the one before, and is never asked to pause one. must_pause: it is a failure at the start if
+    the reader could not pause one. failed: called when there is a failure, in the fetcher's thread.
 
     A fetch is woken when there is an order for it. What it has got is handed over all the same.
     """
@@ -170,8 +170,10 @@ class Fetcher(Generic[S]):
             self._wake_up()
 
     def looked(self) -> float:
-        """Seconds in which the client has looked for rows, up to now, and has found nothing but what was put
-        into the hand-over before this call. The time in which the hand-over is full is none of them."""
+        """Seconds in which the client has looked for rows and found nothing but what is in the hand-over.
+
+        The time in which it waits for room there is none of them. Any thread.
+        """
         looked, began = self._looking
         return looked if began is None else looked + max(0.0, time.monotonic() - began)
 

@@ -1,6 +1,7 @@
 """`FetchingReader`: the reader of most sources. It runs split readers on fetchers and gives what they fetch.
 
-Confined to the task's thread, the one that calls `start`, but for `close`. The threading models are those of FLIP-27: one split at a time, one client for many splits, a thread for each split.
+Confined to the task's thread, the one that calls `start`, but for `close`. The threading models are those
+of FLIP-27: one split at a time, one client for many splits, a thread for each split.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from pillarbox.kernel import Handover, WrongThreadError
+from pillarbox.kernel import Handover, HandoverClosedError, WrongThreadError
 from pillarbox.kernel.confined import described_thread
 from pillarbox.sources.fetcher import Fetcher, Found, Held, can_pause
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader, SplitReader
@@ -28,6 +29,7 @@ S = TypeVar("S", bound=Split)
 MAX_BATCHES = 4
 MAX_BYTES = 64 * 2**20
 GRACE = 5.0
+CLOSED = "the reader is closed"
 
 
 class Threading(enum.Enum):
@@ -139,11 +141,15 @@ class FetchingReader(SourceReader[S]):
                     raise lane.fetcher.failure
                 left -= 1
                 continue
-            found: Found | None = lane.handover.try_take()
+            try:
+                found: Found | None = lane.handover.try_take()
+            except HandoverClosedError:
+                raise RuntimeError(CLOSED) from None
             if found is None:
                 left -= 1
                 continue
-            held, fetched, held.came, lane.looked = found
+            held, fetched = found.held, found.fetched
+            held.came, lane.looked = found.came, found.looked
             # A split that was given again is held anew: what was fetched of the old one is not the new one's.
             if held.removed:
                 continue
@@ -348,7 +354,7 @@ class FetchingReader(SourceReader[S]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RuntimeError("the reader is closed")
+            raise RuntimeError(CLOSED)
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
@@ -358,3 +364,12 @@ class FetchingReader(SourceReader[S]):
         if not self._thread:
             raise RuntimeError("the reader was not started: call start() first")
         raise WrongThreadError(described_thread(self._thread), described_thread(threading.get_ident()))
+
+
+def check_can_pause(reader: SourceReader[Any]) -> None:
+    """NotImplementedError for a reader that cannot pause splits, as far as that can be known yet."""
+    if type(reader).pause_or_resume_splits is SourceReader.pause_or_resume_splits:
+        raise NotImplementedError(f"{type(reader).__name__} cannot pause splits, as max_drift needs it")
+    require_pausing: Callable[[], None] | None = getattr(reader, "require_pausing", None)
+    if require_pausing is not None:
+        require_pausing()

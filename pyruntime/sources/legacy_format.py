@@ -273,6 +273,10 @@ class FolderEnumerator(SplitEnumerator[FolderSplit, Known]):
         filesystem, path = open_file_system(source.path, None)
         listed = list_files(filesystem, path, recursive=source.recursive)
         known = replace(checkpoint, seen=dict(checkpoint.seen))
+        if source.interval is None and known.until is None:
+            # What comes after the first look is none of a bounded source's.
+            newest = (listed[-1].modified, listed[-1].path) if listed else (-1, "")
+            known = replace(known, until=newest)
         files = known.new(listed)[:most]
         known.seen.update((file.path, file.modified) for file in files)
         splits = [

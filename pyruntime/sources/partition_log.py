@@ -29,6 +29,7 @@ class PartitionLog(Generic[S]):
     take: gives a split to a partition, on the machine `host`, and lets it wait no more; None if none waits
         that this partition may have.
     is_over: whether this partition can get no other split, now that `take` gave none.
+    before: what to go on from: its logs are copied.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class PartitionLog(Generic[S]):
         partitions: int,
         take: Callable[[int, str], S | None],
         is_over: Callable[[int], bool],
+        before: PartitionLog[S] | None = None,
     ) -> None:
         if partitions < 1:
             raise ValueError(f"partitions={partitions!r}: must be 1 or more")
@@ -43,6 +45,9 @@ class PartitionLog(Generic[S]):
         self._is_over = is_over
         self._logs: list[list[S]] = [[] for _ in range(partitions)]
         self._closed = [False] * partitions
+        if before is not None:
+            self._logs = [list(log) for log in before._logs]
+            self._closed = list(before._closed)
 
     @property
     def partitions(self) -> int:
@@ -52,6 +57,10 @@ class PartitionLog(Generic[S]):
     def splits(self, partition: int) -> tuple[S, ...]:
         """What is in a partition's log so far."""
         return tuple(self._logs[self._checked(partition)])
+
+    def length(self, partition: int) -> int:
+        """How many that are."""
+        return len(self._logs[self._checked(partition)])
 
     def is_closed(self, partition: int) -> bool:
         """Whether nothing will be appended to a partition's log."""

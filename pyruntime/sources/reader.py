@@ -107,7 +107,9 @@ class ReaderContext:
 class SourceReader(ABC, Generic[S]):
     """Reads the splits of one task. Confined to its thread. Nothing blocks but `close`, and that not long.
 
-    Most sources return a `FetchingReader`; derive from this one for a client that is asynchronous itself.
+    Most sources return a `FetchingReader`; derive from this one for a client that is asynchronous itself. Two
+    methods are optional, for event time: `looked(split_id)`, the seconds for which it has looked for rows of
+    a split and found none, and `require_pausing()`, which raises if it cannot pause splits.
     """
 
     def start(self) -> None:

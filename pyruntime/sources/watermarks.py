@@ -15,8 +15,9 @@ class WatermarkStrategy:
     1970, or an Arrow timestamp; None where the reader says it (`Fetched.timestamp`).
     out_of_order: seconds by which a record may be earlier than one before it in its split. The watermark of a
         split is its latest event time less this.
-    idle_after: seconds without a record after which a split is idle: nobody waits for its watermark until
-        it has a record again. None: never.
+    idle_after: seconds of looking without a record after which a split is idle: nobody waits for its
+        watermark until it has a record again. It must be longer than a fetch takes, all of which counts as
+        looking. None: never.
     max_drift: seconds by which the watermark of a split may be ahead of the slowest one's that is not idle;
     it is held back while it is. None: no limit.
     """

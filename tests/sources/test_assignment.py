@@ -154,6 +154,23 @@ class Assigning(RuleBasedStateMachine):
             self.run.assignment.leave(subtask, True)
             reader.left = True
 
+    @rule(early=st.sets(st.integers(0, READERS - 1)), complete=st.booleans())
+    def all_leave(self, early: set[int], complete: bool) -> None:
+        """Everybody reads to the end, some when they have given their parts of a checkpoint."""
+        self.parts, self.staged = {}, None
+        for subtask in early:
+            self.take_part(subtask)
+        self.find_the_end()
+        for _ in range(self.total + 2):
+            for subtask in self.run.readers:
+                self.work(subtask, LENGTH)
+        for subtask in self.run.readers:
+            self.leaves(subtask)
+            self.take_part(subtask)
+        self.checkpoint()
+        if complete:
+            self.complete()
+
     @rule(parallelism=st.integers(1, READERS))
     def driver_dies(self, parallelism: int) -> None:
         self.parts, self.staged = {}, None

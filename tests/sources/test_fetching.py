@@ -358,9 +358,14 @@ def test_close_wakes_a_fetch_that_blocks_and_leaves_no_thread(model: Threading) 
     reader.close()
     assert [thread for thread in threading.enumerate() if "pillarbox-fetch-8" in thread.name] == []
     assert all(each.closed for each in script.readers)
-    assert reader.poll() is None
-    with pytest.raises(RuntimeError, match="closed"):
-        reader.add_splits(ranges(1, 10))
+    calls: list[Callable[[], Any]] = [
+        reader.poll,
+        reader.available,
+        lambda: reader.add_splits(ranges(1, 10)),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="the reader is closed"):
+            call()
 
 
 @ALL

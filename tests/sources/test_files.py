@@ -354,7 +354,7 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
     [
         ({"path": ""}, "path=''"),
         ({"format": "orc"}, "format='orc': must be one of parquet, csv, json, text"),
-        ({"split_bytes": 0}, "split_bytes=0: must be 1 or more"),
+        ({"split_bytes": 0}, "split_bytes=0: must be a whole number of at least 1"),
         ({"discovery_interval": -1}, "discovery_interval=-1"),
         ({"on_data_loss": "hope"}, "on_data_loss='hope': must be 'fail' or 'ignore'"),
         ({"format": "csv", "delimiter": "||"}, "delimiter='||'"),

@@ -163,6 +163,8 @@ def test_only_the_columns_that_are_wanted_are_made() -> None:
         ({"splits": 0}, "splits=0"),
         ({"batch_rows": 0}, "batch_rows=0"),
         ({"rate": 0.0}, "rate=0.0: must be above 0"),
+        ({"rate": "5"}, "rate='5': must be above 0"),
+        ({"seed": "x"}, "seed='x': must be a whole number"),
         ({"latency": -1.0}, "latency=-1.0"),
     ],
 )

@@ -6,14 +6,16 @@ import itertools
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 
 from pillarbox.sources import ReaderContext, ReadFailed, SplitsAdded, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
+from pillarbox.sources.connectors.kafka.enumerator import _Committing
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.split import KafkaSplit
+from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition
 from pillarbox.sources.errors import DataLossError
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers.kafka_server import LONG, PASSWORD, KafkaServer
@@ -268,3 +270,40 @@ def test_a_property_that_kafka_does_not_know_is_named_and_no_secret_is_shown() -
 def test_columns_that_kafka_does_not_have_are_named() -> None:
     with pytest.raises(ValueError, match="vlaue"):
         KafkaSource({"bootstrap.servers": "h:1"}, "a", schema=pa.schema([("vlaue", pa.binary())]))
+
+
+class Failing:
+    """Requests to commit: the first fails at once, the others are answered at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[Partition, int]] = []
+
+    def commit(self, offsets: dict[Partition, int], group: str, answered: Callable[[Any], None]) -> None:
+        self.asked.append(offsets)
+        if len(self.asked) == 1:
+            raise RuntimeError("the client is not ready")
+        future: Future[None] = Future()
+        future.set_result(None)
+        answered(future)
+
+
+def test_a_commit_that_fails_at_once_is_tried_with_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+    offsets = Failing()
+    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", group_id="g")
+    committing = _Committing(source, cast("Any", offsets))
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        committing.take({Partition("t", 0): 5, Partition("t", 1): 6})
+    assert "the client is not ready" in caplog.text
+    committing.take({Partition("t", 0): 7})
+    committing.close()
+    assert offsets.asked[1:] == [{Partition("t", 0): 7, Partition("t", 1): 6}]
+    assert "has not answered" not in caplog.text
+
+
+def test_a_time_in_milliseconds_is_refused() -> None:
+    milliseconds = 1_700_000_000_000
+    with pytest.raises(ValueError, match=r"start=.*seconds since 1970, not milliseconds"):
+        KafkaSource({"bootstrap.servers": "x:1"}, "t", start=milliseconds)
+    options = {"kafka.bootstrap.servers": "x:1", "topics": "t", "start": str(milliseconds)}
+    with pytest.raises(ValueError, match=r"start=.*seconds since 1970, not milliseconds"):
+        KafkaSource.from_options(options, None)

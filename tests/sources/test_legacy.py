@@ -355,6 +355,10 @@ def test_a_folder_can_be_looked_at_once(tmp_path: Path, calls: list[str]) -> Non
         (piece,) = harness.plan()
         assert (piece.files, piece.nbytes) == (1, 6)
         assert harness.read_split(piece) == ["a1", "a2"]
+    with SourceHarness(source) as harness:
+        assert len(harness.discover()) == 1
+        write(tmp_path, "b", "b1\n", at=2_000)
+        assert harness.read_all() == ["a1", "a2"]
 
 
 def test_a_format_that_cannot_be_opened_is_closed_and_its_error_told(

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox.sources import SourceEvent, Split
+from pillarbox.sources import EnumeratorContext, SourceEvent, Split, SplitEnumerator
 from pillarbox.sources.partition_log import Entry, PartitionLog
 from pillarbox.sources.shared_read import SharedRead
-from tests.sources.found import LONG, Findable, World
+from tests.sources.found import LONG, Findable, Finder, World
 
 PARTITIONS = 3
 
@@ -115,7 +115,7 @@ def test_nothing_is_appended_to_a_partition_that_has_ended() -> None:
 def read_all(read: SharedRead[Split], partition: int, stop_after: int | None = None) -> list[str]:
     found: list[str] = []
     while stop_after is None or len(found) < stop_after:
-        entry = read.next(partition, len(found), "h").result(LONG)
+        (entry,) = read.next(partition, len(found), "h").result(LONG)
         if entry.split is None:
             break
         found.append(entry.split.split_id)
@@ -133,11 +133,74 @@ def test_partitions_share_by_need_and_a_retry_reads_the_same() -> None:
         assert [read_all(read, partition) for partition in range(4)] == results
 
 
+class Plain(Findable):
+    """Its enumerator leaves requests to the framework."""
+
+    def restore_enumerator(self, context: EnumeratorContext[Split], checkpoint: int) -> Finder:
+        return PlainFinder(context, checkpoint, self.world)
+
+
+class PlainFinder(Finder):
+    handle_split_request = SplitEnumerator.handle_split_request
+
+
+def names(entries: list[Entry[Split]]) -> list[str | None]:
+    return [None if each.split is None else each.split.split_id for each in entries]
+
+
+def test_while_many_wait_a_partition_is_given_several_at_once_and_near_the_end_one() -> None:
+    with SharedRead(Plain(World(100)), 2) as read:
+        read._thread.caught_up().result(LONG)
+        given: list[list[str | None]] = []
+        flat: list[str | None] = []
+        while None not in flat:
+            given.append(names(read.next(0, len(flat), "h", 64).result(LONG)))
+            flat += given[-1]
+        # A share of what waits: so the other one, were it to come, would find some.
+        assert [len(each) for each in given[:4]] == [6, 5, 5, 5]
+        assert all(len(each) == 1 for each in given[-16:])
+        assert flat == [*(f"s{number}" for number in range(100)), None]
+        # Another attempt finds them in the log, wherever its answers begin, and no more than it asks for.
+        assert names(read.next(0, 0, "h", 64).result(LONG)) == flat[:64]
+        assert names(read.next(0, 0, "h", 1000).result(LONG)) == flat[:64]
+        assert names(read.next(0, 64, "h", 3).result(LONG)) == flat[64:67]
+        assert names(read.next(0, 64, "h", 64).result(LONG)) == flat[64:]
+        assert names(read.next(1, 0, "h", 64).result(LONG)) == [None]
+
+
+def test_an_answer_that_begins_in_the_log_goes_on_behind_it() -> None:
+    with SharedRead(Plain(World(1000)), 1) as read:
+        read._thread.caught_up().result(LONG)
+        assert names(read.next(0, 0, "h", 2).result(LONG)) == ["s0", "s1"]
+        again = names(read.next(0, 0, "h", 10).result(LONG))
+        assert again == [f"s{number}" for number in range(10)]
+        assert names(read.next(0, 2, "h", 10).result(LONG)) == [f"s{number}" for number in range(2, 12)]
+
+
+def test_a_source_that_handles_requests_is_asked_for_each_split() -> None:
+    world = World(100)
+    with SharedRead(Findable(world), 1) as read:
+        read._thread.caught_up().result(LONG)
+        assert names(read.next(0, 0, "h", 64).result(LONG)) == ["s0"]
+        assert names(read.next(0, 1, "h", 64).result(LONG)) == ["s1"]
+        assert world.heard("request") == [0, 0]
+
+
+def test_who_asks_too_early_for_several_gets_several() -> None:
+    world = World(100)
+    world.blocked = True
+    with SharedRead(Plain(world), 1) as read:
+        waiting = read.next(0, 0, "h", 64)
+        world.until(lambda: world.calls == 1)
+        world.unblock()
+        assert names(waiting.result(LONG)) == [f"s{number}" for number in range(12)]
+
+
 def test_a_partition_that_asks_too_early_waits_for_what_is_found() -> None:
     world = World(1)
     world.blocked = True
     with SharedRead(Findable(world), 2) as read:
-        both: list[Future[Entry[Split]]] = [
+        both: list[Future[list[Entry[Split]]]] = [
             read.next(0, 0, "h"),
             read.next(0, 0, "other"),
             read.next(1, 0, "h"),
@@ -145,7 +208,7 @@ def test_a_partition_that_asks_too_early_waits_for_what_is_found() -> None:
         world.until(lambda: world.calls == 1)
         assert not any(each.done() for each in both)
         world.unblock()
-        first, speculated, other = (each.result(LONG) for each in both)
+        (first,), (speculated,), (other,) = (each.result(LONG) for each in both)
         assert first == speculated
         assert [first.split, other.split] == [Split("s0", 0, 10), None]
 
@@ -160,9 +223,9 @@ def test_splits_near_to_a_partition_and_splits_by_rule_go_there() -> None:
     world.make = lambda number: Near(f"s{number}", 0, 10)
     world.rule = lambda split: 1 if split.split_id == "s4" else None
     with SharedRead(Findable(world), 2) as read:
-        assert read.next(0, 0, "near").result(LONG).split == Near("s3", 0, 10)
-        assert read.next(0, 1, "near").result(LONG).split == Near("s0", 0, 10)
-        assert read.next(1, 0, "far").result(LONG).split == Near("s4", 0, 10)
+        assert read.next(0, 0, "near").result(LONG) == [Entry(Near("s3", 0, 10))]
+        assert read.next(0, 1, "near").result(LONG) == [Entry(Near("s0", 0, 10))]
+        assert read.next(1, 0, "far").result(LONG) == [Entry(Near("s4", 0, 10))]
         assert read_all(read, 0)[2:] == ["s1", "s2"]
 
 
@@ -179,6 +242,26 @@ def test_what_goes_wrong_reaches_who_waits() -> None:
             waiting.result(LONG)
         with pytest.raises(OSError, match="no such bucket"):
             read.next(0, 0, "h").result(LONG)
+
+
+def test_what_the_source_raises_when_it_chooses_reaches_all_who_wait() -> None:
+    class Odd(Findable):
+        def restore_enumerator(self, context: EnumeratorContext[Split], checkpoint: int) -> Finder:
+            return OddFinder(context, checkpoint, self.world)
+
+    class OddFinder(Finder):
+        def choose(self, pending: object, reader: object) -> int:
+            return -1
+
+    world = World(3)
+    world.blocked = True
+    with SharedRead(Odd(world), 3) as read:
+        waiting = [read.next(partition, 0, "h") for partition in range(3)]
+        world.until(lambda: world.calls == 1)
+        world.unblock()
+        for each in waiting:
+            with pytest.raises(ValueError, match=r"choose\(...\) is -1"):
+                each.result(LONG)
 
 
 def test_who_waits_when_it_is_closed_is_told() -> None:

@@ -8,6 +8,7 @@ import pickle
 import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import pyarrow as pa
 
-from pillarbox.sources import Boundedness, Source
-from pillarbox.sources.connectors.postgres import PostgresSource
+from pillarbox.sources import Boundedness, ReaderContext, Source, read_splits
+from pillarbox.sources.connectors.postgres import PostgresSource, reader
 from pillarbox.sources.connectors.postgres.held import MOST, close_all
+from pillarbox.sources.connectors.postgres.reader import _key_of
 from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing.source_harness import SourceHarness
 from tests.servers.postgres_server import PASSWORD, PostgresServer
@@ -371,7 +373,9 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"mode": "incremental", "key": "k", "splits": 2}, ValueError, "splits=2: is for mode='scan'"),
         ({"wait_for": "me"}, ValueError, "wait_for='me': must be one of writers, transactions"),
         ({"hold_snapshot": -1}, ValueError, "hold_snapshot=-1: must be seconds, 0 or more"),
+        ({"hold_snapshot": float("inf")}, ValueError, "hold_snapshot=inf: must be seconds, 0 or more"),
         ({"poll_interval": 0}, ValueError, "poll_interval=0: must be seconds above 0"),
+        ({"poll_interval": float("inf")}, ValueError, "poll_interval=inf: must be seconds above 0"),
         ({"casts": {"k": "int; drop table t"}}, ValueError, "casts=.*: must be the name of a type"),
         ({"password_env": "NO_SUCH_VARIABLE"}, ValueError, "password_env='NO_SUCH_VARIABLE'"),
     ],
@@ -401,3 +405,58 @@ def test_what_the_catalogue_does_not_know_is_refused(
     server.run("create table t (k int primary key, n int, odd point)", "create view v as select k from t")
     with pytest.raises(ValueError, match=says):
         PostgresSource(**{"conninfo": server.url, "table": "t", **given}).arrow_schema()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("casts", "price:numeric(10,2)", "option 'casts'.*'price:numeric"),
+        ("casts", "a text; price", "option 'casts'.*'price'"),
+        ("columns", ",", r"columns=\[\]: must be a list of names"),
+    ],
+)
+def test_an_option_that_says_nothing_is_refused(option: str, value: str, says: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=says):
+        PostgresSource.from_options({"url": "postgresql://host/db", "table": "t", option: value}, None)
+
+
+@pytest.mark.parametrize("kind", ["view", "materialized view"])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_key_with_nulls_is_refused_for_their_rows_would_be_missing(
+    server: PostgresServer, kind: str, splits: int
+) -> None:
+    server.run(
+        f"create {kind} bad as select nullif(i, 7) as k, i from generate_series(1, 100) i",
+        f"create {kind} good as select i as k, i from generate_series(1, 100) i",
+    )
+    assert len(rows_of(PostgresSource(server.url, "good", key="k", splits=splits))) == 100
+    with pytest.raises(ValueError, match="key='k': is NULL in rows of 'bad'"):
+        rows_of(PostgresSource(server.url, "bad", key="k", splits=splits))
+
+
+def test_rows_of_one_key_are_not_looked_through_again_and_again(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.run(
+        "create table t (k int not null, v text)",
+        "insert into t select i / 30000, lpad(i::text, 100, '0') from generate_series(0, 99999) i",
+    )
+    looks = []
+
+    def key_of(ranges: Any, batch: pa.RecordBatch, row: int) -> str:
+        looks.append(row)
+        return str(_key_of(ranges, batch, row))
+
+    monkeypatch.setattr(reader, "_key_of", key_of)
+    with SourceHarness(PostgresSource(server.url, "t", key="k", splits=1), timeout=30) as harness:
+        (split,) = harness.discover()
+        fetched = list(read_splits(harness.source.create_reader(ReaderContext()), [split]))
+    # A block has some ten thousand rows: by halves, not one by one.
+    assert len(looks) < 1000
+    batches = [each.records for each in fetched if len(each.records)]
+    keys = [batch.column("k").unique().to_pylist() for batch in batches]
+    # Equal keys stay in one batch, and positions are keys.
+    assert sorted(chain.from_iterable(keys)) == [0, 1, 2, 3] and len(batches) > 1
+    assert [each.position for each in fetched] == [str(part[-1]) for part in keys]
+    values = [value for batch in batches for value in batch.column("v").to_pylist()]
+    assert sorted(map(int, values)) == list(range(100_000))

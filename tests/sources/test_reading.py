@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from pillarbox.sources import FetchingReader, ReaderContext, ReadFailed, Threading, read_splits
-from tests.sources.number_source import Range, Script, by_split, expected, ranges
+from tests.sources.number_source import LONG, Range, Script, by_split, expected, ranges
 
 
 def reader_of(script: Script, model: Threading = Threading.ONE_SPLIT_AT_A_TIME) -> FetchingReader[Range]:
@@ -20,7 +20,8 @@ def read(script: Script, splits: Iterable[Range] | Callable[[], Range | None]) -
 
 
 def no_threads() -> bool:
-    return not any("pillarbox-fetch-5" in thread.name for thread in threading.enumerate())
+    names = [thread.name for thread in threading.enumerate()]
+    return not any("pillarbox-fetch-5" in name or name == "pillarbox-ask" for name in names)
 
 
 @pytest.mark.parametrize("model", list(Threading))
@@ -33,7 +34,9 @@ def test_all_splits_of_a_list_are_read(model: Threading) -> None:
     assert no_threads()
 
 
-def test_the_next_split_is_asked_for_when_the_one_before_is_finished() -> None:
+def test_the_next_split_is_asked_for_when_the_one_before_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As with splits that take long.
+    monkeypatch.setattr("pillarbox.sources.reading.SHORT", 0.0)
     script = Script()
     waiting = ranges(3, 20)
     said: list[str] = []
@@ -44,6 +47,93 @@ def test_the_next_split_is_asked_for_when_the_one_before_is_finished() -> None:
 
     said.extend(fetched.split_id for fetched in read_splits(reader_of(script), ask))
     assert said == ["ask", "s0", "s0", "ask", "s1", "s1", "ask", "s2", "s2", "ask"]
+
+
+class Asked:
+    """Gives splits out, and can be made to wait. Any thread."""
+
+    def __init__(self, *splits: Range) -> None:
+        self.waiting = list(splits)
+        self.threads: list[str] = []
+        self.wait = threading.Event()
+        self.wait.set()
+        self.changed = threading.Condition()
+
+    def __call__(self) -> Range | None:
+        with self.changed:
+            self.threads.append(threading.current_thread().name)
+            self.changed.notify_all()
+        assert self.wait.wait(LONG)
+        return self.waiting.pop(0) if self.waiting else None
+
+    def wait_for(self, calls: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.threads) == calls, LONG)
+
+
+@pytest.mark.parametrize("model", list(Threading))
+def test_of_short_splits_the_next_is_asked_for_while_the_last_is_read(
+    model: Threading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.sources.reading.SHORT", LONG)
+    script = Script()
+    # The one that is being read cannot end.
+    asked = Asked(Range("s0", 0, 10), Range("s1"), Range("s2"))
+    rows = read_splits(reader_of(script, model), asked)
+    assert next(rows).finished
+    # The first was no reason yet: nobody knew how long it would take.
+    assert asked.threads == ["MainThread"]
+    read = {next(rows).split_id}
+    asked.wait_for(3)
+    assert asked.threads == ["MainThread", "MainThread", "pillarbox-ask"]
+    # One at a time the other waits for its turn.
+    wanted = {"s1"} if model is Threading.ONE_SPLIT_AT_A_TIME else {"s1", "s2"}
+    while read != wanted:
+        read.add(next(rows).split_id)
+    # Not more than one ahead.
+    assert {next(rows).split_id for _ in range(10)} <= wanted
+    assert len(asked.threads) == 3
+    rows.close()  # type: ignore[attr-defined]
+    assert no_threads()
+
+
+def test_who_waits_for_the_next_split_reads_on_meanwhile_and_close_does_not_wait() -> None:
+    script = Script()
+    asked = Asked(Range("s0", 0, 10), Range("s1", 0, 1000))
+    rows = read_splits(reader_of(script), asked)
+    assert [next(rows).split_id, next(rows).split_id] == ["s0", "s1"]
+    asked.wait.clear()
+    asked.wait_for(3)
+    for _ in range(50):
+        assert next(rows).split_id == "s1"
+    rows.close()  # type: ignore[attr-defined]
+    (thread,) = [each for each in threading.enumerate() if each.name == "pillarbox-ask"]
+    asked.wait.set()
+    thread.join(LONG)
+    assert not thread.is_alive()
+    assert script.told("closed") == [None]
+
+
+def test_what_asking_ahead_raises_comes_behind_the_rows_of_the_splits_before() -> None:
+    waiting = ranges(3, 25)
+    rows: list[tuple[str, int]] = []
+    batches = read_splits(reader_of(Script()), lambda: waiting.pop(0))
+    with pytest.raises(IndexError):
+        rows.extend(row for fetched in batches for row in fetched.records)
+    assert by_split(rows) == expected(ranges(3, 25))
+    assert no_threads()
+
+
+@pytest.mark.parametrize("model", list(Threading))
+def test_splits_that_are_asked_for_ahead_are_all_read(model: Threading) -> None:
+    waiting = ranges(200, 7)
+    read_now = [
+        row
+        for each in read_splits(reader_of(Script(), model), lambda: waiting.pop(0) if waiting else None)
+        for row in each.records
+    ]
+    assert by_split(read_now) == expected(ranges(200, 7))
+    assert no_threads()
 
 
 @pytest.mark.parametrize("splits", [[], lambda: None])

@@ -472,3 +472,15 @@ def test_a_key_that_is_no_stream_is_an_error(server: RedisServer, client: Any) -
     client.set("a", "x")
     with SourceHarness(numbers_of(server, "a")) as harness, pytest.raises(RuntimeError, match="WRONGTYPE"):
         harness.discover()
+
+
+def test_a_key_whose_name_is_not_utf_8_is_passed_over_with_a_warning(
+    server: RedisServer, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.xadd(b"p:\xff", {"n": "0"})
+    fill(client, "p:ok", range(3))
+    source = RedisStreamSource(server.url, pattern="p:*", discovery_interval=1)
+    with caplog.at_level("WARNING", "pillarbox"), SourceHarness(source) as harness:
+        assert [split.stream for split in harness.discover()] == ["p:ok"]
+        assert harness.discover() == []
+    assert len([each for each in caplog.messages if r"p:\xff" in each]) == 1

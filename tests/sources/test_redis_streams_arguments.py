@@ -11,6 +11,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow as pa
 
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
+from pillarbox.sources.connectors.redis_streams.client import RedisAddress
+from pillarbox.sources.connectors.redis_streams.rows import default_schema, to_batch
 
 SECRET = "correct-horse"
 URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
@@ -77,3 +79,18 @@ def test_a_bad_option_is_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says) as raised:
         RedisStreamSource.from_options(options, None)
     assert SECRET not in str(raised.value)
+
+
+def test_an_option_of_the_url_that_the_client_does_not_know_is_refused_before_it_connects() -> None:
+    pytest.importorskip("redis", reason="the package redis is not installed")
+    with pytest.raises(ValueError, match="url: .*'colour'"):
+        RedisAddress(f"redis://:{SECRET}@127.0.0.1:1/0?colour={SECRET}").connect()
+
+
+@pytest.mark.parametrize("entry_id", [b"9223372036854775808-0", b"9300000000000000-7"])
+def test_an_id_that_is_no_time_is_named(entry_id: bytes) -> None:
+    entries = [(b"1700000000000-0", [b"a", b"1"]), (entry_id, [b"a", b"1"])]
+    schema = default_schema()
+    with pytest.raises(ValueError, match=f"stream 's', entry {entry_id.decode()}: .*_time"):
+        to_batch("s", entries, schema)
+    assert to_batch("s", entries, schema.remove(schema.get_field_index("_time"))).num_rows == 2

@@ -66,9 +66,12 @@ def test_idleness_is_said_when_all_are_idle_and_over_with_the_next_row() -> None
 def test_one_idle_split_lets_the_watermark_of_the_others_through() -> None:
     reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
     running = with_times(link, reader, clock, idle_after=10.0)
+    # It has looked, and waits.
+    running.settle()
     clock.advance(9.0)
     reader.put(timed("a", 5.0))
     running.rows(1)
+    running.settle()
     assert running.marks == []
     clock.advance(1.0)
     running.until(lambda: bool(running.marks))

@@ -75,6 +75,14 @@ def test_a_source_without_an_end_is_refused_when_the_read_is_planned(
         spark.read.format(name).load().count()
 
 
+def test_a_name_that_is_given_anew_changes_no_read_that_was_planned_before(spark: SparkSession) -> None:
+    register_source(spark, RangeSource(3, 10), "again")
+    planned = spark.read.format("again").load()
+    register_source(spark, RangeSource(2, 3), "again")
+    assert planned.count() == 30
+    assert spark.read.format("again").load().count() == 6
+
+
 def test_a_name_that_spark_has_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="name='kafka': Spark has a format of this name; give another"):
         register_source(spark, RangeSource(1, 1), "kafka")
@@ -117,10 +125,13 @@ def test_killed_workers_neither_lose_nor_repeat_a_split(run_script: RunScript, t
 
 def test_events_go_both_ways(spark: SparkSession) -> None:
     name = register_source(spark, RangeSource(4, 3, talks=True), "talking")
-    rows = spark.read.format(name).option("partitions", "1").load().collect()
-    assert sorted(row.n for row in rows) == list(range(12))
-    # Each row says what the enumerator had answered.
-    assert {row.file for row in rows} == {"heard hello from 0"}
+    df = spark.read.format(name).option("partitions", "1").load()
+    # The second action reads what was given out to the first.
+    for _ in range(2):
+        rows = df.collect()
+        assert sorted(row.n for row in rows) == list(range(12))
+        # Each row says what the enumerator had answered.
+        assert {row.file for row in rows} == {"heard hello from 0"}
 
 
 def test_without_a_channel_events_are_refused(spark: SparkSession) -> None:

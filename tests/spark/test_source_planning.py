@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pillarbox.sources import ReadLimit, Source, Split, WatermarkStrategy
 from pillarbox.spark.source.aligning import Aligner
@@ -118,12 +120,31 @@ def test_no_more_splits_are_discovered_than_the_limit_needs() -> None:
     assert plans.offset["enumerator"]["checkpoint"] < 1_000
 
 
+class Growing(RangeSource):
+    """Finds some more splits at each look, faster than they are read."""
+
+    def create_enumerator(self, context: Any) -> Any:
+        enumerator = super().create_enumerator(context)
+        enumerator.discovery_interval = 0.0
+        return enumerator
+
+
+def test_offsets_do_not_grow_while_splits_come_faster_than_they_are_read() -> None:
+    plans = Plans(Growing(5_000, 10))
+    for _ in range(20):
+        plans.plan(rows=20)
+    assert len(plans.offset["splits"]) <= 512
+    plans.plan(rows=5_000)
+    assert len({split_id for split_id, _ in plans.read}) > 500
+
+
 class Flaky(LogEnumerator):
     fails = False
 
     def discover(self, checkpoint: list[str], most: int) -> tuple[Sequence[LogSplit], list[str]]:
         if type(self).fails:
-            raise OSError("no list")
+            # On 3.11 and later that of `Future.result`, too.
+            raise TimeoutError("no list")
         return super().discover(checkpoint, most)
 
 
@@ -136,7 +157,7 @@ def test_a_discovery_that_fails_ends_the_stream_at_its_beginning_only(tmp_path: 
     append(tmp_path / "log", "a", range(3))
     Flaky.fails = True
     plans = Plans(FlakySource(str(tmp_path / "log")))
-    with pytest.raises(OSError, match="no list"):
+    with pytest.raises(TimeoutError, match="no list"):
         plans.plan()
     Flaky.fails = False
     plans.start()
@@ -238,6 +259,30 @@ def plans_left(plans: Plans, file: str, ends: Mapping[str, int]) -> bool:
     return bool(read) or start < ends[file]
 
 
+def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    for file in "abc":
+        append(folder, file, range(4))
+    plans = Plans(LogSource(str(folder)))
+    plans.batches.only_what_is_there()
+    plans.plan(rows=2)
+    before = plans.offset
+    for dropped in (1, 2):
+        for _ in range(dropped):
+            plans.batches.plan(ReadLimit(rows=5))
+        append(folder, "a", range(4 * dropped, 4 * dropped + 4))
+        append(folder, f"new{dropped}", range(4))
+        plans.batches.take_up(plans.codec.from_json(before))
+    while plans.plan(rows=5) is not None:
+        pass
+    assert sorted(plans.read) == [(file, row) for file in "abc" for row in range(4)]
+    # Another trigger begins with what is there by then.
+    plans.batches.only_what_is_there()
+    while plans.plan(rows=5) is not None:
+        pass
+    assert len(plans.read) == len(set(plans.read)) == 28
+
+
 def test_a_split_without_data_holds_the_others_until_it_is_idle(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     append(folder, "quiet", range(1))
@@ -336,6 +381,16 @@ def test_packing_is_by_rule_then_by_load_and_loses_nothing() -> None:
     ruled = pack(splits, 3, lambda split: 1 if split.split_id in ("s1", "s2") else None)
     assert any({"s1", "s2"} <= {each.split_id for each in part} for part in ruled)
     assert pack(splits[:2], 5, lambda split: None) == [[splits[0]], [splits[1]]]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 12), st.integers(1, 8))
+def test_pieces_of_a_split_never_meet_in_one_partition(sizes: list[int], least: int, most: int) -> None:
+    splits = [LogSplit(f"s{n}", 0, size) for n, size in enumerate(sizes)]
+    pieces = cut(splits, least, lambda split, limit: split.up_to(min(split.stop, split.start + limit.rows)))
+    parts = pack(pieces, max(most, least), lambda split: None)
+    assert all(len({each.split_id for each in part}) == len(part) for part in parts)
+    rows = [(each.split_id, n) for part in parts for each in part for n in range(each.start, each.stop)]
+    assert sorted(rows) == [(f"s{n}", row) for n, size in enumerate(sizes) for row in range(size)]
 
 
 def test_cutting_keeps_every_row_and_leaves_what_cannot_be_cut(tmp_path: Path) -> None:

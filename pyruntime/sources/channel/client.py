@@ -42,11 +42,12 @@ class RemoteError(RuntimeError):
     """The service has raised. `kind` is the name of the class of what it raised."""
 
     def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
+        super().__init__(f"{kind}: {why}")
         self.kind = kind
+        self.why = why
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteError, (self.kind, str(self))
+        return RemoteError, (self.kind, self.why)
 
 
 def encoded(body: Any) -> bytes:

@@ -96,9 +96,10 @@ class SourceChannel:
         self._secret = secrets.token_bytes(SECRET)
         self._thread: LoopThread | None = None
         self._server: ChannelServer | None = None
+        self._services: dict[str, Service] = {}
 
     def start(self) -> SourceChannel:
-        """Listen. Any thread, once; again after `close`. Raises OSError."""
+        """Listen. Any thread, once; again after `close`, with the services of before. Raises OSError."""
         if self._thread is not None:
             raise RuntimeError("the channel has been started")
         thread = LoopThread("pillarbox-source-channel")
@@ -109,6 +110,8 @@ class SourceChannel:
             thread.close(STOP)
             raise
         self._thread, self._server = thread, server
+        for name, service in self._services.items():
+            self._add(name, service)
         return self
 
     def close(self) -> None:
@@ -138,6 +141,11 @@ class SourceChannel:
 
         Raises ValueError for a name that is served already, RuntimeError unless started.
         """
+        self._add(name, service)
+        self._services[name] = service
+        return self.handle(name)
+
+    def _add(self, name: str, service: Service) -> None:
         thread, server = self._running()
 
         def peer(client: str) -> Peer:
@@ -147,10 +155,10 @@ class SourceChannel:
             server.add(name, service, peer)
 
         thread.submit(add()).result(STOP)
-        return self.handle(name)
 
     def withdraw(self, name: str) -> None:
         """End a service: its clients fail. Nothing if there is none. Any thread but the channel's."""
+        self._services.pop(name, None)
         if self._thread is None or self._server is None:
             return
         server = self._server

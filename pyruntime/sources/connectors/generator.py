@@ -96,7 +96,10 @@ class GeneratorSource(Source[GeneratorSplit, Any]):
             check_duration(name, getattr(self, name))
         for name in ("first_event", "skew"):
             check_moment(name, getattr(self, name))
-        if self.rate is not None and not 0.0 < self.rate < float("inf"):
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"seed={self.seed!r}: must be a whole number")
+        number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
+        if self.rate is not None and not (number and 0.0 < self.rate < float("inf")):
             raise ValueError(f"rate={self.rate!r}: must be above 0, in rows a second, or None")
 
     @property

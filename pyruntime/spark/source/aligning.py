@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pillarbox.sources.alignment import Alignment
 from pillarbox.sources.enumerator import SplitEnumerator
@@ -19,7 +20,8 @@ from pillarbox.sources.watermarks import WatermarkStrategy
 S = TypeVar("S", bound=Split)
 
 
-class Readable(NamedTuple, Generic[S]):
+@dataclass(frozen=True)
+class Readable(Generic[S]):
     """What may be read of a split. A plain value."""
 
     rest: S

@@ -20,14 +20,15 @@ from pillarbox.spark.source.link import NO_WAY
 from pillarbox.spark.source.packing import pack
 from pillarbox.spark.source.planning import MOST
 from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.schemas import schema_to_text
 from pillarbox.spark.source.tasks import AskingPartition, SlicePartition, read_asking, read_slices
 
 
 class BatchReader(DataSourceReader):
     """Reads a bounded source.
 
-    driver: the way to the driver's Python process; None: splits are dealt out by rule. of, options: as which
-    name the source was registered there, and its options.
+    driver: the way to the driver's Python process; None: splits are dealt out by rule. of, options: as what
+    the source was registered there, and its options.
     """
 
     def __init__(self, read: Read, driver: ChannelHandle | None, of: str, options: Mapping[str, str]) -> None:
@@ -44,7 +45,7 @@ class BatchReader(DataSourceReader):
         with self._driver.connect({"read": None}) as client:
             client.request({
                 "open": name, "of": self._of, "partitions": count, "options": self._options,
-                "schema": self._read.schema.serialize().to_pybytes().hex(),
+                "schema": schema_to_text(self._read.schema),
             })  # fmt: skip
         return [AskingPartition(name, number, self._driver) for number in range(count)]
 

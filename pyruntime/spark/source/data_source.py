@@ -18,6 +18,8 @@ from pillarbox.spark.source.options import parse_options
 from pillarbox.spark.source.read import Read
 from pillarbox.spark.source.schemas import arrow_schema, spark_schema
 
+STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions", "max_drift")
+
 
 class PillarboxSource(DataSource):
     """`spark.read.format("pillarbox")` and `spark.readStream.format("pillarbox")`, once it is registered.
@@ -36,6 +38,8 @@ class PillarboxSource(DataSource):
     registered: ClassVar[AnySource | type[AnySource] | None] = None
     """The source, or its class, that the name stands for; None: the option `source` says it."""
     format_name: ClassVar[str] = "pillarbox"
+    registration: ClassVar[str] = ""
+    """As what the driver's Python process knows it: a name may be registered anew, for another source."""
     driver: ClassVar[ChannelHandle | None] = None
     """The way to the driver's Python process, where there is one."""
     parallelism: ClassVar[int | None] = None
@@ -58,7 +62,12 @@ class PillarboxSource(DataSource):
                 f"format {self.name()!r}: the source has no end, so spark.read would never be done: use "
                 "spark.readStream, or options that give it an end"
             )
-        return BatchReader(read, self.driver, self.name(), self.options)
+        for name in STREAM_OPTIONS:
+            if name in self.options:
+                raise ValueError(
+                    f"option {name!r} is for spark.readStream; spark.read reads all that there is"
+                )
+        return BatchReader(read, self.driver, self.registration, self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises RuntimeError with a PySpark that is too old."""

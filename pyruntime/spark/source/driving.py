@@ -17,7 +17,7 @@ from pillarbox.sources.enumerator import ReaderInfo, ReadLimit, SplitEnumerator
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.split import Split
 from pillarbox.spark.source.aligning import Aligner
-from pillarbox.spark.source.offsets import Json, Offset, OffsetCodec
+from pillarbox.spark.source.offsets import Json, Offset, OffsetCodec, number_of
 from pillarbox.spark.source.planning import MicroBatches
 from pillarbox.spark.source.read import Read
 from pillarbox.spark.source.threads import CallingThread
@@ -112,7 +112,7 @@ class Driving:
 
         def plan() -> Offset[Any, Any] | None:
             # Another number: an offset of before was not used, or this process is new.
-            if start["number"] != self._batches.number:
+            if number_of(start) != self._batches.number:
                 self._batches.take_up(codec.from_json(start))
             return self._batches.plan(limit)
 
@@ -190,8 +190,7 @@ class Driving:
     def times_came(self, times: Mapping[str, float]) -> Future[None]:
         """A task has read so far, in event time."""
         aligner = self._aligner
-        assert aligner is not None
-        return self._thread.submit(lambda: aligner.report(times))
+        return self._thread.submit(lambda: None if aligner is None else aligner.report(times))
 
 
 class StreamService:

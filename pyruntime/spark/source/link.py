@@ -30,7 +30,8 @@ class TaskLink:
     """The channel between one task and the enumerator. Thread-safe, but for `close`.
 
     handle: the way; None where there is none. subtask: the number of the task's partition. read: which one,
-    of a process that has several. receive: takes the enumerator's events, on another thread.
+    of a process that has several. receive: takes the enumerator's events, and failed what has ended the
+    connection, if anything has; on another thread.
     """
 
     def __init__(self, handle: ChannelHandle | None, subtask: int, read: str | None = None) -> None:
@@ -38,15 +39,21 @@ class TaskLink:
         self._about = {"subtask": subtask, "host": socket.gethostname(), "read": read}
         self._lock = threading.Lock()
         self._client: ChannelClient | None = None
+        self._closed = False
         self.receive: Callable[[SourceEvent], None] | None = None
+        self.failed: Callable[[Exception], None] | None = None
+        self.has_sent = False
+        self._failure: Exception | None = None
 
     def connect(self) -> ChannelClient:
-        """The client, connected now if it was not. Raises RuntimeError where there is no way."""
+        """The client, connected now if it was not. Raises RuntimeError where there is no way, or no more."""
         if self._handle is None:
             raise RuntimeError(NO_WAY)
         with self._lock:
+            if self._closed:
+                raise RuntimeError("the task has ended")
             if self._client is None:
-                self._client = self._handle.connect(self._about, receive=self._hear)
+                self._client = self._handle.connect(self._about, receive=self._hear, failed=self._fail)
             return self._client
 
     def request(self, body: Any) -> Any:
@@ -54,15 +61,28 @@ class TaskLink:
         return self.connect().request(body)
 
     def send(self, event: SourceEvent) -> None:
-        """Say something to the enumerator. Any thread."""
+        """Say something to the enumerator. Any thread. Raises what has ended the connection."""
+        self.check()
+        self.has_sent = True
         self.connect().push({"event": [event.kind, event.payload]})
+
+    def check(self) -> None:
+        """Raise what has ended the connection, if anything has: the enumerator may have refused an event."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Let go of the connection; what was said still goes out. Idempotent."""
         with self._lock:
+            self._closed = True
             client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        if self.failed is not None:
+            self.failed(error)
 
     def _hear(self, body: Any) -> None:
         if self.receive is not None:
@@ -82,11 +102,22 @@ class HearingReader(SourceReader[S]):
         self._lock = threading.Lock()
         self._events: deque[SourceEvent] = deque()
         self._waiting: Future[Any] | None = None
+        self._failure: Exception | None = None
 
     def hear(self, event: SourceEvent) -> None:
         """Keep an event for the task. Any thread."""
         with self._lock:
             self._events.append(event)
+        self._ring()
+
+    def fail(self, error: Exception) -> None:
+        """No event comes any more, and one may be waited for: `poll` raises. Any thread."""
+        with self._lock:
+            self._failure = error
+        self._ring()
+
+    def _ring(self) -> None:
+        with self._lock:
             waiting, self._waiting = self._waiting, None
         if waiting is not None:
             _wake(waiting)
@@ -99,6 +130,8 @@ class HearingReader(SourceReader[S]):
         """The events, then as the reader."""
         while self._events:
             self._reader.handle_source_event(self._events.popleft())
+        if self._failure is not None:
+            raise self._failure
         return self._reader.poll()
 
     def available(self) -> Future[Any] | None:
@@ -108,7 +141,7 @@ class HearingReader(SourceReader[S]):
             return None
         future: Future[Any] = Future()
         with self._lock:
-            if self._events:
+            if self._events or self._failure is not None:
                 return None
             self._waiting = future
         theirs.add_done_callback(lambda _: _wake(future))

@@ -71,7 +71,7 @@ class OffsetCodec(Generic[S, C]):
 
     def from_json(self, written: Json) -> Offset[S, C]:
         """What `to_json` has written. Raises ValueError for what it has not."""
-        number = _number(written)
+        number = number_of(written)
         if number == 0:
             return Offset()
         kept = written["enumerator"]
@@ -88,7 +88,7 @@ class OffsetCodec(Generic[S, C]):
 
         Raises ValueError unless the one follows the other, or is the same.
         """
-        begun, number = _number(start), _number(end)
+        begun, number = number_of(start), number_of(end)
         if begun == number:
             return ()
         if number != begun + 1:
@@ -103,7 +103,8 @@ class OffsetCodec(Generic[S, C]):
         return tuple(read(split_version, each) for each in written[name])
 
 
-def _number(written: Json) -> int:
+def number_of(written: Json) -> int:
+    """Which offset this is. Raises ValueError for what is none of Pillarbox."""
     if not isinstance(written, dict) or not isinstance(written.get("number"), int):
         raise ValueError(
             "the checkpoint folder holds an offset that is not one of Pillarbox: was the folder that of "

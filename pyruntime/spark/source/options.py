@@ -5,7 +5,6 @@ What is left belongs to the source. Option names are in lower case, as Spark han
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,14 @@ from pillarbox.sources.watermarks import WatermarkStrategy
 
 T = TypeVar("T", int, float)
 
+LARGEST = 2**63
+
 _REDACTED = re.compile(r"secret|password|token|access[.]?key|url", re.IGNORECASE)
 """Names whose values Spark hides in plans (`spark.redaction.regex`, `spark.sql.redaction.options.regex`)."""
-_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]+@|\bpassword\s*=", re.IGNORECASE)
+_PASSWORD = re.compile(
+    r"://[^/\s@]*:[^/\s@]+@|password[\"']?\s*[:=]|\bpwd\s*=|secret[_.-]?(access[_.-]?)?key[\"']?\s*[:=]",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ def _watermarks(rest: dict[str, str]) -> WatermarkStrategy | None:
     idle_after = _number(rest, "idle_after", float, 0)
     max_drift = _number(rest, "max_drift", float, 0)
     if max_drift is None:
-        for name, value in (("out_of_order", out_of_order), ("idle_after", idle_after)):
+        given = (("timestamp", timestamp), ("out_of_order", out_of_order), ("idle_after", idle_after))
+        for name, value in given:
             if value is not None:
                 raise ValueError(f"option {name!r} is for splits that are aligned: give 'max_drift' too")
         return None
@@ -95,7 +100,7 @@ def _number(rest: dict[str, str], name: str, kind: Callable[[str], T], least: in
         value = kind(given)
     except ValueError:
         value = None
-    if value is None or not math.isfinite(value) or value < least:
+    if value is None or not -LARGEST < value < LARGEST or value < least:
         what = "a whole number" if kind is int else "a number of seconds"
         raise ValueError(f"option {name!r} is {given!r}: must be {what}, at least {least}")
     return value

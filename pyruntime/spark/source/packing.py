@@ -21,7 +21,8 @@ def pack(splits: Sequence[S], most: int, assigned_to: Callable[[S], int | None])
 
     A split for which `assigned_to` gives a number goes to the partition of that number, modulo `most`. The
     others go, the largest first, to whichever has least to read: by bytes if all splits know theirs, else by
-    rows, else by their number (the greedy rule for scheduling of Graham, 1969).
+    rows, else by their number (the greedy rule for scheduling of Graham, 1969). Pieces of one split, of which
+    there are at most `most`, go to different partitions: a reader has a split once.
     """
     chosen: list[list[int]] = [[] for _ in range(min(most, max(1, len(splits))))]
     size = _size_of(splits)
@@ -39,10 +40,18 @@ def pack(splits: Sequence[S], most: int, assigned_to: Callable[[S], int | None])
         chosen = [ruled.get(number, []) for number in range(most)]
     heap = [(loads[number], number) for number in range(len(chosen))]
     heapq.heapify(heap)
+    held: set[tuple[str, int]] = set()
     for at in sorted(free, key=lambda at: -size(splits[at])):
+        split_id = splits[at].split_id
+        passed = []
+        while (split_id, heap[0][1]) in held:
+            passed.append(heapq.heappop(heap))
         load, number = heap[0]
+        held.add((split_id, number))
         chosen[number].append(at)
         heapq.heapreplace(heap, (load + size(splits[at]), number))
+        for each in passed:
+            heapq.heappush(heap, each)
     return [[splits[at] for at in sorted(places)] for places in chosen if places]
 
 
@@ -57,6 +66,8 @@ def _size_of(splits: Sequence[S]) -> Callable[[S], int]:
 
 def cut(splits: Sequence[S], least: int, advance: Callable[[S, ReadLimit], S | None]) -> list[S]:
     """Cut `splits` until there are about `least`, as far as `advance` can cut them. All of them is the same.
+
+    Of one split there are at most `least` pieces.
 
     The pieces of a split are as large as their share of all rows, or bytes; one whose size nobody knows is
     left whole.

@@ -10,8 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as WaitTimeout
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Generic, TypeVar, cast
 
@@ -81,6 +80,9 @@ class MicroBatches(Generic[S, C]):
         # With availableNow: what was discovered at the beginning and is not taken up, and how far to read.
         self._steps: deque[tuple[Sequence[S], C]] | None = None
         self._targets: dict[str, S] = {}
+        # All that was discovered at the beginning; how much of that was taken up by an offset, by its number.
+        self._frozen: list[tuple[Sequence[S], C]] = []
+        self._taken: dict[int, int] = {}
         self._under_way: Future[tuple[Sequence[S], C]] | None = None
         self._asked_with: C | None = None
         self._known = False
@@ -115,7 +117,12 @@ class MicroBatches(Generic[S, C]):
         if self._aligner is not None:
             self._aligner.begin(offset.splits, offset.times)
         if self._available_now:
-            self._freeze()
+            # A plan that was dropped is made again of the same, and not of what came since.
+            taken = self._taken.get(offset.number)
+            if taken is None:
+                self._freeze()
+            else:
+                self._steps = deque(self._frozen[taken:])
 
     def only_what_is_there(self) -> None:
         """Read what is there at the next `take_up`, or now, and nothing that comes later: `availableNow`."""
@@ -136,7 +143,8 @@ class MicroBatches(Generic[S, C]):
         self._deal(candidates, budget)
         while True:
             slices = [each.slice for each in candidates if each.slice is not None]
-            new = self._discovered(most, budget, anything=bool(slices))
+            done = sum(each.slice is not None and each.slice.stop == each.split.stop for each in candidates)
+            new = self._discovered(most + done, budget, anything=bool(slices))
             if new is None:
                 break
             found = self._candidates(new)
@@ -176,7 +184,8 @@ class MicroBatches(Generic[S, C]):
             if readable is None:
                 aligner.has_something(each.split.split_id)
             else:
-                each.rest, each.one_row, each.else_one_of = readable
+                each.rest, each.one_row = readable.rest, readable.one_row
+                each.else_one_of = readable.else_one_of
                 allowed.append(each)
         return allowed
 
@@ -238,6 +247,8 @@ class MicroBatches(Generic[S, C]):
             elif self._aligner is not None:
                 self._aligner.finished(split_id)
         self._number += 1
+        if self._steps is not None:
+            self._taken[self._number] = len(self._frozen) - len(self._steps)
         return Offset(
             number=self._number,
             checkpoint=self.enumerator.snapshot(),
@@ -250,8 +261,17 @@ class MicroBatches(Generic[S, C]):
 
     def _look_around(self, most: int) -> None:
         """Begin a discovery if it is time, so that it goes on while slices are cut."""
-        if self._steps is None and self._under_way is None and time.monotonic() >= self._due:
+        if (
+            self._steps is None
+            and self._under_way is None
+            and time.monotonic() >= self._due
+            and self._backlog() < most
+        ):
             self._begin(most)
+
+    def _backlog(self) -> int:
+        """Splits with an end that wait. They must not be ever more: each offset has them all."""
+        return sum(split.stop is not None or split.files > 0 for split in self._open.values())
 
     def _begin(self, most: int) -> Future[tuple[Sequence[S], C]]:
         enumerator = self.enumerator
@@ -267,17 +287,16 @@ class MicroBatches(Generic[S, C]):
             return self._take(*self._steps.popleft())
         future = self._under_way
         if future is None:
-            if not self._more or (budget.spent and not self._endless):
+            if not self._more or (budget.spent and not self._endless) or self._backlog() >= most:
                 return None
-            future = self._begin(most)
+            future = self._begin(most - self._backlog())
         # Endless splits are all taken up before any is read, so that each gets its share.
         at_once = self._known and not (self._more and self._endless)
+        # Not by the time-out of `result`, which is no other error than one of a service.
+        if not wait((future,), None if not at_once else 0.0 if anything else PATIENCE).done:
+            return None
         try:
-            found, checkpoint = future.result(None if not at_once else 0.0 if anything else PATIENCE)
-        except WaitTimeout:
-            if not future.done():
-                return None
-            raise
+            found, checkpoint = future.result()
         except Exception:
             self._under_way = None
             self._due = time.monotonic() + (self.enumerator.discovery_interval or RETRY)
@@ -310,7 +329,7 @@ class MicroBatches(Generic[S, C]):
 
     def _freeze(self) -> None:
         """Discover all that is there, and note how far each split goes."""
-        checkpoint, steps = self.enumerator.checkpoint, deque[tuple[Sequence[S], C]]()
+        checkpoint, steps = self.enumerator.checkpoint, list[tuple[Sequence[S], C]]()
         enumerator = self.enumerator
         while True:
             known = checkpoint
@@ -318,7 +337,7 @@ class MicroBatches(Generic[S, C]):
             if not found:
                 break
             steps.append((found, checkpoint))
-        self._steps = steps
+        self._steps, self._frozen, self._taken = deque(steps), steps, {self._number: 0}
         self._targets = {}
         for splits in (self._open.values(), *(found for found, _ in steps)):
             for split in splits:

@@ -39,7 +39,7 @@ def read_rows(
     reader = source.create_reader(context)
     if hears(reader):
         reader = hearing = HearingReader(reader)
-        link.receive = hearing.hear
+        link.receive, link.failed = hearing.hear, hearing.fail
         link.connect()
     # What is a generator can be closed.
     with closing(cast("Generator[Fetched, None, None]", read_splits(reader, splits))) as all_fetched:
@@ -90,7 +90,7 @@ class Shape:
         try:
             # Spark's timestamps are microseconds.
             return column.cast(options=pc.CastOptions(field.type, allow_time_truncate=True))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise ValueError(
                 f"column {field.name!r} is {column.type} and not {field.type}: {error}"
             ) from None

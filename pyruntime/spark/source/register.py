@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 import weakref
 from typing import Any
 
@@ -54,30 +55,37 @@ def register_source(
         raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
     if channel is not None and not isinstance(channel, SourceChannel):
         raise TypeError(f"channel={channel!r}: must be a SourceChannel or None")
+    registration = uuid.uuid4().hex
+    service, handle = _service(spark, channel)
     members: dict[str, Any] = {
         "registered": source,
+        "registration": registration,
         "format_name": name,
         "parallelism": _parallelism(spark),
-        "driver": _serve(spark, name, source, channel),
+        "driver": handle,
     }
+    if service is not None:
+        service.register(registration, source)
     try:
         spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
     except PySparkException as error:
+        if service is not None:
+            service.forget(registration)
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
     return name
 
 
-def _serve(
-    spark: SparkSession, name: str, source: Any, channel: SourceChannel | None
-) -> ChannelHandle | None:
+def _service(
+    spark: SparkSession, channel: SourceChannel | None
+) -> tuple[DriverReads | None, ChannelHandle | None]:
     global _own
     with _lock:
         if channel is None:
             context = _context(spark)
             if context is None or not context.master.startswith("local"):
-                return None
+                return None, None
             if _own is None:
                 _own = SourceChannel().start()
             channel = _own
@@ -86,8 +94,7 @@ def _serve(
             service = DriverReads()
             channel.serve(SERVICE, service)
             _services[channel] = service
-        service.register(name, source)
-        return channel.handle(SERVICE)
+        return service, channel.handle(SERVICE)
 
 
 def _context(spark: SparkSession) -> Any:

@@ -5,7 +5,9 @@ Spark wants what a data source gives in exactly the Arrow types that it has for 
 
 from __future__ import annotations
 
+import base64
 import inspect
+import zlib
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
@@ -44,3 +46,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """A schema as text, short enough for a message of the channel."""
+    return base64.b64encode(zlib.compress(schema.serialize().to_pybytes())).decode()
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """What `schema_to_text` has made."""
+    return pa.ipc.read_schema(pa.py_buffer(zlib.decompress(base64.b64decode(text))))

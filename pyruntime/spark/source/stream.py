@@ -77,21 +77,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         slices = self._codec.slices(start, end)
         if not slices:
             return []
-        here, options = self._here, self._read.options
+        here, least = self._here, self._read.options.min_partitions or 1
         here.settle(end, self._codec)
         handle = here.handle()
-        return here.call(
-            lambda: [
-                SlicePartition(splits, number, handle)
-                for number, splits in enumerate(
-                    pack(
-                        cut(slices, options.min_partitions or 1, here.enumerator.advance),
-                        max(here.parallelism, options.min_partitions or 1),
-                        here.enumerator.assigned_to,
-                    )
-                )
-            ]
-        )
+
+        def packed() -> list[list[Any]]:
+            enumerator = here.enumerator
+            # What goes to one partition by rule need not be cut: its pieces would meet there again.
+            ruled = [each for each in slices if enumerator.assigned_to(each) is not None]
+            free = [each for each in slices if enumerator.assigned_to(each) is None]
+            pieces = ruled + cut(free, least - len(ruled), enumerator.advance)
+            return pack(pieces, max(here.parallelism, least), enumerator.assigned_to)
+
+        return [SlicePartition(splits, number, handle) for number, splits in enumerate(here.call(packed))]
 
     def commit(self, end: Json) -> None:
         """What was read up to `end` is durable: the source is told, without waiting for it."""

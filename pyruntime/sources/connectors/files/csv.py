@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.files.formats import conform, plain_schema
+from pillarbox.sources.connectors.files.formats import check_columns, conform
 from pillarbox.sources.connectors.files.lines import after_lines
 from pillarbox.sources.connectors.files.text import BOM, TextFormat
 
@@ -48,6 +48,8 @@ class CsvFormat(TextFormat):
     def front(self, head: bytes) -> tuple[int, Any]:
         """The header, and the columns that it names, or that were given, or that are numbered."""
         begin = len(BOM) if head.startswith(BOM) else 0
+        # Arrow passes lines over that are empty, but not in front of all others.
+        begin += len(head[begin:]) - len(head[begin:].lstrip(b"\r\n"))
         if not head[begin:]:
             return begin, self.names or ()
         if not self.header:
@@ -75,6 +77,7 @@ class CsvFormat(TextFormat):
         """The rows; only the columns that are wanted are converted."""
         import pyarrow as pa
 
+        check_columns(said, wanted)
         try:
             return self._parse(block, said, wanted)
         except pa.ArrowInvalid as error:
@@ -95,9 +98,9 @@ class CsvFormat(TextFormat):
         if not head[behind:]:
             import pyarrow as pa
 
-            return pa.schema([(name, pa.string()) for name in names])
+            return pa.schema([(name, pa.null()) for name in names])
         self.check_block(head)
-        return plain_schema(self._read(head[behind:], names).schema)
+        return self._read(head[behind:], names).schema
 
     def _parse(self, block: bytes, names: tuple[str, ...], wanted: pa.Schema) -> pa.RecordBatch:
         return one_batch(self._read(block, names, wanted), wanted)

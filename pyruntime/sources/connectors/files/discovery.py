@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.files.listing import FoundFile, list_files
+from pillarbox.sources.connectors.files.listing import FoundFile, hiding, list_files
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 
@@ -27,7 +27,8 @@ class Known:
     """Which files were found: all up to `after`, and those in `seen` behind it. A plain value.
 
     Files have an order, by when they were modified and then by path. `after` follows the newest one that was
-    found at a distance. What is in front of it is never looked at again, so the memory is bounded.
+    found, or the present if that is earlier, at a distance. What is in front of it is never looked at again,
+    so the memory is bounded.
     """
 
     after: tuple[int, str] = (-1, "")
@@ -53,7 +54,8 @@ class Known:
         order = sorted((modified, path) for path, modified in self.seen.items())
         if not order:
             return self
-        oldest = order[-1][0] - int(seconds * 1e9)
+        # A file whose time is in the future must not hide all that come until then.
+        oldest = min(order[-1][0], time.time_ns()) - int(seconds * 1e9)
         kept = max(0, len(order) - most, bisect.bisect_left(order, (oldest, "")))
         after = max(self.after, (oldest, ""), order[kept - 1] if kept else (-1, ""))
         return replace(self, after=after, seen={path: modified for modified, path in order[kept:]})
@@ -96,6 +98,10 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
 
     def discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FileSplit], Known]:
         """Splits of the files that are new. Raises FileNotFoundError where there is no such folder."""
+        with hiding(self._source.path):
+            return self._discover(checkpoint, most)
+
+    def _discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FileSplit], Known]:
         source = self._source
         known = replace(checkpoint, seen=dict(checkpoint.seen))
         splits: list[FileSplit] = []

@@ -6,7 +6,7 @@ A format is a plain value. Its methods block, and are called on whichever thread
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pillarbox.sources.connectors.files.listing import FoundFile
@@ -16,6 +16,9 @@ from pillarbox.sources.enumerator import ReadLimit
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
+
+
+UNITS = ("s", "ms", "us", "ns")
 
 
 class Piece(NamedTuple):
@@ -49,7 +52,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """The columns of a file; of text, as its front looks."""
+        """The columns of a file; of text, as its front looks. Their type is null where nothing was seen."""
 
     @abstractmethod
     def read(
@@ -85,8 +88,24 @@ def check_same_file(filesystem: fs.FileSystem, split: FileSplit) -> None:
         )
 
 
+def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
+    """Raise ValueError if a file with columns of these names has none that is wanted, or one twice."""
+    twice = {name for name in wanted.names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"it has columns {sorted(twice)!r} more than once: it must have each column once")
+    if not set(names) & set(wanted.names):
+        raise ValueError(
+            f"it has none of the columns {wanted.names!r} but {list(names)!r}: the names must be those "
+            "of the file, with the same upper and lower case"
+        )
+
+
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the columns `wanted`: by name, cast where the type is another, null where it has none."""
+    """`batch` with the columns `wanted`: by name, cast where the type is another, null where it has none.
+
+    Times of a finer unit are floored to the unit that is wanted. All else that would lose data raises
+    ValueError.
+    """
     import pyarrow as pa
 
     if batch.schema.equals(wanted):
@@ -97,13 +116,27 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
         column = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
         if column.type != field.type:
             try:
-                column = column.cast(field.type)
+                column = _floored(column, field.type).cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ValueError(
                     f"column {field.name!r} is {column.type} and cannot be read as {field.type}: {error}"
                 ) from None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _floored(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not (pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted)):
+        return column
+    if UNITS.index(column.type.unit) <= UNITS.index(wanted.unit):
+        return column
+    # Without a zone: where it has one, the time is in UTC, and stays so.
+    plain = column.cast(pa.timestamp(column.type.unit))
+    unit = {"s": "second", "ms": "millisecond", "us": "microsecond"}[wanted.unit]
+    return compute.floor_temporal(plain, unit=unit).cast(pa.timestamp(wanted.unit))
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

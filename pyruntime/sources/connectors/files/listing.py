@@ -5,13 +5,19 @@ Blocks; called on the discovery thread, and on the driver where columns are look
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
+HIDDEN = (".", "_")
 WILD = re.compile(r"[*?\[]")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -32,12 +38,57 @@ def shown(path: str) -> str:
     return re.sub(r"\?.*", "?...", re.sub(r"(?<=://)[^/@]*@", "", path))
 
 
+def same_kind(error: Exception, text: str) -> Exception:
+    """An error of the kind that a reader of files raises for `error`, with this text."""
+    for kind in (FileNotFoundError, PermissionError, OSError):
+        if isinstance(error, kind):
+            return kind(text)
+    return ValueError(text)
+
+
+@contextmanager
+def hiding(path: str) -> Iterator[None]:
+    """Raise the errors of what is done within, but none of what may be secret in `path`, a URI."""
+    from pyarrow import lib
+
+    try:
+        yield
+    except (OSError, ValueError, EOFError, lib.ArrowException) as error:
+        text = hidden(str(error), path)
+        if text == str(error):
+            raise
+        raise same_kind(error, text) from None
+
+
+def hidden(text: str, path: str) -> str:
+    """`text`, which a file system has written, without what may be secret in `path`, a URI."""
+    if not SCHEME.match(path):
+        return text
+    # File systems write addresses of their own, with the user and the query of the one that they were given.
+    text = re.sub(r"(?<=://)[^/@\s'\"]*@", "", text)
+    text = re.sub(r"(://[^\s'\"?]*)\?[^\s'\"]*", r"\1?...", text)
+    front, _, query = path.partition("?")
+    user, at, _ = front.partition("://")[2].partition("/")[0].rpartition("@")
+    secrets = [pair.partition("=")[2] for pair in query.split("&")]
+    if at and ":" in user:
+        secrets.append(user.partition(":")[2])
+    for secret in secrets:
+        for written in (secret, unquote(secret)):
+            # What is shorter is part of many a word.
+            if len(written) >= 6:
+                text = text.replace(written, "...")
+    return text
+
+
 def open_file_system(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, str]:
     """The file system of a path or URI, and the path in it. Raises ValueError for a URI that is none."""
     from pyarrow import fs
 
     if filesystem is not None:
         return filesystem, path
+    if path.startswith("file:/") and not path.startswith("file://"):
+        # So Hadoop and Spark write it, with nothing escaped.
+        path = path.removeprefix("file:")
     if not SCHEME.match(path):
         return fs.LocalFileSystem(), os.path.abspath(path)
     # A pattern is no URI: Arrow is asked for the folder in front of it. The query goes with that.
@@ -67,7 +118,8 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
     """The files that `path` stands for, those modified first in front. Raises FileNotFoundError.
 
     In a folder, what begins with a dot or an underscore is passed over, with all below it: writers keep there
-    what is not finished. A pattern knows `*`, `?`, `[...]`, and `**` for any folders.
+    what is not finished. A pattern knows `*`, `?`, `[...]`, and `**` for any folders. A link to a folder
+    above is not followed. Raises ValueError for a name that is not UTF-8.
     """
     from pyarrow import fs
 
@@ -83,6 +135,12 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
         raise FileNotFoundError(f"path={path!r}: there is no such file or folder")
     else:
         root, wanted = path, None
+    if isinstance(filesystem, fs.LocalFileSystem):
+        if wild is not None and not os.path.isdir(root):
+            return []
+        return sorted(
+            _checked(file) for file in _walk(root, recursive) if wanted is None or wanted.fullmatch(file.path)
+        )
     selector = fs.FileSelector(root, allow_not_found=wild is not None, recursive=recursive)
     start = len(root.rstrip("/")) + 1
     return sorted(
@@ -90,8 +148,46 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
         for info in filesystem.get_file_info(selector)
         if info.is_file
         and (wanted is None or wanted.fullmatch(info.path))
-        and not any(part.startswith((".", "_")) for part in info.path[start:].split("/"))
+        and not any(part.startswith(HIDDEN) for part in info.path[start:].split("/"))
     )
+
+
+def _walk(root: str, recursive: bool) -> Iterator[FoundFile]:
+    """The files in a local folder. Arrow would follow links that go round."""
+    left: list[tuple[str, tuple[str, ...]]] = [(root, (os.path.realpath(root),))]
+    while left:
+        folder, above = left.pop()
+        try:
+            with os.scandir(folder) as entries:
+                found = [(each.path, each.stat) for each in entries if not each.name.startswith(HIDDEN)]
+        except FileNotFoundError:
+            if folder == root:
+                raise
+            continue
+        for path, look in found:
+            try:
+                info = look()
+            except OSError as error:
+                # Gone meanwhile, or a link to nothing, or to itself.
+                if error.errno in (errno.ENOENT, errno.ELOOP):
+                    continue
+                raise
+            if stat.S_ISREG(info.st_mode):
+                yield FoundFile(info.st_mtime_ns, path, info.st_size)
+            elif recursive and stat.S_ISDIR(info.st_mode):
+                real = os.path.realpath(path)
+                # Also of a folder above the root: it holds the root again.
+                if not any((each + "/").startswith(real.rstrip("/") + "/") for each in above):
+                    left.append((path, (*above, real)))
+
+
+def _checked(file: FoundFile) -> FoundFile:
+    """`file`, if Arrow can open one of that name. Raises ValueError."""
+    try:
+        file.path.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{file.path!r}: the name is not UTF-8, so it cannot be read: rename it") from None
+    return file
 
 
 def pattern(path: str) -> re.Pattern[str]:

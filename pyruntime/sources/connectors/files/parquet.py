@@ -11,9 +11,9 @@ from pillarbox.sources.connectors.files.formats import (
     FileFormat,
     Piece,
     Rows,
+    check_columns,
     check_same_file,
     conform,
-    plain_schema,
 )
 from pillarbox.sources.connectors.files.listing import FoundFile
 from pillarbox.sources.connectors.files.split import END, FileSplit
@@ -85,7 +85,8 @@ class ParquetFormat(FileFormat):
     def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         """The columns that the footer names."""
         with _opened(filesystem, path) as parquet:
-            return plain_schema(parquet.schema_arrow)
+            schema: pa.Schema = parquet.schema_arrow
+            return schema
 
     def read(
         self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
@@ -103,6 +104,7 @@ class ParquetFormat(FileFormat):
                     position = position if groups else at
                     groups.append(number)
                 at = behind
+            check_columns(parquet.schema_arrow.names, wanted)
             columns = [name for name in wanted.names if name in parquet.schema_arrow.names]
             if not groups:
                 return
@@ -141,4 +143,9 @@ def _opened(filesystem: fs.FileSystem, path: str) -> Iterator[Any]:
 
     # Not mapped into memory: a file that is cut short then ends the process.
     with filesystem.open_input_file(path) as file:
-        yield pq.ParquetFile(file, pre_buffer=not isinstance(filesystem, fs.LocalFileSystem))
+        # Old timestamps (INT96) are read as nanoseconds otherwise, which end in 2262 and then begin again.
+        yield pq.ParquetFile(
+            file,
+            pre_buffer=not isinstance(filesystem, fs.LocalFileSystem),
+            coerce_int96_timestamp_unit="us",
+        )

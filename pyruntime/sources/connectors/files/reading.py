@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pillarbox.sources.connectors.files.listing import hidden, same_kind
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import fs
 
     from pillarbox.sources.connectors.files.source import FileSource
 
@@ -61,21 +63,24 @@ class FileReader(SplitReader[FileSplit]):
             for batch, position in rows:
                 yield Fetched(split.split_id, batch, position)
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            if source.on_data_loss == "fail":
-                raise _named(error, split, position) from error
+            what = hidden(str(error), source.path)
+            if source.on_data_loss == "fail" or _may_pass(error, source.open()[0]):
+                place = f"{split.path!r}, from {'row' if split.by_rows else 'byte'} {position} on: "
+                raise same_kind(error, place + what) from (error if what == str(error) else None)
             log.warning(
                 "%r: what stands from position %s on is not read, as on_data_loss is 'ignore': %s",
                 split.path,
                 position,
-                error,
+                what,
             )
         yield Fetched(split.split_id, (), position, finished=True)
 
 
-def _named(error: Exception, split: FileSplit, position: int) -> Exception:
-    """The same error with the file and the place in it."""
-    text = f"{split.path!r}, from {'row' if split.by_rows else 'byte'} {position} on: {error}"
-    for kind in (FileNotFoundError, PermissionError, OSError):
-        if isinstance(error, kind):
-            return kind(text)
-    return ValueError(text)
+def _may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
+    """Whether another attempt may read what this one could not: the file is there, but not within reach."""
+    from pyarrow import fs
+
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    # What Arrow says of the content has no number; nor have the errors of a network.
+    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.files.csv import CsvFormat
 from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
-from pillarbox.sources.connectors.files.formats import FileFormat
+from pillarbox.sources.connectors.files.formats import FileFormat, check_columns, plain_schema
 from pillarbox.sources.connectors.files.json import JsonFormat
-from pillarbox.sources.connectors.files.listing import list_files, open_file_system, shown
+from pillarbox.sources.connectors.files.listing import (
+    hidden,
+    hiding,
+    list_files,
+    open_file_system,
+    same_kind,
+    shown,
+)
 from pillarbox.sources.connectors.files.parquet import ParquetFormat
 from pillarbox.sources.connectors.files.plain import LinesFormat
 from pillarbox.sources.connectors.files.reading import FileReader
@@ -45,8 +52,8 @@ class FileSource(Source[FileSplit, Known]):
     discovery_interval: seconds between two looks for new files; None: those that are there now, and no more.
     split_bytes: large files are read in parts of about so many bytes: ranges of lines, row groups.
     batch_bytes: bytes of a batch, about.
-    on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or cannot be read, with a
-        warning.
+    on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or is broken, with a
+        warning. Errors that may pass (of a network, of permission) fail all the same.
     settle: seconds that a file must not have been modified to be taken for whole.
     remember, max_remembered: how late a file may come. One that is older than the newest by more than
         `remember` seconds, or than so many files that were found, is not found any more.
@@ -85,8 +92,9 @@ class FileSource(Source[FileSplit, Known]):
             raise ValueError(f"path={path!r}: must be a path or a URI")
         object.__setattr__(self, "path", path)
         for name in SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be 1 or more")
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name}={size!r}: must be a whole number of at least 1")
         for name in TIMES:
             check_duration(name, getattr(self, name))
         if self.discovery_interval is not None:
@@ -131,20 +139,45 @@ class FileSource(Source[FileSplit, Known]):
         )
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns: those that were given, or the first file's. Raises ValueError if there is no file."""
+        """The columns: those that were given, or those of the first file in which values are.
+
+        Raises ValueError if there is no file, or if one cannot be read.
+        """
+        import pyarrow as pa
+
         if self.schema is not None:
             return self.schema
         if not self._found:
             filesystem, path = self.open()
-            listed = list_files(filesystem, path, recursive=self.recursive)
-            first = next((file.path for file in listed if file.size), None)
-            if first is None:
+            with hiding(self.path):
+                listed = list_files(filesystem, path, recursive=self.recursive)
+            found = None
+            for file in listed:
+                if file.size:
+                    found = self._schema_of(filesystem, file.path)
+                    if any(kind != pa.null() for kind in found.types):
+                        break
+            if found is None:
                 raise ValueError(
                     f"path={shown(self.path)!r}: there is no file with rows, so its columns are unknown: "
                     "give a schema"
                 )
-            self._found.append(self.file_format.file_schema(filesystem, first))
+            self._found.append(plain_schema(found))
         return self._found[0]
+
+    def _schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """The columns of a file. Raises what names it."""
+        import pyarrow as pa
+
+        try:
+            found = self.file_format.file_schema(filesystem, path)
+            if found.names:
+                check_columns(found.names, found)
+            return found
+        except (OSError, ValueError, EOFError, pa.ArrowException) as error:
+            what = hidden(str(error), self.path)
+            text = f"{path!r}: its columns cannot be looked up: {what}"
+            raise same_kind(error, text) from (error if what == str(error) else None)
 
     def open(self) -> tuple[fs.FileSystem, str]:
         """The file system, and the path in it. Any thread."""
@@ -164,6 +197,8 @@ class FileSource(Source[FileSplit, Known]):
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> FileSource:
         """The source that options of the same names describe."""
         found = Options(options)
+        if "paths" in options:
+            raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
         path = found.text("path", required=True)
         every = found.number("discovery_interval", float, 0.0)
         given: dict[str, Any] = {name: found.flag(name, getattr(cls, name)) for name in FLAGS}

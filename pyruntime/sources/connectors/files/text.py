@@ -6,6 +6,7 @@ all in front of it. Its positions are bytes after decompression.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4", ".br")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 LOOKED_AT = 2**20
 """Bytes of a file that say which columns it has."""
 BOM = b"\xef\xbb\xbf"
 
 
-def is_compressed(path: str) -> bool:
-    """Whether the name says so."""
-    return path.lower().endswith(COMPRESSED)
+def compression(path: str) -> str | None:
+    """How a file is compressed, as its name says; None: not at all."""
+    return COMPRESSED.get(os.path.splitext(path)[1].lower())
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class TextFormat(FileFormat):
 
     def pieces(self, filesystem: fs.FileSystem, file: FoundFile, nbytes: int, start: int) -> Iterator[Piece]:
         """Ranges of `nbytes`, but the whole file where its lines are not known without what is in front."""
-        if is_compressed(file.path):
+        if compression(file.path):
             yield Piece(0, END, None)
         elif self.quote is not None:
             yield Piece(0, file.size, 1.0)
@@ -65,7 +66,7 @@ class TextFormat(FileFormat):
 
     def advance(self, filesystem: fs.FileSystem, split: FileSplit, limit: ReadLimit) -> FileSplit:
         """So many lines and bytes. A line counts as a row, empty ones too."""
-        if is_compressed(split.path) or (limit.rows is None and limit.nbytes is None):
+        if compression(split.path) or (limit.rows is None and limit.nbytes is None):
             return split
         with filesystem.open_input_file(split.path) as file:
             read_at = file.read_at
@@ -92,8 +93,8 @@ class TextFormat(FileFormat):
         self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
     ) -> Iterator[Rows]:
         """The lines that begin from `start` up to `stop`."""
-        if is_compressed(split.path):
-            with filesystem.open_input_stream(split.path) as stream:
+        if compression(split.path):
+            with filesystem.open_input_stream(split.path, compression=compression(split.path)) as stream:
                 check_same_file(filesystem, split)
                 begin, said = self.front(self._head(filesystem, split.path, nbytes))
                 begin = max(begin, split.start)
@@ -129,7 +130,7 @@ class TextFormat(FileFormat):
 
     def _head(self, filesystem: fs.FileSystem, path: str, nbytes: int) -> bytes:
         """The first whole lines of a file."""
-        with filesystem.open_input_stream(path) as stream:
+        with filesystem.open_input_stream(path, compression=compression(path)) as stream:
             return next(blocks(stream.read, 0, None, nbytes, self.quote), (b"", 0))[0]
 
 

@@ -282,19 +282,30 @@ class _Committing:
                 self._busy = False
                 self._changed.notify_all()
                 return
-        self._offsets.commit(offsets, self._group, self._answered)
+        try:
+            self._offsets.commit(offsets, self._group, self._answered)
+        except Exception as error:
+            self._warn(error)
+            with self._changed:
+                # With what is to be told next.
+                self._next = {**offsets, **self._next}
+                self._busy = False
+                self._changed.notify_all()
 
     def _answered(self, future: Any) -> None:
         """On the client's thread."""
         error = future.exception()
         if error is not None:
-            log.warning(
-                "%r: group %r could not be told where it stands: %s",
-                self._clients,
-                self._group,
-                self._clients.hide(str(error)),
-            )
+            self._warn(error)
         self._send()
+
+    def _warn(self, error: Exception) -> None:
+        log.warning(
+            "%r: group %r could not be told where it stands: %s",
+            self._clients,
+            self._group,
+            self._clients.hide(str(error)),
+        )
 
 
 def _known(known: Mapping[str, list[Any]], name: str, topic: Topic) -> int:

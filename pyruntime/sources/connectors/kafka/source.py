@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ISOLATIONS = ("read_committed", "read_uncommitted")
 PREFIX = "kafka."
+LATEST_TIME = 1e11
+"""Seconds since 1970, in the year 5138: what is above were milliseconds."""
 
 
 class KafkaSource(Source[KafkaSplit, Checkpoint]):
@@ -198,6 +200,8 @@ def _where(name: str, where: Any, words: Sequence[str], topics: Sequence[str]) -
     if where in words if isinstance(where, str) else False:
         return where
     if isinstance(where, int | float) and not isinstance(where, bool) and where >= 0:
+        if where > LATEST_TIME:
+            raise ValueError(f"{name}={where!r}: must be seconds since 1970, not milliseconds")
         return float(where)
     if isinstance(where, Mapping):
         try:

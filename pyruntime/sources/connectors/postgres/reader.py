@@ -145,7 +145,7 @@ class PostgresReader(SplitReader[PostgresSplit]):
         to_the_end: bool,
     ) -> Iterator[Fetched | None]:
         """Batches of the rows behind `start` up to `stop`. A batch ends where the key changes."""
-        kept: pa.RecordBatch | None = None
+        kept: list[pa.RecordBatch] = []
         position = start
         with connection.cursor() as cursor, cursor.copy(ranges.copy(start, stop)) as copy:
             blocks: list[Any] = []
@@ -160,7 +160,7 @@ class PostgresReader(SplitReader[PostgresSplit]):
                         yield Fetched(split.split_id, ready, position)
                 elif self._woken.is_set():
                     yield None
-            last = self._parsed(ranges, kept, blocks)
+            last = _joined([*kept, self._parsed(ranges, blocks)])
         if split.snapshot is not None:
             connection.execute("commit")
         if last.num_rows:
@@ -169,20 +169,33 @@ class PostgresReader(SplitReader[PostgresSplit]):
             yield Fetched(split.split_id, self._shown(ranges, last), position, finished=to_the_end)
 
     def _cut(
-        self, ranges: Ranges, kept: pa.RecordBatch | None, blocks: list[Any], position: str | None
-    ) -> tuple[pa.RecordBatch | None, pa.RecordBatch, str | None]:
-        """What can be handed over, rows that may have others of their key behind them, and the position."""
-        batch = self._parsed(ranges, kept, blocks)
-        last = batch.num_rows - 1
-        key = _key_of(ranges, batch, last)
-        at = last
-        while at > 0 and _key_of(ranges, batch, at - 1) == key:
-            at -= 1
-        if at == 0:
-            return None, batch, position
-        return self._shown(ranges, batch.slice(0, at)), batch.slice(at), _key_of(ranges, batch, at - 1)
+        self, ranges: Ranges, kept: list[pa.RecordBatch], blocks: list[Any], position: str | None
+    ) -> tuple[pa.RecordBatch | None, list[pa.RecordBatch], str | None]:
+        """What can be handed over, rows that may have others of their key behind them, and the position.
 
-    def _parsed(self, ranges: Ranges, kept: pa.RecordBatch | None, blocks: list[Any]) -> pa.RecordBatch:
+        `kept` has rows of one key. They are not looked at again, however many come.
+        """
+        batch = self._parsed(ranges, blocks)
+        key = _key_of(ranges, batch, batch.num_rows - 1)
+        before = _key_of(ranges, kept[0], 0) if kept else None
+        if before == key:
+            return None, [*kept, batch], position
+        # Rows are in the key's order: by halves to the first that has the last one's key.
+        at, end = 0, batch.num_rows - 1
+        while at < end:
+            middle = (at + end) // 2
+            if _key_of(ranges, batch, middle) == key:
+                end = middle
+            else:
+                at = middle + 1
+        if at:
+            before = _key_of(ranges, batch, at - 1)
+        if before is None:
+            return None, [batch], position
+        ready = _joined([*kept, batch.slice(0, at)])
+        return self._shown(ranges, ready), [batch.slice(at)], before
+
+    def _parsed(self, ranges: Ranges, blocks: list[Any]) -> pa.RecordBatch:
         import pyarrow as pa
 
         assert self._schema is not None
@@ -190,13 +203,8 @@ class PostgresReader(SplitReader[PostgresSplit]):
         if ranges.key_column is None:
             schema = schema.append(pa.field("", pa.string()))
         if blocks:
-            fresh = read_csv(b"".join(blocks), schema)
-        else:
-            fresh = pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)
-        if kept is None:
-            return fresh
-        (joined,) = pa.Table.from_batches([kept, fresh]).combine_chunks().to_batches() or [kept]
-        return joined
+            return read_csv(b"".join(blocks), schema)
+        return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in schema], schema=schema)
 
     def _shown(self, ranges: Ranges, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without the column that was read for the key only."""
@@ -211,3 +219,11 @@ def _key_of(ranges: Ranges, batch: pa.RecordBatch, row: int) -> str:
     """The key of a row, as PostgreSQL reads it."""
     at = ranges.key_column
     return str(batch.column(len(batch.columns) - 1 if at is None else at)[row].as_py())
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows in one batch."""
+    import pyarrow as pa
+
+    found = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found[0] if found else batches[0]

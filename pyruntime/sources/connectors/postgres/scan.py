@@ -83,6 +83,7 @@ class ScanEnumerator(SplitEnumerator[PostgresSplit, Checkpoint]):
                 raise ValueError(
                     "consistent=False: the ctid of rows changes with them; give a key that does not change"
                 )
+            check_no_nulls(connection, ranges)
             size, rows, pages = connection.execute(FACTS, {"table": ranges.table.oid}).fetchone()
             parts = self._source.splits or max(1, ceil(size / SPLIT_BYTES))
             edges = self._edges(connection, ranges, parts, pages)
@@ -133,3 +134,22 @@ class ScanEnumerator(SplitEnumerator[PostgresSplit, Checkpoint]):
         exporter, self._exporter = self._exporter, None
         if exporter is not None:
             hold(exporter, self._source.hold_snapshot)
+
+
+def check_no_nulls(connection: Any, ranges: Ranges) -> None:
+    """Raise ValueError if there is a row whose key is NULL: it would be in no range."""
+    from psycopg import sql
+
+    if ranges.key == "ctid" or ranges.table.columns[ranges.key].not_null:
+        return
+    # What is no table cannot promise it.
+    (found,) = connection.execute(
+        sql.SQL("select exists (select from {} where {} is null)").format(
+            ranges.relation, sql.Identifier(ranges.key)
+        )
+    ).fetchone()
+    if found:
+        raise ValueError(
+            f"key={ranges.key!r}: is NULL in rows of {ranges.name!r}, which would be missing: choose another "
+            "key, or leave these rows out in the view"
+        )

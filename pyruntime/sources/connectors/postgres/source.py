@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.options import Options
@@ -84,10 +85,10 @@ class PostgresSource(Source[PostgresSplit, dict[str, Any]]):
             raise TypeError(f"splits={splits!r}: must be an int or None")
         if splits is not None and splits < 1:
             raise ValueError(f"splits={splits}: must be at least 1")
-        if not hold_snapshot >= 0:
-            raise ValueError(f"hold_snapshot={hold_snapshot!r}: must be seconds, 0 or more")
-        if not poll_interval > 0:
-            raise ValueError(f"poll_interval={poll_interval!r}: must be seconds above 0")
+        if not 0 <= hold_snapshot <= TIMEOUT_MAX:
+            raise ValueError(f"hold_snapshot={hold_snapshot!r}: must be seconds, 0 or more, and finite")
+        if not 0 < poll_interval <= TIMEOUT_MAX:
+            raise ValueError(f"poll_interval={poll_interval!r}: must be seconds above 0, and finite")
         for name, value, belongs in (
             ("splits", splits, "scan"),
             ("start", start, "incremental"),
@@ -156,21 +157,28 @@ class PostgresSource(Source[PostgresSplit, dict[str, Any]]):
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> PostgresSource:
         """See `Source.from_options`. The options are the arguments, `url` for `conninfo`.
 
-        `columns` are parted by commas, `casts` too, as in "price numeric(20,4); note text" with a semicolon.
+        `columns` are parted by commas, `casts` by semicolons, as in "price numeric(20,4); note text".
         A schema that the user gives names the columns.
         """
         given = Options(options)
         splits = given.text("splits")
-        casts = dict(
-            word.strip().split(" ", 1)
-            for word in (given.text("casts") or "").split(";")
-            if " " in word.strip()
-        )
+        casts = {}
+        for word in filter(None, (each.strip() for each in (given.text("casts") or "").split(";"))):
+            name, _, cast = word.partition(" ")
+            if not cast:
+                raise ValueError(
+                    f"option 'casts' has {word!r}: must be columns and types, as in \"price numeric(20,4); "
+                    'note text"'
+                )
+            casts[name] = cast.strip()
+        columns = given.words("columns")
+        if columns is None and schema is not None:
+            columns = schema.names
         source = cls(
             given.text("url", required=True),
             given.text("table", required=True),
             mode=given.text("mode") or "scan",
-            columns=given.words("columns") or (None if schema is None else schema.names),
+            columns=columns,
             casts=casts,
             key=given.text("key"),
             splits=None if splits is None else Options({"splits": splits}).number("splits", int, 1),

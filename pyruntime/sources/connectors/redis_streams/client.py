@@ -68,6 +68,14 @@ class RedisAddress:
         client = redis.Redis.from_url(
             self._url, socket_timeout=ANSWER, socket_connect_timeout=ANSWER, decode_responses=False, **given
         )
+        pool = client.connection_pool
+        try:
+            # Made, but not connected.
+            pool.connection_class(**pool.connection_kwargs)
+        except TypeError as error:
+            raise ValueError(
+                f"url: its query has what the client does not know: {self.hide(error)}"
+            ) from None
         # As Redis has sent it: what the client makes of entries costs more than all else.
         for command in ("XRANGE", "XREAD", "XINFO STREAM"):
             client.set_response_callback(command, _as_it_is)

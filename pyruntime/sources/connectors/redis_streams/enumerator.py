@@ -6,6 +6,7 @@ the same entries at any later time, until they are trimmed or deleted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,8 @@ from pillarbox.sources.errors import DataLossError
 
 if TYPE_CHECKING:
     from pillarbox.sources.connectors.redis_streams.source import RedisStreamSource
+
+log = logging.getLogger("pillarbox")
 
 PIECE = 1000
 """Entries that are counted by one script call, so that Redis is not held for long."""
@@ -65,6 +68,8 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
         super().__init__(context, checkpoint)
         self._source = source
         self._client = source.address.connect()
+        # Of the discovery thread alone.
+        self._said: set[bytes] = set()
         self.discovery_interval = (
             None if source.bounded or source.pattern is None else source.discovery_interval
         )
@@ -87,7 +92,17 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
         if self._source.pattern is None:
             return [stream for stream in self._source.streams if stream not in known]
         keys = self._client.scan_iter(match=self._source.pattern, count=1000, _type="stream")
-        return sorted({_name(key) for key in keys} - known)
+        return sorted({name for key in keys if (name := self._name(key)) is not None} - known)
+
+    def _name(self, key: bytes) -> str | None:
+        """The name of a stream; None, with a warning, for one that is not UTF-8."""
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            if key not in self._said:
+                self._said.add(key)
+                log.warning("%r: key %r is passed over: a stream's name must be UTF-8", self._source, key)
+            return None
 
     def _splits_of(self, stream: str, first_look: bool) -> list[RedisStreamSplit]:
         """What is to be read of a stream that was found now."""
@@ -266,10 +281,3 @@ def _range(split_id: str, stream: str, start: Position, stop: Position) -> Redis
 
 def _written(split: RedisStreamSplit) -> dict[str, Any]:
     return {name: value for name, value in vars(split).items() if value is not None}
-
-
-def _name(key: bytes) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"key {key!r}: the name of a stream must be UTF-8") from None

@@ -69,8 +69,7 @@ def to_batch(stream: str, entries: list[Entry], schema: pa.Schema) -> pa.RecordB
         elif column.name == "_id":
             made = pa.array([entry_id for entry_id, _ in entries], pa.binary()).cast(column.type)
         elif column.name == "_time":
-            ms = pa.array([int(entry_id.partition(b"-")[0]) for entry_id, _ in entries], pa.int64())
-            made = ms.cast(pa.timestamp("ms", column.type.tz)).cast(column.type)
+            made = _times(stream, entries, column.type)
         elif column.name == "_fields":
             made = _map(stream, entries, column.type)
         else:
@@ -79,6 +78,22 @@ def to_batch(stream: str, entries: list[Entry], schema: pa.Schema) -> pa.RecordB
             made = _read(stream, entries, column.name, values, column.type)
         columns.append(made)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _times(stream: str, entries: list[Entry], kind: pa.TimestampType) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        ms = pa.array([int(entry_id.partition(b"-")[0]) for entry_id, _ in entries], pa.int64())
+        return ms.cast(pa.timestamp("ms", kind.tz)).cast(kind)
+    except (OverflowError, pa.ArrowInvalid):
+        if len(entries) > 1:
+            for entry in entries:
+                _times(stream, [entry], kind)
+        raise ValueError(
+            f"stream {stream!r}, entry {entries[0][0].decode()}: its id is no time in milliseconds that "
+            f"column '_time', {kind}, can hold: leave the column out"
+        ) from None
 
 
 def _map(stream: str, entries: list[Entry], kind: pa.MapType) -> pa.Array:

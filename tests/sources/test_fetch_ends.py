@@ -1,0 +1,206 @@
+"""Ends of fetchers: failures are told at once, close comes from anywhere, nothing is kept of what was."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+
+from pillarbox.kernel import Handover
+from pillarbox.sources import (
+    Fetched,
+    FetchingReader,
+    ReaderContext,
+    ReadFailed,
+    SourceInput,
+    SplitReader,
+    SplitsChange,
+    Threading,
+    WatermarkStrategy,
+)
+from pillarbox.sources import fetcher as fetcher_module
+from tests.sources.linked import Link, With
+from tests.sources.number_source import LONG, NumbersReader, Range, Script, ranges
+
+ONE, MANY, EACH = Threading
+
+
+def started(make: Callable[[], SplitReader[Range]], model: Threading = ONE, **options: Any) -> Any:
+    reader: FetchingReader[Range] = FetchingReader(ReaderContext(3), make, threading=model, **options)
+    reader.start()
+    return reader
+
+
+def next_batch(reader: FetchingReader[Range]) -> Fetched:
+    while (fetched := reader.poll()) is None:
+        future = reader.available()
+        if future is not None:
+            future.result(timeout=LONG)
+    return fetched
+
+
+def test_a_failure_is_told_while_the_close_of_its_client_hangs() -> None:
+    script, go_on = Script(), threading.Event()
+    script.fail_at["s"] = 0
+
+    class Hanging(NumbersReader):
+        def close(self) -> None:
+            script.say("closing")
+            assert go_on.wait(LONG)
+            super().close()
+
+    reader = started(lambda: Hanging(script))
+    try:
+        reader.add_splits([Range("s")])
+        with pytest.raises(ReadFailed, match="s cannot be read"):
+            next_batch(reader)
+        script.wait_for(lambda: script.told("closing") == [None])
+        assert script.told("closed") == []
+    finally:
+        go_on.set()
+        reader.close()
+    assert script.told("closed") == [None]
+
+
+def test_a_close_that_raises_is_logged_and_the_failure_before_it_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script = Script()
+    script.fail_at["s"] = 0
+
+    class Broken(NumbersReader):
+        def close(self) -> None:
+            raise OSError("broken pipe")
+
+    reader = started(lambda: Broken(script))
+    with caplog.at_level(logging.ERROR, "pillarbox"):
+        reader.add_splits([Range("s")])
+        with pytest.raises(ReadFailed, match="s cannot be read"):
+            next_batch(reader)
+        reader.close()
+    assert "closing the split reader of pillarbox-fetch-3-0 raised" in caplog.text
+
+
+def test_close_may_come_from_another_thread_in_the_middle_of_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    closers: list[threading.Thread] = []
+
+    class Interrupted(Handover):
+        def try_take(self) -> Any:
+            if not closers:
+                closers.append(threading.Thread(target=reader.close))
+                closers[0].start()
+                closers[0].join(LONG)
+            return super().try_take()
+
+    monkeypatch.setattr("pillarbox.sources.fetching.Handover", Interrupted)
+    script = Script()
+    script.block()
+    reader = started(script.make, EACH)
+    reader.add_splits(ranges(4, 10))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the reader is closed"):
+            reader.poll()
+    assert closers and not closers[0].is_alive()
+    assert not any("pillarbox-fetch-3" in thread.name for thread in threading.enumerate())
+
+
+def test_who_waits_for_rows_is_woken_by_a_close_from_another_thread() -> None:
+    script = Script()
+    script.block()
+    reader = started(script.make)
+    reader.add_splits(ranges(1, 10))
+    future = reader.available()
+    assert future is not None
+    closer = threading.Thread(target=reader.close)
+    closer.start()
+    future.result(timeout=LONG)
+    closer.join(LONG)
+    with pytest.raises(RuntimeError, match="the reader is closed"):
+        reader.available()
+
+
+def test_a_paused_split_whose_fetch_fails_is_told_at_once() -> None:
+    script = Script()
+    script.block()
+    script.fail_at["s0"] = 0
+    reader = started(script.make, EACH)
+    try:
+        reader.add_splits([Range("s0")])
+        script.wait_for(lambda: script.in_fetch == 1)
+        script.deaf = True
+        reader.pause_or_resume_splits(["s0"], [])
+        future = reader.available()
+        assert future is not None and reader.poll() is None
+        script.release()
+        future.result(timeout=LONG)
+        with pytest.raises(ReadFailed, match="s0 cannot be read"):
+            reader.poll()
+        assert reader.available() is None
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("model", [ONE, MANY])
+def test_nothing_is_kept_of_splits_that_were_paused_or_removed(
+    model: Threading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "REMEMBERED", 5)
+    script = Script()
+    reader = started(script.make, model)
+    try:
+        for number in range(20):
+            split_id = f"s{number}"
+            reader.add_splits([Range(split_id, 0, 30), Range(f"gone{number}")])
+            script.wait_for(lambda split_id=split_id: any(split_id in each for each in script.told("fetch")))  # type: ignore[misc]
+            reader.remove_splits([f"gone{number}"])
+            while split_id in {split.split_id for split in reader.splits()}:
+                next_batch(reader)
+            # Too late.
+            reader._lanes[0].fetcher.pause_or_resume([split_id], [])
+        last = Range("last", 0, 10)
+        reader.add_splits([last])
+        assert next_batch(reader).split_id == "last"
+        fetcher = reader._lanes[0].fetcher
+        assert fetcher._paused == set() and len(fetcher._removed) <= 5
+    finally:
+        reader.close()
+
+
+class Plain(SplitReader[Range]):
+    """Cannot pause splits."""
+
+    def fetch(self) -> list[Fetched]:
+        return [Fetched("s0", [1], 1)]
+
+    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+        pass
+
+
+class Pausing(Plain):
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        pass
+
+
+def test_alignment_of_a_client_that_cannot_pause_splits_is_refused_at_the_start() -> None:
+    strategy = WatermarkStrategy(max_drift=60.0)
+
+    def with_client(make: Callable[[], SplitReader[Range]], model: Threading) -> Any:
+        reader: FetchingReader[Range] = FetchingReader(ReaderContext(3), make, threading=model)
+        SourceInput(Link(), With(reader), watermarks=strategy)
+        reader.start()
+        reader.add_splits([Range("s0")])
+        try:
+            return next_batch(reader)
+        finally:
+            reader.close()
+
+    with pytest.raises(NotImplementedError, match="Plain cannot pause splits, as max_drift needs it"):
+        with_client(Plain, MANY)
+    # What it makes is known when it has made one.
+    with pytest.raises(ReadFailed, match="Plain cannot pause splits, as max_drift needs it"):
+        with_client(lambda: Plain(), MANY)
+    for make, model in ((Pausing, MANY), (Plain, ONE), (Plain, EACH)):
+        assert with_client(make, model).records == [1]

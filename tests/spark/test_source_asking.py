@@ -1,0 +1,110 @@
+"""Tasks that ask for splits over the channel: several at once where they are small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pillarbox.sources import EnumeratorContext, Split, SplitEnumerator
+from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.spark.source.driver import DriverRead, DriverReads
+from pillarbox.spark.source.link import TaskLink
+from pillarbox.spark.source.tasks import Asking
+from tests.sources.found import Findable, Finder, World
+
+SERIALIZER = Findable(World()).split_serializer
+
+
+class Plain(Findable):
+    """Its enumerator leaves requests to the framework."""
+
+    def restore_enumerator(self, context: EnumeratorContext[Split], checkpoint: int) -> Finder:
+        return PlainFinder(context, checkpoint, self.world)
+
+
+class PlainFinder(Finder):
+    handle_split_request = SplitEnumerator.handle_split_request
+
+
+class Driver:
+    """A driver with a read, and how many requests it has had."""
+
+    def __init__(self, channel: SourceChannel, world: World, partitions: int) -> None:
+        self.reads = DriverReads()
+        self.requests: list[Any] = []
+        self.handle: ChannelHandle = channel.serve("driver", self)
+        self.read = DriverRead(Plain(world), partitions)
+        self.reads._reads["r"] = self.read
+        self.opened, self.pushed, self.gone = self.reads.opened, self.reads.pushed, self.reads.gone
+
+    def request(self, peer: Any, body: Any) -> Any:
+        self.requests.append(body)
+        return self.reads.request(peer, body)
+
+    def attempt(self, partition: int) -> list[str]:
+        with closing(TaskLink(self.handle, partition, "r")) as link:
+            return [split.split_id for split in iter(Asking(link.request, SERIALIZER), None)]
+
+
+@pytest.fixture
+def channel() -> Iterator[SourceChannel]:
+    with SourceChannel() as channel:
+        yield channel
+
+
+def test_many_small_splits_take_few_requests_and_a_later_attempt_fewer(channel: SourceChannel) -> None:
+    driver = Driver(channel, World(3000), 2)
+    first = driver.attempt(0)
+    assert first == [f"s{number}" for number in range(3000)]
+    assert len(driver.requests) < 400
+    driver.requests.clear()
+    assert driver.attempt(0) == first
+    assert len(driver.requests) == 3000 // 64 + 1
+    assert driver.attempt(1) == []
+    assert driver.attempt(0) == first
+    driver.read.close()
+
+
+def test_long_splits_come_in_answers_that_a_message_holds(channel: SourceChannel) -> None:
+    world = World(100)
+    world.make = lambda number: Split(f"s{number}-" + "x" * 30_000, 0, 10)
+    driver = Driver(channel, world, 1)
+    first = driver.attempt(0)
+    assert [name.partition("-")[0] for name in first] == [f"s{number}" for number in range(100)]
+    assert driver.attempt(0) == first
+    driver.read.close()
+
+
+def test_a_read_that_was_ended_too_early_says_so(channel: SourceChannel) -> None:
+    driver = Driver(channel, World(10), 1)
+    with closing(TaskLink(driver.handle, 0, "r")) as link:
+        ask = Asking(link.request, SERIALIZER)
+        assert ask() == Split("s0", 0, 10)
+        driver.read.close()
+        with pytest.raises(RuntimeError, match="planned too long ago"):
+            ask()
+    # It has not begun anew: splits would be given out twice.
+    assert not driver.read.running
+
+
+def test_it_asks_for_more_while_splits_are_small_and_for_fewer_when_they_are_not() -> None:
+    asked: list[int] = []
+    now = [0.0]
+
+    def request(body: Any) -> Any:
+        # Waiting for an answer says nothing of the splits.
+        now[0] += 10.0
+        asked.append(body["most"])
+        return [[1, SERIALIZER.to_json(Split("s", 0, 1))]]
+
+    ask = Asking(request, SERIALIZER, lambda: now[0])
+    for took in [0.01] * 8 + [0.1, 0.3, 0.3, 0.1, 0.01] + [1.0] * 7:
+        ask()
+        now[0] += took
+    ask()
+    assert asked[:9] == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    assert asked[9:14] == [64, 32, 16, 16, 32]
+    assert asked[14:] == [16, 8, 4, 2, 1, 1, 1]

@@ -1,0 +1,160 @@
+"""A read of a driver that gives out splits by need: its life, over all actions on its DataFrame."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from pillarbox.sources import SourceEvent
+from pillarbox.sources.channel import Peer, RemoteError, SourceChannel
+from pillarbox.spark.source import driver
+from pillarbox.spark.source.driver import DriverReads
+from pillarbox.spark.source.driver_read import DriverRead
+from pillarbox.spark.source.schemas import schema_to_text
+from tests.spark.source_logs import LogSplit, RangeEnumerator, RangeSource, wait_for
+
+LONG = 20.0
+PEER: Any = object.__new__(Peer)
+
+
+def ask(read: DriverRead, partition: int, index: int) -> list[str]:
+    """What the partition reads next: names of splits, "" for the end."""
+    answer = read.ask(partition, index, "here", 1).result(LONG)
+    return [each[1]["split_id"] if each else "" for each in answer]
+
+
+def all_of(read: DriverRead, partition: int) -> list[str]:
+    """All that a partition reads, as an attempt asks for it."""
+    found: list[str] = []
+    while not found or found[-1]:
+        found += ask(read, partition, len(found))
+    return found[:-1]
+
+
+def threads() -> set[str]:
+    return {each.name for each in threading.enumerate() if each.name.startswith("pillarbox-enum")}
+
+
+def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> None:
+    read = DriverRead(RangeSource(6, 1), 2)
+    first = ask(read, 0, 0)
+    read.came(0, PEER)
+    read.rest()
+    assert read.running, "it rests while a task reads"
+    read.went(0, PEER)
+    read.rest()
+    assert not read.running and not threads()
+    rest = all_of(read, 1)
+    assert all_of(read, 0)[:1] == first
+    assert sorted(all_of(read, 0) + rest) == [f"r{n}" for n in range(6)]
+    read.rest()
+    # A later action on the same plan.
+    assert all_of(read, 1) == rest
+    read.close()
+    assert not threads()
+
+
+def test_of_too_many_reads_those_without_a_task_rest_and_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "MOST_RUNNING", 4)
+    reads = DriverReads()
+    made = [DriverRead(RangeSource(5, 1), 1) for _ in range(7)]
+    made[0].came(0, PEER)
+    for number, read in enumerate(made):
+        reads._reads[str(number)] = read
+        reads._make_room()
+        wait_for(lambda number=number: sum(each.running for each in made[:number]) < 4)
+        assert ask(read, 0, 0) == ["r0"]
+    assert [number for number, read in enumerate(made) if read.running] == [0, 4, 5, 6]
+    assert all(all_of(read, 0) == [f"r{n}" for n in range(5)] for read in made)
+    for read in made:
+        read.close()
+
+
+class Away(RangeEnumerator):
+    is_away = True
+
+    def discover(self, checkpoint: int, most: int) -> tuple[Sequence[LogSplit], int]:
+        if Away.is_away:
+            raise OSError("service not there")
+        return super().discover(checkpoint, most)
+
+
+class AwaySource(RangeSource):
+    def create_enumerator(self, context: Any) -> RangeEnumerator:
+        return Away(context, self, 0)
+
+
+def test_a_service_that_was_away_at_the_first_action_is_read_by_the_next() -> None:
+    Away.is_away = True
+    read = DriverRead(AwaySource(3, 1), 1)
+    with pytest.raises(OSError, match="service not there"):
+        ask(read, 0, 0)
+    Away.is_away = False
+    assert all_of(read, 0) == ["r0", "r1", "r2"]
+    read.close()
+
+
+class Hung(RangeSource):
+    answers = threading.Event()
+
+    def create_enumerator(self, context: Any) -> RangeEnumerator:
+        assert Hung.answers.wait(LONG)
+        return super().create_enumerator(context)
+
+
+def test_a_source_whose_service_does_not_answer_holds_up_nobody_else() -> None:
+    hung, ready = DriverRead(Hung(1, 1), 1), DriverRead(RangeSource(1, 1), 1)
+    waiting: Future[Any] = hung.ask(0, 0, "here", 1)
+    assert all_of(ready, 0) == ["r0"]
+    assert not waiting.done()
+    Hung.answers.set()
+    assert waiting.result(LONG)
+    hung.close()
+    ready.close()
+
+
+def test_a_channel_that_is_closed_and_started_again_serves_its_reads() -> None:
+    channel, reads = SourceChannel().start(), DriverReads()
+    handle = channel.serve("reads", reads)
+    reads.register("one", RangeSource(2, 1))
+    channel.close()
+    channel.start()
+    schema = schema_to_text(RangeSource(2, 1).arrow_schema())
+    about = {"open": "read", "of": "one", "partitions": 1, "options": {}, "schema": schema}
+    try:
+        with handle.connect({"read": None}) as planner:
+            planner.request(about)
+            with pytest.raises(RemoteError, match="ValueError: partitions=0: must be from 1 to"):
+                planner.request(about | {"open": "other", "partitions": 0})
+        with handle.connect({"read": "read", "subtask": 0, "host": "here"}) as task:
+            assert task.request({"next": 0, "most": 1})[0][1]["split_id"] == "r0"
+    finally:
+        channel.close()
+
+
+def test_an_event_before_the_first_split_and_after_the_last_one_reaches_the_enumerator() -> None:
+    read = DriverRead(RangeSource(1, 1, talks=True), 1)
+    answers: list[Any] = []
+
+    class Attempt:
+        def push(self, body: Any) -> None:
+            answers.append(body)
+
+    attempt: Any = Attempt()
+    read.came(0, attempt)
+    read.hear(0, SourceEvent("hello", 0)).result(LONG)
+    assert len(answers) == 1
+    assert all_of(read, 0) == ["r0"]
+    read.went(0, attempt)
+    read.rest()
+    read.came(0, attempt)
+    read.hear(0, SourceEvent("hello", 0)).result(LONG)
+    assert len(answers) == 2
+    read.went(0, attempt)
+    read.close()
