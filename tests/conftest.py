@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import threads
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A shell that runs us in the background has us ignore Ctrl-C; what the tests start would ignore it as well.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_others() -> None:
+    threads.note()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from pillarbox import CallFailed, CallTimeout, async_map
 from pillarbox.aio import Adaptive, Batch, Rate, job
 from pillarbox.aio.limits import adaptive
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
+from tests.threads import begun
 
 
 async def squares(rows: list[int]) -> list[int]:
@@ -111,7 +112,7 @@ def test_a_blocking_batch_that_meets_its_time_out_is_ignored_and_joined_at_the_e
     results = async_map(call, range(4), batch=Batch(2), capacity=1, timeout=0.05, on_timeout=give_up)
     assert list(results) == ["late 0", "late 1", 2, 3]
     assert began.is_set()
-    assert not [each for each in threading.enumerate() if each.name.startswith("pillarbox-")]
+    assert begun() == []
 
 
 # -- isolation -----------------------------------------------------------------------------------

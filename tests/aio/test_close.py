@@ -22,12 +22,13 @@ from pillarbox import CallFailed, async_map
 from pillarbox.aio import job
 from pillarbox.aio.options import Options
 from pillarbox.wire.loop_thread import LoopThread
+from tests.threads import begun
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
 
 def pillarbox_threads() -> list[str]:
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("pillarbox-"))
+    return sorted(thread.name for thread in begun())
 
 
 @pytest.fixture(autouse=True)
@@ -293,9 +294,8 @@ def test_an_iterator_may_be_collected_on_any_thread() -> None:
     thread = threading.Thread(target=gc.collect)
     thread.start()
     thread.join(30)
-    for thread in threading.enumerate():
-        if thread.name.startswith("pillarbox-"):
-            thread.join(30)
+    for thread in begun():
+        thread.join(30)
     assert session.log[-1] == "close"
     assert pillarbox_threads() == []
 

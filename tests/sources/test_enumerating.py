@@ -14,6 +14,7 @@ from pillarbox.sources import enumerating as enumerating_module
 from pillarbox.sources.enumerating import EnumeratorThread, Restored
 from pillarbox.sources.pool import Waiting
 from tests.sources.found import LONG, Findable, Finder, NoContext, World
+from tests.threads import begun
 
 
 def running(world: World, interval: float | None = None, **more: Any) -> EnumeratorThread[Split, int]:
@@ -49,7 +50,7 @@ def test_each_has_a_thread_of_its_own_and_both_end() -> None:
         world.say("here")
         assert world.threads["discover"] == {"pillarbox-discover"}
     assert world.threads["close"] == {"pillarbox-enumerator"}
-    assert not {"pillarbox-discover", "pillarbox-enumerator"} & {each.name for each in threading.enumerate()}
+    assert begun("pillarbox-discover") == begun("pillarbox-enumerator") == []
     thread.close()
     assert world.heard("close") == [None]
 

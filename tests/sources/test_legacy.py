@@ -19,6 +19,7 @@ from pillarbox.sources.legacy import FromFolder, FromInputFormat, FromSourceFunc
 from pillarbox.task import InputFormat, ReplicatingInputFormat, RichInputFormat, SourceContext, SourceFunction
 from pillarbox.testing import SourceHarness
 from tests.sources.number_source import LONG
+from tests.threads import begun
 
 
 class Counting(SourceFunction):
@@ -81,7 +82,7 @@ class Forgetful(SourceFunction):
 
 
 def no_thread_is_left() -> bool:
-    return not any("pillarbox-" in thread.name for thread in threading.enumerate())
+    return not begun()
 
 
 def make(kind: type[Counting] = Counting, *args: Any) -> Callable[[], SourceFunction]:

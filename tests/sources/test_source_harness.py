@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from tests.sources.number_source import (
     expected,
     ranges,
 )
+from tests.threads import begun
 
 ALL = pytest.mark.parametrize("model", list(Threading))
 
@@ -44,7 +44,7 @@ def test_a_bounded_source_is_read_to_its_end_by_any_number_of_readers(model: Thr
         rows = harness.read_all()
         assert harness.ended
     assert by_split(rows) == expected(splits)
-    assert not any("pillarbox-fetch" in thread.name for thread in threading.enumerate())
+    assert begun("pillarbox-fetch") == []
 
 
 @ALL

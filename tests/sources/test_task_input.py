@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +31,7 @@ from pillarbox.task import InputStatus, TaskState
 from pillarbox.testing import CollectedOutput
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import Numbers, Range, Script, by_split, expected, ranges
+from tests.threads import begun
 
 
 @pytest.mark.parametrize("model", list(Threading))
@@ -44,7 +44,7 @@ def test_a_bounded_source_is_read_to_its_end(model: Threading) -> None:
     assert link.ended == ["s0", "s1", "s2", "s3"]
     assert link.requests == 5
     assert link.closed == [True]
-    assert not any("pillarbox-" in thread.name for thread in threading.enumerate())
+    assert begun() == []
 
 
 def test_a_source_without_an_end_takes_all_splits_that_there_are() -> None:

@@ -16,6 +16,7 @@ from pillarbox.spark.source.driver import DriverReads
 from pillarbox.spark.source.driver_read import DriverRead
 from pillarbox.spark.source.schemas import schema_to_text
 from tests.spark.source_logs import LogSplit, RangeEnumerator, RangeSource, wait_for
+from tests.threads import begun
 
 LONG = 20.0
 PEER: Any = object.__new__(Peer)
@@ -35,10 +36,6 @@ def all_of(read: DriverRead, partition: int) -> list[str]:
     return found[:-1]
 
 
-def threads() -> set[str]:
-    return {each.name for each in threading.enumerate() if each.name.startswith("pillarbox-enum")}
-
-
 def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> None:
     read = DriverRead(RangeSource(6, 1), 2)
     first = ask(read, 0, 0)
@@ -47,7 +44,7 @@ def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> 
     assert read.running, "it rests while a task reads"
     read.went(0, PEER)
     read.rest()
-    assert not read.running and not threads()
+    assert not read.running and not begun("pillarbox-enum")
     rest = all_of(read, 1)
     assert all_of(read, 0)[:1] == first
     assert sorted(all_of(read, 0) + rest) == [f"r{n}" for n in range(6)]
@@ -55,7 +52,7 @@ def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> 
     # A later action on the same plan.
     assert all_of(read, 1) == rest
     read.close()
-    assert not threads()
+    assert not begun("pillarbox-enum")
 
 
 def test_of_too_many_reads_those_without_a_task_rest_and_none_is_lost(
