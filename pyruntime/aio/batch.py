@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.aio.check import check_function_or_none, check_positive_int, check_positive_number
+from pillarbox.aio.check import check_function_or_none, check_positive_number
+from pillarbox.mailbox.check import check_positive_int
 
 
 @dataclass(frozen=True)

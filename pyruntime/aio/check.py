@@ -8,15 +8,6 @@ from typing import Any
 from pillarbox.aio.function import is_async, is_async_generator
 
 
-def check_positive_int(name: str, value: Any) -> int:
-    """`value` if it is an int of at least 1; otherwise TypeError or ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r}: must be an int, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name}={value!r}: must be at least 1")
-    return value
-
-
 def check_seconds(name: str, value: Any) -> float | None:
     """`value` as seconds if it is None or a number above 0; otherwise TypeError or ValueError."""
     if value is None:

@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.check import (
-    check_function_or_none,
-    check_positive_int,
-    check_positive_number,
-    check_seconds,
-)
+from pillarbox.aio.check import check_function_or_none, check_positive_number, check_seconds
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import check_retry
 from pillarbox.ledger import KeyMaker, Ledger, Scope
-from pillarbox.mailbox.check import check_bool, check_choice
+from pillarbox.mailbox.check import check_bool, check_choice, check_positive_int
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, Protocol
 
-from pillarbox.aio.check import check_function_or_none, check_positive_int, check_positive_number
+from pillarbox.aio.check import check_function_or_none, check_positive_number
 from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.retry_after import (
     MAX_RETRY_AFTER,
@@ -23,6 +23,7 @@ from pillarbox.aio.retry_after import (
 )
 from pillarbox.aio.retry_budget import BudgetAccount, RetryBudget
 from pillarbox.aio.tenacity_policy import TenacityPolicy, TenacityRetry, adapt, is_of_tenacity
+from pillarbox.mailbox.check import check_positive_int
 
 
 @dataclass(frozen=True)

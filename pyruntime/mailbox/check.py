@@ -15,6 +15,15 @@ def check_bool(name: str, value: Any) -> bool:
     return value
 
 
+def check_positive_int(name: str, value: Any) -> int:
+    """`value` if it is an int of at least 1; otherwise TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r}: must be an int, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name}={value!r}: must be at least 1")
+    return value
+
+
 def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """`value` if it is one of `allowed`; otherwise TypeError or ValueError."""
     choices = ", ".join(repr(choice) for choice in allowed)

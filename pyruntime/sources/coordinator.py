@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.alignment import Alignment
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.sources.checkpoints import checkpoint_from_json, checkpoint_to_json
@@ -57,10 +58,7 @@ class SourceCoordinator(Generic[S]):
     ) -> None:
         if not isinstance(source, Source):
             raise TypeError(f"source={source!r}: must be a Source, not {type(source).__name__}")
-        if isinstance(parallelism, bool) or not isinstance(parallelism, int):
-            raise TypeError(f"parallelism={parallelism!r}: must be an int, not {type(parallelism).__name__}")
-        if parallelism < 1:
-            raise ValueError(f"parallelism={parallelism!r}: must be 1 or more")
+        check_positive_int("parallelism", parallelism)
         self._source = source
         self._parallelism = parallelism
         self._channel = channel

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from pillarbox.kernel import Handover, HandoverClosedError, WrongThreadError
 from pillarbox.kernel.confined import described_thread
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.fetcher import Fetcher, Found, Held, can_pause
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader, SplitReader
 from pillarbox.sources.split import Split
@@ -87,13 +88,9 @@ class FetchingReader(SourceReader[S]):
         check_callable("make_split_reader", make_split_reader)
         if not isinstance(threading, Threading):
             raise TypeError(f"threading={threading!r}: must be one of {', '.join(map(str, Threading))}")
-        for name, value in (("max_batches", max_batches), ("max_bytes", max_bytes)):
-            if value is None and name == "max_bytes":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}={value!r}: must be an int, not {type(value).__name__}")
-            if value < 1:
-                raise ValueError(f"{name}={value!r}: must be at least 1")
+        check_positive_int("max_batches", max_batches)
+        if max_bytes is not None:
+            check_positive_int("max_bytes", max_bytes)
         self.context = context
         """Its place."""
         self._make = make_split_reader

@@ -16,10 +16,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.legacy_format import FromFolder, FromInputFormat
-from pillarbox.sources.legacy_rows import check_count, row_of
+from pillarbox.sources.legacy_rows import row_of
 from pillarbox.sources.reader import (
     Fetched,
     ReaderContext,
@@ -109,7 +110,7 @@ class FromSourceFunction(Source[FunctionSplit, bool]):
         """Makes the function."""
         self.bounded = bounded
         self.schema = schema
-        self.capacity = check_count("capacity", capacity)
+        self.capacity = check_positive_int("capacity", capacity)
         self.grace = check_duration("grace", grace)
 
     @property

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.connectors.files.discovery import Known, KnownSerializer
 from pillarbox.sources.connectors.files.listing import list_files, open_file_system, shown
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader
-from pillarbox.sources.legacy_rows import check_count, row_of
+from pillarbox.sources.legacy_rows import row_of
 from pillarbox.sources.reader import (
     Fetched,
     ReaderContext,
@@ -95,7 +96,7 @@ class _FormatSource(Source[S, C]):
         """Makes the format."""
         self.parameters = {} if parameters is None else dict(parameters)
         self.schema = schema
-        self.batch = check_count("batch", batch)
+        self.batch = check_positive_int("batch", batch)
 
     def make_configured(self) -> InputFormat[Any, Any]:
         """A format that was told the parameters."""
@@ -145,7 +146,7 @@ class FromInputFormat(_FormatSource[FormatSplit, "list[str] | None"]):
         batch: int = BATCH,
     ) -> None:
         super().__init__(make, parameters, schema, batch)
-        self.min_splits = check_count("min_splits", min_splits)
+        self.min_splits = check_positive_int("min_splits", min_splits)
 
     def create_enumerator(self, context: EnumeratorContext[FormatSplit]) -> FormatEnumerator:
         """Knows nothing yet."""

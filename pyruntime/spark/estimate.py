@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.check import check_positive_int
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable
 from pillarbox.spark.record import records, sliced

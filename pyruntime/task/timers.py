@@ -15,6 +15,7 @@ from threading import get_ident
 
 from pillarbox.kernel import Deadlines
 from pillarbox.mailbox import MailboxExecutor
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.moments import check_callable, check_duration, check_moment
 from pillarbox.task.timer import NOT_ARMED, FixedDelayTimer, FixedRateTimer, PeriodicTimer, Timer
@@ -107,12 +108,7 @@ class ProcessingTimeService:
         timers_a_mail: int = TIMERS_A_MAIL,
         name: str = "pillarbox-timers",
     ) -> None:
-        if isinstance(timers_a_mail, bool) or not isinstance(timers_a_mail, int):
-            raise TypeError(
-                f"timers_a_mail={timers_a_mail!r}: must be an int, not {type(timers_a_mail).__name__}"
-            )
-        if timers_a_mail < 1:
-            raise ValueError(f"timers_a_mail={timers_a_mail!r}: must be at least 1")
+        check_positive_int("timers_a_mail", timers_a_mail)
         self._clock = monotonic_epoch() if clock is None else clock
         check_callable("clock", self._clock)
         now = check_moment("clock()", self._clock())

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pillarbox.aio.check import check_positive_int, check_positive_number
+from pillarbox.aio.check import check_positive_number
+from pillarbox.mailbox.check import check_positive_int
 
 FEW = 64
 """Latencies that a mean is made of, at least: fewer are noise."""

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pillarbox.aio.check import check_positive_int
 from pillarbox.aio.observe.totals import ROWS, TABLES, Totals, merge
 from pillarbox.aio.observe.watch import read_totals
+from pillarbox.mailbox.check import check_positive_int
 
 OTHER = "(other)"
 """The label of all that came when there were labels enough."""

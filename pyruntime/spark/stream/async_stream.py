@@ -18,9 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.check import check_positive_int, check_seconds
+from pillarbox.aio.check import check_seconds
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
+from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.dead_letter import DeadLetter
 from pillarbox.spark.function import check_sendable
 from pillarbox.spark.schema import parse_schema
