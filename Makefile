@@ -128,7 +128,7 @@ bench-flink: build  ## the kernel beside Flink's: downloads 330 MB, needs a JDK
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
 	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)
 
-s3-server:  ## build a server that speaks S3, which some tests of the ledger need; needs Go
+s3-server:  ## build a server that speaks S3, which some tests need; needs Go
 	GOBIN=$(CURDIR)/build/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 kafka-server: env  ## fetch a Kafka, which the tests of its source do themselves: 43 MB

@@ -25,14 +25,25 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Much of what Spark costs a test is its Java's better compiler: nothing runs long enough here to gain by it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
 
 @pytest.fixture(autouse=True)
 def _threads_of_others() -> None:
     threads.note()
 
 
+@pytest.fixture
+def spark(session: SparkSession) -> Iterator[SparkSession]:
+    """The session. Queries that a test leaves, as it fails, do not run beside the next tests."""
+    yield session
+    for query in session.streams.active:
+        query.stop()
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on `local[2]`: quiet, on loopback, in UTC, with all its files in a temporary folder."""
     pyspark_sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed")
     folder = tmp_path_factory.mktemp("spark")

@@ -6,14 +6,9 @@ The server is versitygw, which `make s3-server` builds; without it these tests a
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,57 +16,18 @@ import pytest
 from pillarbox import async_map
 from pillarbox.ledger import Ledger, LedgerError, compact, expire
 from pillarbox.ledger.cli import main
-
-fs = pytest.importorskip("pyarrow.fs")
+from tests.servers import fixtures
+from tests.servers.s3_server import SECRET, S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER = shutil.which("versitygw", path=f"{ROOT / 'build' / 's3'}{os.pathsep}{os.environ['PATH']}")
-LONG = 60.0
-SECRET = "a-secret-that-nobody-may-see"
-
-pytestmark = pytest.mark.skipif(SERVER is None, reason="no server for S3 here: make s3-server")
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a server on loopback, with an empty folder behind it."""
-    folder = tmp_path_factory.mktemp("s3")
-    for name in ("objects", "attributes"):
-        (folder / name).mkdir()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number = int(probe.getsockname()[1])
-    command = [str(SERVER), "--port", f"127.0.0.1:{number}", "--quiet"]
-    command += ["posix", "--sidecar", str(folder / "attributes"), str(folder / "objects")]
-    keys = {"ROOT_ACCESS_KEY": "pillarbox", "ROOT_SECRET_KEY": SECRET}
-    with (
-        open(folder / "log", "w") as log,
-        subprocess.Popen(command, env={**os.environ, **keys}, stdout=log, stderr=log) as process,
-    ):
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", number), 1.0).close()
-                break
-            except ConnectionRefusedError:
-                assert process.poll() is None, (folder / "log").read_text()
-        yield number
-        process.send_signal(signal.SIGTERM)
-        process.wait(LONG)
+server = fixtures.s3
 
 
 @pytest.fixture
-def ledger(port: int, request: pytest.FixtureRequest) -> Ledger:
-    store = fs.S3FileSystem(
-        access_key="pillarbox",
-        secret_key=SECRET,
-        endpoint_override=f"127.0.0.1:{port}",
-        scheme="http",
-        region="us-east-1",
-        allow_bucket_creation=True,
-    )
-    bucket = f"bucket-{abs(hash(request.node.name)) % 10**9}"
-    store.create_dir(bucket)
-    return Ledger(f"{bucket}/calls", filesystem=store)
+def ledger(server: S3Server) -> Ledger:
+    return Ledger(f"{server.bucket()}/calls", filesystem=server.store())
 
 
 def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> None:
@@ -97,7 +53,7 @@ def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> N
     assert not [*ledger.scopes()]
 
 
-def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, port: int) -> None:
+def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, server: S3Server) -> None:
     program = f"""
 import asyncio, os
 from pyarrow import fs
@@ -108,7 +64,7 @@ async def call(row):
     return row
 
 store = fs.S3FileSystem(access_key="pillarbox", secret_key={SECRET!r}, scheme="http", region="us-east-1",
-                        endpoint_override="127.0.0.1:{port}")
+                        endpoint_override="127.0.0.1:{server.port}")
 ledger = Ledger({ledger.location!r}, filesystem=store)
 for row in async_map(call, range(100_000), ledger=ledger, uid="uid", run="run", capacity=10):
     os.write(1, f"{{row}}\\n".encode())
@@ -146,7 +102,7 @@ def test_a_bucket_that_is_not_there_is_said_at_the_call_without_the_secret(ledge
 
 
 def test_the_command_line_reads_a_bucket_by_its_url(
-    ledger: Ledger, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, server: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def call(row: int) -> int:
         return row
@@ -154,6 +110,5 @@ def test_the_command_line_reads_a_bucket_by_its_url(
     list(async_map(call, range(3), ledger=ledger, uid="embed", run="nightly"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "pillarbox")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    url = f"s3://{ledger.location}?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{port}"
-    assert main(["ls", url]) == 0
+    assert main(["ls", server.url(ledger.location)]) == 0
     assert "nightly" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
 from pillarbox.aio.limits.shared import CoordinatorError
 from pillarbox.wire.frames import CODE, MAGIC, MAX_FRAME, NONCE
+from pillarbox.wire.listener import STRANGERS
 from tests.limits.calling import Caller
 from tests.limits.peers import LIMITS, Peer
 
@@ -86,7 +87,7 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: 
     monkeypatch.setattr(server_module, "CONNECT", 60.0)
 
     async def run(coordinator: Coordinator) -> None:
-        number = server_module.MAX_STRANGERS + 20
+        number = STRANGERS + 20
         connections = [await asyncio.open_connection(*coordinator.address) for _ in range(number)]
         await works(coordinator)
         for reader, _ in connections[:20]:

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.servers.ports import Ports
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "4.1.1"
 FOLDER = ROOT / "build" / "kafka" / VERSION
@@ -100,14 +102,6 @@ def command() -> list[str]:
         pytest.skip(f"no Kafka here: {error}")
 
 
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
 class KafkaServer:
     """A running broker, until `close`. Can be killed and started again: what it had on disk is there again.
 
@@ -115,7 +109,8 @@ class KafkaServer:
     """
 
     def __init__(self, folder: Path, **settings: object) -> None:
-        plain, guarded, controller = free_ports(3)
+        self._ports = Ports(3)
+        plain, guarded, controller = self._ports.numbers
         self.bootstrap = f"127.0.0.1:{plain}"
         self.guarded = f"127.0.0.1:{guarded}"
         self.client = {"bootstrap.servers": self.bootstrap, "log_level": 0}

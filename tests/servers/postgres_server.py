@@ -10,15 +10,17 @@ import functools
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.servers.ports import Ports
 
 PASSWORD = "battery-staple"
 SETTINGS = {
@@ -88,9 +90,8 @@ class PostgresServer:
             cwd=self._folder,
             **self._account,
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._ports = Ports(1)
+        (self.port,) = self._ports.numbers
         self.url = f"postgresql://tester:{PASSWORD}@127.0.0.1:{self.port}/postgres"
         self.start()
 
@@ -132,6 +133,15 @@ class PostgresServer:
                     process.kill()
             psutil.wait_procs(family, timeout=20)
         self._process.wait()
+
+    @contextlib.contextmanager
+    def dead(self) -> Iterator[None]:
+        """Killed for so long."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
 
     def close(self) -> None:
         """End it, and remove its files."""

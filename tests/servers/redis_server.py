@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.ports import Ports
+
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse"
 PACKAGES = ("redis-tools", "libjemalloc2", "liblzf1")
@@ -54,9 +56,8 @@ class RedisServer:
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
         self._folder = folder
         self._durable = durable
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._ports = Ports(1)
+        (self.port,) = self._ports.numbers
         self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
         self.start()
 

@@ -155,11 +155,12 @@ def test_an_estimate_calls_a_sample_and_prints_what_it_says(spark: SparkSession,
     )
     assert (tmp_path / "calls").read_text() == "x" * 60
     assert (found.rows, found.sample, found.tasks, found.capacity) == (20_000, 60, 2, 10)
-    # 20,000 calls of some 20 ms in 20 slots.
-    assert 15.0 < found.seconds.expected < 60.0
-    assert found.seconds.low < found.seconds.expected < found.seconds.high
+    # 20,000 calls of 20 ms or more in 20 slots, and a last one; sleeps end early by as much as clocks tick.
+    assert 1000 * 0.018 < found.seconds.expected < 1002 * found.longest
+    assert found.seconds.low <= found.seconds.expected <= found.seconds.high
     assert found.calls.expected == 20_000
-    assert 0.018 < found.p50 < found.longest
+    # Calls that took nearly the same time are counted under one duration: it may be that of most of them.
+    assert 0.018 < found.p50 <= found.p95 <= found.longest
     assert found.error_share.low <= 0.1 <= found.error_share.high
     assert found.cost is not None
     assert found.cost.expected == pytest.approx(20_000 * 0.25 * (1 - found.error_share.expected))
