@@ -23,10 +23,20 @@ MAX_FRAME = 64 * 1024
 """Bytes of the text of a frame, unless both sides have agreed on another number."""
 MAX_UNSENT = 1024 * 1024
 """Bytes that a peer may leave unread."""
+CONNECT = 5.0
+"""Seconds for a connection to be made and both sides to be known."""
+BEAT = 5.0
+"""Seconds between two signs of life."""
+SILENCE = 3 * BEAT
+"""Seconds without one after which a connection is given up."""
 
 
 class ProtocolError(Exception):
     """The peer is not what it should be, or does not say what it should."""
+
+
+BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, KeyError, TypeError, ValueError)
+"""What ends a connection, of what its peer does and says."""
 
 
 def _code(secret: bytes, purpose: bytes, server: bytes, client: bytes) -> bytes:
@@ -128,6 +138,10 @@ class Channel:
     def close(self) -> None:
         """Close the connection; what was sent still goes out."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self._writer.transport.abort()
 
 
 def _write(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -416,8 +416,7 @@ def test_a_handle_pickles_and_shows_no_secret(channel: SourceChannel, handle: Ch
 def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
     with SourceChannel() as channel:
         assert channel.address[0] == "127.0.0.1"
-        server = channel._server
-        assert server is not None
+        _, server = channel._running()
         listening = server._listener._server
         assert listening is not None
         assert [each.getsockname()[0] for each in listening.sockets] == ["127.0.0.1"]

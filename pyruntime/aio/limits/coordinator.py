@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import uuid
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +16,9 @@ from pillarbox.aio.limits.server import LimitServer
 from pillarbox.aio.limits.sessions import SharedStatistics
 from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
 from pillarbox.aio.limits.state import read_state
-from pillarbox.wire.addresses import check_address, ways_to
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.wire.hosted import Hosted
 
-SECRET = 32
 PATIENCE = 60.0
-STOP = 10.0
 
 
 class CoordinatorHandle(SharedLimits):
@@ -59,7 +53,7 @@ class CoordinatorHandle(SharedLimits):
         return f"<coordinator at {where}, gate {self.name!r}>"
 
 
-class Coordinator(SharedLimits):
+class Coordinator(Hosted[LimitServer], SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
     It listens on a thread of its own. Each task connects, and takes what it needs for a tenth of a second at
@@ -97,38 +91,27 @@ class Coordinator(SharedLimits):
         advertise: str | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        check_address(host, port, advertise)
+        super().__init__("coordinator", host, port, advertise)
         seconds = check_seconds("patience", patience)
         if seconds is None:
             raise TypeError(f"patience={patience!r}: must be a number of seconds")
         self._patience = seconds
-        self._host = host
-        self._port = port
         self._path = None if state is None else Path(os.fspath(state)).absolute()
-        self._advertise = advertise
-        self._secret = secrets.token_bytes(SECRET)
-        self._thread: LoopThread | None = None
-        self._server: LimitServer | None = None
         self._memory: dict[str, Any] | None = None
 
     def start(self) -> Coordinator:
         """Listen. Any thread, once; again after `close`. Raises OSError; ValueError for a bad state file."""
-        if self._thread is not None:
-            raise RuntimeError("the coordinator has been started")
-        state = self._memory
-        if state is None and self._path is not None:
-            state = read_state(self._path)
-        if state is not None:
-            self._secret = bytes.fromhex(state["secret"])
-            self._port = self._port or state["port"]
-        server = LimitServer(self._secret, self._path, state)
-        thread = LoopThread("pillarbox-coordinator")
-        try:
-            self._port = thread.submit(server.serve(self._host, self._port)).result()
-        except BaseException:
-            thread.close(STOP)
-            raise
-        self._thread, self._server = thread, server
+
+        def make() -> LimitServer:
+            state = self._memory
+            if state is None and self._path is not None:
+                state = read_state(self._path)
+            if state is not None:
+                self._secret = bytes.fromhex(state["secret"])
+                self._port = self._port or state["port"]
+            return LimitServer(self._secret, self._path, state)
+
+        self._begin(make)
         return self
 
     def close(self) -> None:
@@ -136,44 +119,18 @@ class Coordinator(SharedLimits):
 
         What cannot be written to `state` is logged, and kept for another `start` of this object.
         """
-        thread, server = self._thread, self._server
-        self._thread = self._server = None
-        if thread is None or server is None:
-            return
-        try:
-            state, written = thread.submit(server.stop()).result(STOP)
+        ended = self._end()
+        if ended is not None:
+            state, written = ended
             self._memory = None if self._path is not None and written else state
-        finally:
-            thread.close(STOP)
-
-    def __enter__(self) -> Coordinator:
-        return self if self._thread is not None else self.start()
-
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens: host and port."""
-        return self._host, self._port
 
     def statistics(self) -> dict[str, SharedStatistics]:
         """What all tasks together have done, by the names of the gates. Any thread."""
-        thread, server = self._running()
-        answer: Future[dict[str, SharedStatistics]] = Future()
-
-        def ask() -> None:
-            with contextlib.suppress(Exception):
-                answer.set_result(server.statistics())
-
-        thread.call(ask)
-        return answer.result(STOP)
+        return self._ask(LimitServer.statistics)
 
     def handle(self, name: str | None = None) -> CoordinatorHandle:
         """What tasks need. Any thread; raises RuntimeError unless the coordinator has been started."""
-        self._running()
-        addresses = tuple((host, self._port) for host in ways_to(self._host, self._advertise))
-        return CoordinatorHandle(addresses, self._secret, name, self._patience)
+        return CoordinatorHandle(self._addresses(), self._secret, name, self._patience)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """A handle for the gate called `name`: operators that share a name share their limits.
@@ -186,15 +143,6 @@ class Coordinator(SharedLimits):
         """See `SharedLimits.open`."""
         return self.handle().open(limits)
 
-    def _running(self) -> tuple[LoopThread, LimitServer]:
-        if self._thread is None or self._server is None:
-            raise RuntimeError("the coordinator is not started: use it in a `with` block")
-        return self._thread, self._server
-
     def __reduce__(self) -> tuple[Any, ...]:
         handle = self.handle()
         return CoordinatorHandle, (handle.addresses, self._secret, None, self._patience)
-
-    def __repr__(self) -> str:
-        state = "stopped" if self._thread is None else "running"
-        return f"<coordinator on {self._host}:{self._port}, {state}>"

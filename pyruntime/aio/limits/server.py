@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox.aio.limits.book import Book, Report
-from pillarbox.aio.limits.client import BEAT, BROKEN, CONNECT, SILENCE
 from pillarbox.aio.limits.sessions import Session, SharedGate, SharedStatistics
 from pillarbox.aio.limits.shared import Limits, check_name
 from pillarbox.aio.limits.state import VERSION, write_state
-from pillarbox.wire.frames import Channel
+from pillarbox.wire.frames import BEAT, BROKEN, CONNECT, SILENCE, Channel
 from pillarbox.wire.listener import Listener
 
 log = logging.getLogger("pillarbox")
 
-MAX_STRANGERS = 64
-"""Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
 MAX_BOOKS = 10_000
 FORGET = 600.0
 """Seconds without a client after which a gate is put away: what has no sums is forgotten."""
@@ -55,7 +52,7 @@ class LimitServer:
         for name, book in (state or {}).get("gates", {}).items():
             self._gates[name] = SharedGate(Book.from_json(book, time.monotonic))
         self._sessions: set[Session] = set()
-        self._listener = Listener(secret, self._listen, strangers=MAX_STRANGERS, connect=CONNECT)
+        self._listener = Listener(secret, self._listen, connect=CONNECT)
         self._outbox: list[tuple[Session, dict[str, Any]]] = []
         self._commit_timer: asyncio.TimerHandle | None = None
         self._unwritten = False

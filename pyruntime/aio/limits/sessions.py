@@ -10,8 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from pillarbox.aio.limits.book import Book
-from pillarbox.aio.limits.client import BROKEN
-from pillarbox.wire.frames import Channel
+from pillarbox.wire.frames import BROKEN, Channel
 
 log = logging.getLogger("pillarbox")
 
@@ -42,7 +41,7 @@ class Session:
     def cut(self) -> None:
         """End the connection, whatever the client has still to say."""
         self.is_cut = True
-        self.writer.transport.abort()
+        self.channel.abort()
 
     def is_heard_out(self) -> bool:
         """Whether nothing is missing of what the client said, now that there is no more.

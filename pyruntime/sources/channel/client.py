@@ -14,24 +14,18 @@ from concurrent.futures import TimeoutError as WaitTimeout
 from typing import Any
 
 from pillarbox.sources.channel.outbox import MAGIC, MAX_FRAME, MAX_MESSAGE, Inbox, Outbox
-from pillarbox.wire.frames import Channel, ProtocolError, encode, introduce
+from pillarbox.wire.connecting import connected
+from pillarbox.wire.frames import BEAT, BROKEN, CONNECT, SILENCE, Channel, ProtocolError, encode
 from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 
 PATIENCE = 60.0
 """Seconds without a connection after which a client gives up."""
-CONNECT = 5.0
-"""Seconds for a connection to be made and both sides to be known."""
-BEAT = 5.0
-"""Seconds between two signs of life."""
-SILENCE = 3 * BEAT
-"""Seconds without one after which a connection is given up."""
 FAREWELL = 5.0
 """Seconds for the last messages to be taken."""
 STOP = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
-BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, KeyError, TypeError, ValueError)
 
 
 class ChannelError(RuntimeError):
@@ -255,12 +249,7 @@ class ChannelClient:
         return f"the source's channel at {where} was not there for {self._patience:g} s{detail}"
 
     async def _connect(self, host: str, port: int) -> None:
-        opening = asyncio.open_connection(host, port, limit=MAX_FRAME + 4096)
-        reader, writer = await asyncio.wait_for(opening, CONNECT)
-        beat: asyncio.Task[None] | None = None
-        try:
-            proof = introduce(reader, writer, self._secret, magic=MAGIC, max_frame=MAX_FRAME)
-            channel = await asyncio.wait_for(proof, CONNECT)
+        async with connected(host, port, self._secret, magic=MAGIC, max_frame=MAX_FRAME) as channel:
             channel.send({
                 "is": "open", "service": self._service, "client": self._id, "about": self._about,
                 "received": self._inbox.received, "known": self._known,
@@ -277,15 +266,12 @@ class ChannelClient:
             for text, _ in self._pending.values():
                 channel.send_text(text)
             self._heard = self._loop.time()
-            beat = self._loop.create_task(self._beat(channel, writer))
-            while self._failure is None:
-                self._hear(channel, await channel.receive())
-        finally:
-            if beat is not None:
+            beat = self._loop.create_task(self._beat(channel))
+            try:
+                while self._failure is None:
+                    self._hear(channel, await channel.receive())
+            finally:
                 beat.cancel()
-            writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
     def _hear(self, channel: Channel, message: dict[str, Any]) -> None:
         self._heard = self._loop.time()
@@ -315,10 +301,10 @@ class ChannelClient:
         else:
             future.set_result(message["body"])
 
-    async def _beat(self, channel: Channel, writer: asyncio.StreamWriter) -> None:
+    async def _beat(self, channel: Channel) -> None:
         while True:
             await asyncio.sleep(BEAT)
             if self._loop.time() - self._heard > SILENCE:
-                writer.transport.abort()
+                channel.abort()
                 return
             channel.send({"is": "beat"})

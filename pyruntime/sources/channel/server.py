@@ -5,18 +5,14 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from pillarbox.sources.channel.client import encoded
 from pillarbox.sources.channel.handle import ChannelHandle
 from pillarbox.sources.channel.sessions import GRACE, ChannelServer
-from pillarbox.wire.addresses import check_address, ways_to
-from pillarbox.wire.loop_thread import LoopThread
-
-SECRET = 32
-STOP = 10.0
+from pillarbox.wire.hosted import Hosted
 
 
 class Peer:
@@ -38,6 +34,16 @@ class Peer:
     def drop(self, why: str) -> None:
         """Want it no more: it fails with `why`, and is gone."""
         self._call(self._server.drop, self.name, why)
+
+    def drop_if_fails(self, future: Future[Any], what: str) -> None:
+        """Want it no more if the future fails: it fails with `what`, and why."""
+
+        def done(future: Future[Any]) -> None:
+            error = future.exception()
+            if error is not None:
+                self.drop(f"{what}: {error}")
+
+        future.add_done_callback(done)
 
     def __repr__(self) -> str:
         return f"<Peer {self.name}>"
@@ -63,7 +69,7 @@ class Service(Protocol):
         """A client has taken its leave (`said_so`), or is not heard of any more: it has died. Once each."""
 
 
-class SourceChannel:
+class SourceChannel(Hosted[ChannelServer]):
     """Listens for the readers of sources. Any number of services, each with a name. Use it in a `with` block.
 
     host: where to listen. The default is this machine alone; "0.0.0.0" is for readers on others. Whoever
@@ -86,55 +92,22 @@ class SourceChannel:
         advertise: str | None = None,
         grace: float = GRACE,
     ) -> None:
-        check_address(host, port, advertise)
+        super().__init__("channel", host, port, advertise)
         if not grace > 0.0:
             raise ValueError(f"grace={grace!r}: must be more than 0 seconds")
-        self._host = host
-        self._port = port
-        self._advertise = advertise
         self._grace = grace
-        self._secret = secrets.token_bytes(SECRET)
-        self._thread: LoopThread | None = None
-        self._server: ChannelServer | None = None
         self._services: dict[str, Service] = {}
 
     def start(self) -> SourceChannel:
         """Listen. Any thread, once; again after `close`, with the services of before. Raises OSError."""
-        if self._thread is not None:
-            raise RuntimeError("the channel has been started")
-        thread = LoopThread("pillarbox-source-channel")
-        server = ChannelServer(self._secret, self._grace)
-        try:
-            self._port = thread.submit(server.serve(self._host, self._port)).result()
-        except BaseException:
-            thread.close(STOP)
-            raise
-        self._thread, self._server = thread, server
+        self._begin(lambda: ChannelServer(self._secret, self._grace))
         for name, service in self._services.items():
             self._add(name, service)
         return self
 
     def close(self) -> None:
         """Stop listening and end every connection. Any thread but its own; idempotent."""
-        thread, server = self._thread, self._server
-        self._thread = self._server = None
-        if thread is None or server is None:
-            return
-        try:
-            thread.submit(server.stop()).result(STOP)
-        finally:
-            thread.close(STOP)
-
-    def __enter__(self) -> SourceChannel:
-        return self if self._thread is not None else self.start()
-
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens: host and port."""
-        return self._host, self._port
+        self._end()
 
     def serve(self, name: str, service: Service) -> ChannelHandle:
         """Have `service` answer under `name`; gives the way to it. Any thread.
@@ -151,34 +124,14 @@ class SourceChannel:
         def peer(client: str) -> Peer:
             return Peer(client, lambda fn, *args: thread.call(lambda: fn(*args)), server)
 
-        async def add() -> None:
-            server.add(name, service, peer)
-
-        thread.submit(add()).result(STOP)
+        self._ask(lambda server: server.add(name, service, peer))
 
     def withdraw(self, name: str) -> None:
         """End a service: its clients fail. Nothing if there is none. Any thread but the channel's."""
         self._services.pop(name, None)
-        if self._thread is None or self._server is None:
-            return
-        server = self._server
-
-        async def remove() -> None:
-            server.remove(name)
-
-        self._thread.submit(remove()).result(STOP)
+        if self._hosted is not None:
+            self._ask(lambda server: server.remove(name))
 
     def handle(self, service: str) -> ChannelHandle:
         """What a task needs to reach a service. Any thread; raises RuntimeError unless started."""
-        self._running()
-        addresses = tuple((host, self._port) for host in ways_to(self._host, self._advertise))
-        return ChannelHandle(addresses, self._secret, service)
-
-    def _running(self) -> tuple[LoopThread, ChannelServer]:
-        if self._thread is None or self._server is None:
-            raise RuntimeError("the channel is not started: use it in a `with` block")
-        return self._thread, self._server
-
-    def __repr__(self) -> str:
-        state = "stopped" if self._thread is None else "running"
-        return f"<source channel on {self._host}:{self._port}, {state}>"
+        return ChannelHandle(self._addresses(), self._secret, service)

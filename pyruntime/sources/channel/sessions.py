@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.channel.client import BEAT, BROKEN, CONNECT, SILENCE, encoded
+from pillarbox.sources.channel.client import encoded
 from pillarbox.sources.channel.outbox import MAGIC, MAX_FRAME, Inbox, Outbox
-from pillarbox.wire.frames import Channel, ProtocolError
+from pillarbox.wire.frames import BEAT, BROKEN, CONNECT, SILENCE, Channel, ProtocolError
 from pillarbox.wire.listener import Listener
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class Client:
         self.outbox = Outbox()
         self.inbox = Inbox()
         self.channel: Channel | None = None
-        self.writer: asyncio.StreamWriter | None = None
         self.heard = 0.0
         self.grace: asyncio.TimerHandle | None = None
         self.is_gone = False
@@ -90,7 +89,7 @@ class ChannelServer:
     async def _listen(self, channel: Channel, writer: asyncio.StreamWriter) -> None:
         client: Client | None = None
         try:
-            client = self._open(channel, writer, await asyncio.wait_for(channel.receive(), CONNECT))
+            client = self._open(channel, await asyncio.wait_for(channel.receive(), CONNECT))
             while client is not None and client.channel is channel:
                 message = await channel.receive()
                 client.heard = self._loop.time()
@@ -104,7 +103,7 @@ class ChannelServer:
             if client is not None and client.channel is channel:
                 self._lost(client)
 
-    def _open(self, channel: Channel, writer: asyncio.StreamWriter, message: dict[str, Any]) -> Client | None:
+    def _open(self, channel: Channel, message: dict[str, Any]) -> Client | None:
         if message["is"] != "open":
             raise ProtocolError("a client that does not open")
         name, service = message["client"], message["service"]
@@ -129,17 +128,17 @@ class ChannelServer:
                 client.is_gone = True
                 channel.send({"is": "no", "why": f"{type(error).__name__}: {error}"})
                 return None
-        elif client.writer is not None:
-            client.writer.transport.abort()
+        elif client.channel is not None:
+            client.channel.abort()
         if client.grace is not None:
             client.grace.cancel()
-        client.channel, client.writer, client.heard = channel, writer, self._loop.time()
+        client.channel, client.heard = channel, self._loop.time()
         channel.send({"is": "opened", "received": client.inbox.received})
         client.outbox.connected(channel, message["received"])
         return client
 
     def _lost(self, client: Client) -> None:
-        client.channel = client.writer = None
+        client.channel = None
         client.outbox.disconnected()
         if not client.is_gone:
             client.grace = self._loop.call_later(self._grace, self._gone, client, False)
@@ -158,8 +157,8 @@ class ChannelServer:
 
     def _sweep(self) -> None:
         for client in self._clients.values():
-            if client.writer is not None and self._loop.time() - client.heard > SILENCE:
-                client.writer.transport.abort()
+            if client.channel is not None and self._loop.time() - client.heard > SILENCE:
+                client.channel.abort()
         self._sweeper = self._loop.call_later(BEAT, self._sweep)
 
     # -- messages -----------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class ChannelServer:
             if client.channel is channel:
                 channel.send({"is": "ack", "n": client.inbox.received})
                 if client.is_gone:
-                    client.channel = client.writer = None
+                    client.channel = None
         else:
             raise ProtocolError(f"{kind!r} is no message")
 

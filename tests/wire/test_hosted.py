@@ -1,0 +1,82 @@
+"""A server on a thread of its own: what it leaves when it cannot begin or end, and what it is asked."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pillarbox.wire.hosted import Hosted
+from tests.threads import begun
+
+
+class Counter:
+    """Listens nowhere."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def serve(self, host: str, port: int) -> int:
+        if self.number == 1:
+            raise OSError("the port is taken")
+        return 4000 + self.number
+
+    async def stop(self) -> str:
+        if self.number == 2:
+            raise ValueError("the disk is full")
+        return f"stopped {self.number}"
+
+    def divide(self, by: int) -> float:
+        return self.number / by
+
+
+class Counted(Hosted[Counter]):
+    def __init__(self) -> None:
+        super().__init__("counter", "localhost", 0, None)
+        self.made = 0
+        self.ended: list[str | None] = []
+
+    def start(self) -> Counted:
+        def make() -> Counter:
+            self.made += 1
+            return Counter(self.made)
+
+        self._begin(make)
+        return self
+
+    def close(self) -> None:
+        self.ended.append(self._end())
+
+
+def test_a_server_that_cannot_begin_or_end_leaves_no_thread_and_may_be_started_again() -> None:
+    counted = Counted()
+    with pytest.raises(OSError, match="port is taken"):
+        counted.start()
+    assert repr(counted) == "<Counted on localhost:0, stopped>"
+    assert not begun("pillarbox-counter")
+    counted.start()
+    assert begun("pillarbox-counter")
+    with pytest.raises(RuntimeError, match="the counter has been started"):
+        counted.start()
+    assert counted.made == 2
+    with pytest.raises(ValueError, match="disk is full"):
+        counted.close()
+    assert not begun("pillarbox-counter")
+    with counted:
+        assert repr(counted) == "<Counted on localhost:4003, running>"
+    counted.close()
+    assert counted.ended == ["stopped 3", None]
+    assert not begun("pillarbox-counter")
+
+
+def test_what_it_is_asked_is_answered_on_its_thread_and_what_that_raises_is_raised() -> None:
+    counted = Counted()
+    counted.made = 3
+    with counted:
+        assert counted._ask(lambda server: server.divide(2)) == 2.0
+        with pytest.raises(ZeroDivisionError):
+            counted._ask(lambda server: server.divide(0))
+        thread = begun("pillarbox-counter")[0]
+        assert counted._ask(lambda server: threading.current_thread()) is thread
+    with pytest.raises(RuntimeError, match="the counter is not started"):
+        counted._ask(lambda server: server.divide(1))
