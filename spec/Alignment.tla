@@ -1,15 +1,15 @@
 ----------------------------- MODULE Alignment -----------------------------
 (* Splits of a source whose event times are kept together. Readers read them and say how far they are; a coordinator  *)
-(* takes the least of those that are read and not idle, adds MaxDrift, and orders who waits. Reports and orders are   *)
-(* messages: each comes some time later, and connections break. Splits dry up, become idle, wake, finish,             *)
-(* are found while others are far ahead, and move to another reader, which begins again at their last checkpoint.     *)
-(* Modules pillarbox.sources.alignment, .coordinator and .event_time.                                                 *)
+(* takes the least of those that are read and not idle, adds MaxDrift, and tells all readers this limit. A reader      *)
+(* gives nothing more of a split that is beyond the limit that it knows. Reports and limits are messages: each comes   *)
+(* some time later, and connections break. Splits dry up, become idle, wake, finish, are found while others are far    *)
+(* ahead; a reader dies, and another in its place begins again at the last checkpoint.                                 *)
+(* Modules pillarbox.sources.alignment, .conductor, .limited and .event_time.                                          *)
 (*                                                                                                                    *)
-(* What is in flight. Drift cannot be bounded by MaxDrift alone: what stops a split takes a report and an order. So   *)
-(* the bound says: a split that is ahead by more than MaxDrift is read on only while the word that stops it is under  *)
-(* way. By event time it is therefore ahead by MaxDrift and what is read in one round at most: the batch that passed   *)
-(* the bound, and what had been fetched already. What was idle, is found, or has moved may be behind by anything:     *)
-(* then the others stand after one round until it has come up. What was idle far ahead has one round when it wakes.   *)
+(* What is late does no harm where time only goes on: a limit of before is lower than it could be. So by event time    *)
+(* a split is ahead by MaxDrift and one batch at most, the one with which it passed the limit. What was idle, is       *)
+(* found, or begins again may be behind by anything: then the others go on until the limit is there that says so,      *)
+(* and stand until it has come up. What is beyond the limit when it wakes has been held already.                       *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
@@ -19,9 +19,10 @@ CONSTANTS
     OneByOne,   \* whether a reader goes to another split only when the one before is finished or held
     Last,       \* event time of each split's last record; they have one record for each time from 1 on
     MaxDrift,
+    UnderWay,   \* limits that are under way to a reader, at most
     Dries,      \* how often, together, a split has nothing for a while
     Breaks,     \* how often a connection breaks
-    Moves,      \* how often a split moves
+    Deaths,     \* how often a reader dies
     Mutant
 
 VARIABLES
@@ -29,16 +30,20 @@ VARIABLES
     at,             \* of each: the event time that its reader has come to, 0: none
     current,        \* of each reader, the split that it is at, 0: none; where they are read one by one
     dry,            \* splits that have nothing at the moment
-    idle, paused,   \* of each, for its reader
+    idle,           \* of each, for its reader
     told,           \* what its reader has said of it last
-    up, down,       \* reports and orders under way, of each split
-    seen, ordered,  \* what the coordinator has heard, and has ordered: "free" or "held"
-    stray, astray,  \* report and order of a split's former reader that are still under way
-    dries, breaks, moves
+    up,             \* the report of each split that is under way
+    seen,           \* what the coordinator has heard of it
+    limit,          \* what the coordinator has told the readers last
+    down,           \* of each reader, the limits that are under way to it
+    to,             \* and the one that it knows
+    stray,          \* a report of a split's former reader that is still under way
+    dries, breaks, deaths
 
-vars == <<found, done, at, current, dry, idle, paused, told, up, down, seen, ordered, stray, astray, dries, breaks, moves>>
+vars == <<found, done, at, current, dry, idle, told, up, seen, limit, down, to, stray, dries, breaks, deaths>>
 reader == <<found, done, at, current, dry, idle>>
-counts == <<dries, breaks, moves>>
+limits == <<limit, down, to>>
+counts == <<dries, breaks, deaths>>
 
 (* For the configurations, which know no functions.                                                                  *)
 Two == [s \in Splits |-> IF s = 1 THEN 1 ELSE 2]
@@ -48,81 +53,96 @@ Pairs == [s \in Splits |-> IF s < 3 THEN 1 ELSE 2]
 Nothing == 0
 Idle == 90
 Done == 91
+(* The limit where nobody has to be waited for.                                                                      *)
+Infinite == 99
 Times == 1..Last
+Limits == (0..Last + MaxDrift) \cup {Infinite}
 Readers == {Reader[s] : s \in Splits}
 Live(s) == s \in found \ done
+Mine(r) == {s \in found : Reader[s] = r}
+(* A split that its reader holds back.                                                                               *)
+Paused(s) == at[s] > to[Reader[s]]
 (* What a reader would say of a split now.                                                                           *)
 Word(s) == IF s \in done THEN Done ELSE IF idle[s] THEN Idle ELSE at[s]
 
 TypeOK ==
     /\ current \in [Readers -> Splits \cup {0}] /\ found \subseteq Splits /\ done \subseteq found /\ dry \subseteq Splits
-    /\ at \in [Splits -> 0..Last] /\ idle \in [Splits -> BOOLEAN] /\ paused \in [Splits -> BOOLEAN]
-    /\ \A s \in Splits :
-        /\ {told[s], seen[s].time} \subseteq {Nothing, Idle, Done} \cup Times
-        /\ ordered[s] \in {"free", "held"} /\ Len(up[s]) <= 1 /\ Len(down[s]) <= 2
+    /\ at \in [Splits -> 0..Last] /\ idle \in [Splits -> BOOLEAN] /\ limit \in Limits /\ to \in [Readers -> Limits]
+    /\ \A s \in Splits : {told[s], seen[s].time} \subseteq {Nothing, Idle, Done} \cup Times /\ Len(up[s]) <= 1
+    /\ \A r \in Readers : Len(down[r]) <= UnderWay
 
 Init ==
     /\ found = Splits \ Late /\ done = {} /\ at = [s \in Splits |-> 0] /\ dry = {}
     /\ current = [r \in Readers |-> 0]
-    /\ idle = [s \in Splits |-> FALSE] /\ paused = [s \in Splits |-> FALSE]
-    /\ told = [s \in Splits |-> Nothing] /\ up = [s \in Splits |-> <<>>] /\ down = [s \in Splits |-> <<>>]
-    /\ seen = [s \in Splits |-> [time |-> Nothing, state |-> "new"]] /\ ordered = [s \in Splits |-> "free"]
-    /\ stray = [s \in Splits |-> <<>>] /\ astray = [s \in Splits |-> <<>>]
-    /\ dries = 0 /\ breaks = 0 /\ moves = 0
+    /\ idle = [s \in Splits |-> FALSE]
+    /\ told = [s \in Splits |-> Nothing] /\ up = [s \in Splits |-> <<>>]
+    /\ seen = [s \in Splits |-> [time |-> Nothing, state |-> "new"]]
+    /\ limit = Infinite /\ down = [r \in Readers |-> <<>>] /\ to = [r \in Readers |-> Infinite]
+    /\ stray = [s \in Splits |-> <<>>]
+    /\ dries = 0 /\ breaks = 0 /\ deaths = 0
 
 -----------------------------------------------------------------------------
 (* The readers.                                                                                                       *)
 Discover(s) ==
     /\ s \notin found /\ found' = found \cup {s}
-    /\ UNCHANGED <<current, done, at, dry, idle, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<current, done, at, dry, idle, told, up, seen, limits, stray, counts>>
 
 (* One by one: a reader that is at nothing, or at what is held, goes to a split that is not held.                     *)
 Choose(s) ==
-    /\ OneByOne /\ Live(s) /\ ~paused[s]
-    /\ LET now == current[Reader[s]] IN now = 0 \/ (now # 0 /\ (~Live(now) \/ paused[now]))
+    /\ OneByOne /\ Live(s) /\ ~Paused(s)
+    /\ LET now == current[Reader[s]] IN now = 0 \/ (now # 0 /\ (~Live(now) \/ Paused(now)))
     /\ current' = [current EXCEPT ![Reader[s]] = s]
-    /\ UNCHANGED <<found, done, at, dry, idle, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<found, done, at, dry, idle, told, up, seen, limits, stray, counts>>
 Turn(s) == OneByOne => current[Reader[s]] = s
-MayRead(s) == Live(s) /\ ~paused[s] /\ Turn(s) /\ s \notin dry
+
+(* What has been fetched of a held split already is put aside.                                                       *)
+Gives(s) == ~Paused(s) \/ (Mutant = "what was fetched is given out" /\ at[s] = to[Reader[s]] + 1)
+MayRead(s) == Live(s) /\ Gives(s) /\ Turn(s) /\ s \notin dry
 Next1(s) == at' = [at EXCEPT ![s] = @ + 1]
 Read(s) ==
     /\ MayRead(s) /\ ~idle[s] /\ at[s] < Last /\ Next1(s)
-    /\ UNCHANGED <<current, found, done, dry, idle, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<current, found, done, dry, idle, told, up, seen, limits, stray, counts>>
 
 (* An idle split has a record again.                                                                                 *)
 Wake(s) ==
     /\ MayRead(s) /\ idle[s] /\ at[s] < Last /\ Next1(s)
     /\ idle' = [idle EXCEPT ![s] = FALSE]
-    /\ UNCHANGED <<current, found, done, dry, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<current, found, done, dry, told, up, seen, limits, stray, counts>>
+
+(* An idle split is held, and something of it comes that was fetched before: it is put aside.                         *)
+WakeHeld(s) ==
+    /\ Live(s) /\ Paused(s) /\ idle[s] /\ s \notin dry
+    /\ idle' = [idle EXCEPT ![s] = FALSE]
+    /\ UNCHANGED <<current, found, done, at, dry, told, up, seen, limits, stray, counts>>
 
 Finish(s) ==
     /\ MayRead(s) /\ at[s] = Last
     /\ done' = done \cup {s} /\ idle' = [idle EXCEPT ![s] = FALSE]
-    /\ UNCHANGED <<current, found, at, dry, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<current, found, at, dry, told, up, seen, limits, stray, counts>>
 
 DryUp(s) ==
     /\ Live(s) /\ s \notin dry /\ dries < Dries
     /\ dry' = dry \cup {s} /\ dries' = dries + 1
-    /\ UNCHANGED <<current, found, done, at, idle, paused, told, up, down, seen, ordered, stray, astray, breaks, moves>>
+    /\ UNCHANGED <<current, found, done, at, idle, told, up, seen, limits, stray, breaks, deaths>>
 Flow(s) ==
     /\ s \in dry /\ dry' = dry \ {s}
-    /\ UNCHANGED <<current, found, done, at, idle, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<current, found, done, at, idle, told, up, seen, limits, stray, counts>>
 
 (* It had nothing for so long. The clock for that stands still while a split is held or waits for its turn: if it did *)
 (* not, the watermark of the others would pass records that are there.                                                *)
 GoIdle(s) ==
     /\ Live(s) /\ ~idle[s] /\ Turn(s)
-    /\ (~paused[s] /\ s \in dry) \/ (Mutant = "held is idle" /\ paused[s])
+    /\ (~Paused(s) /\ s \in dry) \/ (Mutant = "held is idle" /\ Paused(s))
     /\ idle' = [idle EXCEPT ![s] = TRUE]
-    /\ UNCHANGED <<current, found, done, at, dry, paused, told, up, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<current, found, done, at, dry, told, up, seen, limits, stray, counts>>
 
 Report(s) ==
     /\ s \in found /\ Word(s) # told[s] /\ up[s] = <<>>
     /\ told' = [told EXCEPT ![s] = Word(s)] /\ up' = [up EXCEPT ![s] = <<Word(s)>>]
-    /\ UNCHANGED <<reader, paused, down, seen, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<reader, seen, limits, stray, counts>>
 
 -----------------------------------------------------------------------------
-(* The coordinator. Of an idle split it keeps the last time that it has heard: it may be held, and holds nobody.       *)
+(* The coordinator. An idle split holds nobody.                                                                       *)
 Heard(s, word) ==
     CASE word = Done -> IF Mutant = "finished is counted" THEN seen[s] ELSE [time |-> Nothing, state |-> "done"]
       [] word = Idle -> IF Mutant = "idle is counted" THEN seen[s] ELSE [seen[s] EXCEPT !.state = "idle"]
@@ -132,102 +152,104 @@ Heard(s, word) ==
 Hear(s) ==
     /\ up[s] # <<>> /\ up' = [up EXCEPT ![s] = <<>>]
     /\ seen' = [seen EXCEPT ![s] = Heard(s, Head(up[s]))]
-    /\ UNCHANGED <<reader, paused, told, down, ordered, stray, astray, counts>>
+    /\ UNCHANGED <<reader, told, limits, stray, counts>>
 
 (* What nobody has begun counts for nothing: it may wait behind a split that would be held because of it.            *)
 Counts(s) ==
     \/ seen[s].state = "read"
     \/ Mutant = "unread is counted" /\ seen[s].state = "new" /\ s \in found
-Holds(u, s) == Counts(u) /\ seen[s].time > seen[u].time + MaxDrift
-ToHold(s) == seen[s].state \in {"read", "idle"} /\ \E u \in Splits : Holds(u, s)
+Limit ==
+    IF \E s \in Splits : Counts(s)
+    THEN MaxDrift + (CHOOSE time \in {seen[s].time : s \in {u \in Splits : Counts(u)}} :
+                        \A s \in Splits : Counts(s) => time <= seen[s].time)
+    ELSE Infinite
 
-Order(s, word) ==
-    /\ Len(down[s]) < 2 /\ down' = [down EXCEPT ![s] = Append(@, word)]
-    /\ ordered' = [ordered EXCEPT ![s] = word]
-    /\ UNCHANGED <<reader, paused, told, up, seen, stray, astray, counts>>
-Hold(s) == ToHold(s) /\ ordered[s] # "held" /\ Order(s, "held")
-Release(s) == ~ToHold(s) /\ ordered[s] # "free" /\ Order(s, "free")
+(* All readers are told. Rises may wait a little, so that they are not told too often.                                *)
+Announce ==
+    /\ Limit # limit
+    /\ limit' = Limit
+    /\ \A r \in Readers : Len(down[r]) < UnderWay
+    /\ down' = [r \in Readers |-> Append(down[r], Limit)]
+    /\ UNCHANGED <<reader, to, told, up, seen, stray, counts>>
 
-(* Orders come as they were sent.                                                                                    *)
-Obey(s) ==
-    /\ \E i \in DOMAIN down[s] :
-        /\ i = 1 \/ Mutant = "orders overtake"
-        /\ paused' = [paused EXCEPT ![s] = (down[s][i] = "held")]
-        /\ down' = [down EXCEPT ![s] = SubSeq(@, 1, i - 1) \o SubSeq(@, i + 1, Len(@))]
-    /\ UNCHANGED <<reader, told, up, seen, ordered, stray, astray, counts>>
+(* Limits come as they were told.                                                                                    *)
+Obey(r) ==
+    /\ \E i \in DOMAIN down[r] :
+        /\ i = 1 \/ Mutant = "limits overtake"
+        /\ to' = [to EXCEPT ![r] = down[r][i]]
+        /\ down' = [down EXCEPT ![r] = SubSeq(@, 1, i - 1) \o SubSeq(@, i + 1, Len(@))]
+    /\ UNCHANGED <<reader, told, up, seen, limit, stray, counts>>
 
 (* A connection breaks and is made again: each side has kept what the other has not acknowledged, and says it again.  *)
 Reconnect(r) ==
-    LET mine == {s \in found : Reader[s] = r}
-        without(f) == [s \in Splits |-> IF s \in mine THEN <<>> ELSE f[s]]
-    IN  /\ breaks < Breaks /\ breaks' = breaks + 1 /\ \E s \in mine : up[s] # <<>> \/ down[s] # <<>>
-        /\ up' = IF Mutant = "notices are lost" THEN without(up) ELSE up
-        /\ down' = IF Mutant = "orders are lost" THEN without(down) ELSE down
-        /\ UNCHANGED <<reader, paused, told, seen, ordered, stray, astray, dries, moves>>
+    /\ breaks < Breaks /\ breaks' = breaks + 1 /\ (down[r] # <<>> \/ \E s \in Mine(r) : up[s] # <<>>)
+    /\ up' = IF Mutant = "notices are lost" THEN [s \in Splits |-> IF s \in Mine(r) THEN <<>> ELSE up[s]] ELSE up
+    /\ down' = IF Mutant = "limits are lost" THEN [down EXCEPT ![r] = <<>>] ELSE down
+    /\ UNCHANGED <<reader, to, told, seen, limit, stray, dries, deaths>>
 
-(* A split gets another reader, which has it from its checkpoint on, here from the beginning. The former one may have *)
-(* sent something that comes later, and orders are still on their way to it.                                          *)
-Move(s) ==
-    /\ Live(s) /\ moves < Moves /\ moves' = moves + 1
-    /\ stray' = [stray EXCEPT ![s] = up[s]] /\ astray' = [astray EXCEPT ![s] = down[s]]
-    /\ at' = [at EXCEPT ![s] = 0] /\ idle' = [idle EXCEPT ![s] = FALSE]
-    /\ paused' = [paused EXCEPT ![s] = FALSE]
-    /\ told' = [told EXCEPT ![s] = Nothing] /\ up' = [up EXCEPT ![s] = <<>>] /\ down' = [down EXCEPT ![s] = <<>>]
-    /\ seen' = IF Mutant = "the old position stays" THEN seen
-               ELSE [seen EXCEPT ![s] = [time |-> Nothing, state |-> "new"]]
-    /\ ordered' = [ordered EXCEPT ![s] = "free"]
-    /\ UNCHANGED <<current, found, done, dry, dries, breaks>>
+(* A reader dies. The one in its place has its splits from their checkpoint on, here from the beginning, and is told   *)
+(* the limit when it comes. The former one may have sent something that comes later.                                  *)
+Die(r) ==
+    LET mine == {s \in Mine(r) : Live(s)}
+        anew(f, value) == [s \in Splits |-> IF s \in mine THEN value ELSE f[s]]
+    IN  /\ mine # {} /\ deaths < Deaths /\ deaths' = deaths + 1
+        /\ stray' = [s \in Splits |-> IF s \in mine THEN up[s] ELSE stray[s]]
+        /\ at' = anew(at, 0) /\ idle' = anew(idle, FALSE) /\ told' = anew(told, Nothing) /\ up' = anew(up, <<>>)
+        /\ seen' = IF Mutant = "the old position stays" THEN seen ELSE anew(seen, [time |-> Nothing, state |-> "new"])
+        /\ current' = [current EXCEPT ![r] = 0]
+        /\ to' = [to EXCEPT ![r] = Infinite]
+        /\ down' = [down EXCEPT ![r] = IF Mutant = "who comes is not told" THEN <<>> ELSE <<limit>>]
+        /\ UNCHANGED <<found, done, dry, limit, dries, breaks>>
 HearStray(s) ==
     /\ stray[s] # <<>> /\ stray' = [stray EXCEPT ![s] = <<>>]
     /\ seen' = IF Mutant = "former reader is heard" THEN [seen EXCEPT ![s] = Heard(s, Head(stray[s]))] ELSE seen
-    /\ UNCHANGED <<reader, paused, told, up, down, ordered, astray, counts>>
-ObeyStray(s) ==
-    /\ astray[s] # <<>> /\ astray' = [astray EXCEPT ![s] = Tail(@)]
-    /\ paused' = IF Mutant = "order follows the split" /\ Live(s)
-                 THEN [paused EXCEPT ![s] = (Head(astray[s]) = "held")] ELSE paused
-    /\ UNCHANGED <<reader, told, up, down, seen, ordered, stray, counts>>
+    /\ UNCHANGED <<reader, told, up, limits, counts>>
 
 Next ==
     \/ \E s \in Splits :
-        \/ Discover(s) \/ Choose(s) \/ Read(s) \/ Wake(s) \/ Finish(s) \/ DryUp(s) \/ Flow(s) \/ GoIdle(s) \/ Report(s)
-        \/ Hear(s) \/ Hold(s) \/ Release(s) \/ Obey(s) \/ Move(s) \/ HearStray(s) \/ ObeyStray(s)
-    \/ \E r \in Readers : Reconnect(r)
+        \/ Discover(s) \/ Choose(s) \/ Read(s) \/ Wake(s) \/ WakeHeld(s) \/ Finish(s) \/ DryUp(s) \/ Flow(s)
+        \/ GoIdle(s) \/ Report(s) \/ Hear(s) \/ HearStray(s)
+    \/ Announce
+    \/ \E r \in Readers : Obey(r) \/ Reconnect(r) \/ Die(r)
 Spec == Init /\ [][Next]_vars
-Steps(s) ==
-    /\ WF_vars(Choose(s)) /\ WF_vars(Read(s)) /\ WF_vars(Wake(s)) /\ WF_vars(Finish(s))
-    /\ WF_vars(GoIdle(s)) /\ WF_vars(Report(s)) /\ WF_vars(Hear(s)) /\ WF_vars(Hold(s) \/ Release(s)) /\ WF_vars(Obey(s))
+Steps ==
+    /\ \A s \in Splits :
+        /\ WF_vars(Choose(s)) /\ WF_vars(Read(s)) /\ WF_vars(Wake(s)) /\ WF_vars(Finish(s))
+        /\ WF_vars(GoIdle(s)) /\ WF_vars(Report(s)) /\ WF_vars(Hear(s))
+    /\ WF_vars(Announce) /\ \A r \in Readers : WF_vars(Obey(r))
 (* Nothing need come ever again on a split that is dry.                                                              *)
-DrySpec == Spec /\ \A s \in Splits : Steps(s)
-FairSpec == Spec /\ \A s \in Splits : Steps(s) /\ WF_vars(Flow(s))
+DrySpec == Spec /\ Steps
+FairSpec == Spec /\ Steps /\ \A s \in Splits : WF_vars(Flow(s))
 
 -----------------------------------------------------------------------------
 Counted(s) == Live(s) /\ ~idle[s] /\ at[s] > 0
-(* What its reader knows of a split, and the coordinator does not, is under way or about to be said.                 *)
+(* The limit that a reader has or will have next, of those that the coordinator has told.                             *)
+ToldLast(r) == IF down[r] = <<>> THEN to[r] ELSE down[r][Len(down[r])]
+(* The coordinator has yet to hear that a split is there to be waited for.                                           *)
+NotYetCounted(s) == s \in found /\ seen[s].state # "read" /\ (Word(s) # told[s] \/ up[s] # <<>>)
 Unheard(s) == s \in found /\ (Word(s) # told[s] \/ up[s] # <<>>)
-OrderedLast(s) == IF down[s] = <<>> THEN IF paused[s] THEN "held" ELSE "free" ELSE down[s][Len(down[s])]
 
-(* Bounded drift: a split that is ahead of another by more than MaxDrift stands, or the word that stops it is under    *)
-(* way: the report of one of the two, or the order.                                                                  *)
+(* Bounded drift: a split that is ahead of another by more than MaxDrift stands, whatever is under way of its own;     *)
+(* unless the other has just been begun, found or woken: then the report or the limit that says so is under way.     *)
 DriftIsBounded ==
     \A s, u \in Splits :
-        Live(s) /\ ~idle[s] /\ Counted(u) /\ at[s] > at[u] + MaxDrift /\ ~paused[s]
-            => Unheard(s) \/ Unheard(u) \/ (ToHold(s) /\ ordered[s] # "held") \/ OrderedLast(s) = "held"
-
+        Live(s) /\ ~idle[s] /\ Counted(u) /\ at[s] > at[u] + MaxDrift /\ Gives(s)
+            => NotYetCounted(u) \/ Limit < limit \/ (down[Reader[s]] # <<>> /\ ToldLast(Reader[s]) < at[s])
 (* Who is held has somebody behind by more than MaxDrift who is read on; or the word that releases it is under way.    *)
-(* So the slowest is not held, nor is anybody when all others are idle or have finished.                             *)
+(* So the slowest waits for words only, were it its own; nor is anybody held when all others are idle or finished.   *)
 HeldForAReason ==
     \A s \in Splits :
-        Live(s) /\ paused[s]
+        Live(s) /\ Paused(s)
             => \/ \E u \in Splits : Counted(u) /\ at[s] > at[u] + MaxDrift
                \/ \E u \in Splits : Unheard(u)
-               \/ ~ToHold(s) /\ ordered[s] # "free"
-               \/ OrderedLast(s) = "free"
+               \/ Limit # limit
+               \/ ToldLast(Reader[s]) >= at[s]
 
 (* Idle is only what has nothing, not what is held.                                                                  *)
 IdleHadNothing == [][\A s \in Splits : idle'[s] /\ ~idle[s] => s \in dry]_idle
 
 (* Whoever is held goes on, although others may never have a record again.                                           *)
-HeldGoesOn == \A s \in Splits : paused[s] ~> ~paused[s] \/ s \in done
+HeldGoesOn == \A s \in Splits : Paused(s) ~> ~Paused(s) \/ s \in done
 (* No deadlock: if what has dried up flows again some time, everything is read.                                      *)
 EverythingIsRead == \A s \in Splits : s \in found ~> s \in done
 (* And if not, what has something is.                                                                                *)

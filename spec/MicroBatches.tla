@@ -13,12 +13,14 @@ CONSTANTS
     Limit,          \* records of a micro-batch, at most
     Tasks,          \* at most, and at the first start
     AvailableNow,   \* whether the query reads what is there when it starts, and ends
+    Remade,         \* whether splits never end, and the second one comes by the name of the first when that is deleted
     Crashes,        \* crashes and plans that Spark drops together, at most
     Mutant
 
 VARIABLES
     there,          \* of each split: the records that it has by now
     gone,           \* and how many of them the service has been told are done, and throws away
+    deleted,        \* splits that somebody has deleted
     up, ended, tasks,
     memory,         \* the reader's: what is known, where open splits go on
     phase,          \* of the micro-batch: idle, planned, logged, ran
@@ -31,7 +33,7 @@ VARIABLES
     reads,          \* what the runs of this micro-batch have read
     twice, crashes
 
-service == <<there, gone>>
+service == <<there, gone, deleted>>
 query == <<up, ended, tasks, target>>
 log == <<begin, end>>
 sink == <<written, committed, twice>>
@@ -39,39 +41,61 @@ vars == <<service, query, memory, phase, plan, log, sink, reads, crashes>>
 
 Names == 1..Splits
 All == Names \X (1..Length)
+Name(s) == IF Remade THEN 1 ELSE s
 Nothing == [s \in {} |-> 0]
 Zero == [known |-> {}, open |-> Nothing, slices |-> {}]
 StateOf(offset) == [known |-> offset.known, open |-> offset.open]
 (* How far a split has been read; one that is known and not open, to its end.                                        *)
 Position(state, s) ==
-    IF s \in DOMAIN state.open THEN state.open[s] ELSE IF s \in state.known THEN Length ELSE 0
+    IF s \in DOMAIN state.open THEN state.open[s]
+    ELSE IF s \in deleted THEN there[s]
+    ELSE IF s \in state.known /\ ~Remade THEN Length ELSE 0
 RecordsOf(slices) == UNION {{<<slice.split, i>> : i \in (slice.from + 1)..slice.to} : slice \in slices}
 
 TypeOK ==
     /\ \A s \in Names : gone[s] <= there[s] /\ there[s] <= Length
     /\ phase \in {"idle", "planned", "logged", "ran"}
-    /\ DOMAIN memory.open \subseteq memory.known /\ DOMAIN end.open \subseteq end.known
+    /\ memory.known \cup end.known \subseteq {Name(s) : s \in Names}
     /\ phase = "idle" => begin = end
 
 Init ==
-    /\ there = [s \in Names |-> 0] /\ gone = there /\ up = FALSE /\ ended = FALSE /\ tasks = Tasks /\ target = there
+    /\ there = [s \in Names |-> 0] /\ gone = there /\ deleted = {} /\ up = FALSE /\ ended = FALSE /\ tasks = Tasks /\ target = there
     /\ memory = StateOf(Zero) /\ phase = "idle" /\ plan = Zero /\ begin = Zero /\ end = Zero
     /\ written = {} /\ committed = {} /\ reads = {} /\ twice = {} /\ crashes = 0
 
 -----------------------------------------------------------------------------
 (* A record comes. The first one makes the split.                                                                    *)
 Arrive(s) ==
+    /\ s \notin deleted /\ (Remade /\ s = 2 => 1 \in deleted)
     /\ there[s] < Length /\ there' = [there EXCEPT ![s] = @ + 1]
-    /\ UNCHANGED <<gone, query, memory, phase, plan, log, sink, reads, crashes>>
+    /\ UNCHANGED <<gone, deleted, query, memory, phase, plan, log, sink, reads, crashes>>
+
+(* When all of it is done: what is deleted earlier is lost, and no reader can help it.                               *)
+Delete(s) ==
+    /\ Remade /\ s = 1 /\ s \notin deleted /\ there[s] > 0 /\ \A i \in 1..there[s] : <<s, i>> \in committed
+    /\ deleted' = deleted \cup {s}
+    /\ UNCHANGED <<there, gone, query, memory, phase, plan, log, sink, reads, crashes>>
 
 (* At any moment, whatever becomes of the micro-batch; it counts with the next offset that is planned.               *)
 Discover ==
     /\ up /\ ~ended
     /\ Mutant = "discovers once" => memory.known = {}
-    /\ \E s \in Names \ memory.known :
+    /\ \E s \in Names \ deleted :
+        /\ Name(s) \notin memory.known
         /\ (IF AvailableNow THEN target[s] ELSE there[s]) > 0
-        /\ memory' = [known |-> memory.known \cup {s},
+        /\ memory' = [known |-> memory.known \cup {Name(s)},
                       open |-> [t \in DOMAIN memory.open \cup {s} |-> IF t = s THEN 0 ELSE memory.open[t]]]
+    /\ UNCHANGED <<service, query, phase, plan, log, sink, reads, crashes>>
+
+(* A split that is deleted is open no more, and its name is not known: in one step, which counts with the next offset *)
+(* as well.                                                                                                          *)
+LetGo ==
+    /\ up /\ ~ended
+    /\ \E s \in DOMAIN memory.open :
+        /\ s \in deleted \/ (Mutant = "lets go of what waits" /\ Remade /\ memory.open[s] = there[s] /\ phase = "idle")
+        /\ memory' = [known |-> IF Mutant = "the name stays known" THEN memory.known ELSE memory.known \ {Name(s)},
+                      open |-> [t \in DOMAIN memory.open \ (IF Mutant = "the split stays open" THEN {} ELSE {s})
+                                  |-> memory.open[t]]]
     /\ UNCHANGED <<service, query, phase, plan, log, sink, reads, crashes>>
 
 (* Slices of open splits, as many as the limit allows, and the offset behind them. If there is nothing to read, there *)
@@ -85,7 +109,7 @@ Plan ==
             slices == {[split |-> s, from |-> memory.open[s], to |-> cut[s]] : s \in cuts}
             read == Cardinality(RecordsOf(slices))
             at(s) == IF s \in Readable THEN cut[s] ELSE memory.open[s]
-            open == {s \in DOMAIN memory.open : at(s) < Length}
+            open == {s \in DOMAIN memory.open : at(s) < Length \/ Remade}
             kept == IF Mutant = "the offset has what is read only"
                     THEN {s \in open : s \in DOMAIN end.open \/ s \in cuts} ELSE open
         IN  /\ \A s \in Readable : cut[s] \in memory.open[s]..Bound(s)
@@ -131,7 +155,7 @@ Commit ==
            said(s) == Position(IF Mutant = "says what is planned" THEN memory ELSE done, s)
        IN  /\ \E s \in Names : said(s) > gone[s]
            /\ gone' = [s \in Names |-> IF said(s) > gone[s] THEN said(s) ELSE gone[s]]
-    /\ UNCHANGED <<there, query, memory, phase, plan, log, sink, reads, crashes>>
+    /\ UNCHANGED <<there, deleted, query, memory, phase, plan, log, sink, reads, crashes>>
 
 -----------------------------------------------------------------------------
 MayCrash == crashes < Crashes /\ crashes' = crashes + 1
@@ -166,19 +190,26 @@ End ==
     /\ UNCHANGED <<service, up, tasks, target, memory, phase, plan, log, sink, reads, crashes>>
 
 Next ==
-    \/ Discover \/ Plan \/ LogOffset \/ Run \/ SparkCommits \/ Commit \/ Crash \/ Drop \/ End
-    \/ \E s \in Names : Arrive(s)
+    \/ Discover \/ LetGo \/ Plan \/ LogOffset \/ Run \/ SparkCommits \/ Commit \/ Crash \/ Drop \/ End
+    \/ \E s \in Names : Arrive(s) \/ Delete(s)
     \/ \E n \in 1..Tasks : Restart(n)
 Spec == Init /\ [][Next]_vars
 Restarts == \E n \in 1..Tasks : Restart(n)
 FairSpec ==
     /\ Spec /\ WF_vars(Discover) /\ WF_vars(Plan) /\ WF_vars(LogOffset) /\ WF_vars(Run) /\ WF_vars(SparkCommits)
-    /\ WF_vars(Restarts) /\ WF_vars(End) /\ \A s \in Names : WF_vars(Arrive(s))
+    /\ WF_vars(Restarts) /\ WF_vars(End) /\ WF_vars(LetGo)
+    /\ \A s \in Names : WF_vars(Arrive(s)) /\ WF_vars(Delete(s))
 
 -----------------------------------------------------------------------------
 (* No record is in two micro-batches, and what those that are done have passed is in the output.                     *)
 NothingTwice == twice = {}
 NothingLost == \A record \in All : record[2] <= Position(begin, record[1]) => record \in committed
+
+(* No split is found that is open; and where a state has a split open, its name is known.                             *)
+OneOfAName ==
+    \A state \in {memory, StateOf(end)} :
+        /\ {Name(s) : s \in DOMAIN state.open} \subseteq state.known
+        /\ Remade => Cardinality(DOMAIN state.open) <= 1
 
 (* A micro-batch that is done again gives the same.                                                                  *)
 SameEachTime == Cardinality(reads) <= 1
@@ -192,6 +223,7 @@ LimitHolds == Cardinality(RecordsOf(plan.slices)) <= Limit /\ Cardinality(Record
 TargetHolds == up /\ AvailableNow => \A s \in Names : Position(memory, s) <= target[s]
 EndsComplete == ended => \A record \in All : record[2] <= target[record[1]] => record \in committed
 
-EverythingComesOut == <>(committed = All)
+EverythingComesOut ==
+    <>(\A record \in All : record \in committed \/ (record[1] \in deleted /\ record[2] > there[record[1]]))
 Ends == <>ended
 =============================================================================

@@ -6,6 +6,8 @@ Confined to the enumerator's thread. `SourceCoordinator` is what others see of i
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Collection, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,14 +16,18 @@ from pillarbox.sources.assignment import Assignment, Checkpoint
 from pillarbox.sources.enumerating import EnumeratorThread
 from pillarbox.sources.enumerator import ReaderInfo
 from pillarbox.sources.events import SourceEvent
-from pillarbox.sources.link import Event, Failed, Message, PauseResume, ReaderState, digest
+from pillarbox.sources.link import Event, EventTimeLimit, Failed, Message, ReaderState, digest
 from pillarbox.sources.pool import Waiting
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.split import Split
+from pillarbox.task.alarm import Alarm
 
 log = logging.getLogger("pillarbox")
 
 S = TypeVar("S", bound=Split)
+
+TELL_EVERY = 0.1
+"""Seconds between two rises of the limit that readers are told, unless all of them stand still."""
 
 
 class ReaderEnd(Protocol):
@@ -52,7 +58,11 @@ class Conductor(Generic[S]):
         self._unbounded = unbounded
         self._serializer = serializer
         self._ends: dict[int, ReaderEnd] = {}
-        self._aligns = False
+        self._limit = math.inf
+        self._due = -math.inf
+        self._will_look = False
+        self._waits = False
+        self._alarm = Alarm(self._ring, time.monotonic, "pillarbox-alignment")
         self.assignment: Assignment[S]
 
     def begin(self, restored: Collection[ReaderState[S]] | None) -> None:
@@ -120,6 +130,9 @@ class Conductor(Generic[S]):
         if before is not None:
             before.deliver(Failed(RuntimeError(f"reader {subtask} was replaced by another one")))
         self._ends[subtask] = end
+        # Before its splits.
+        if self._limit < math.inf:
+            end.deliver(EventTimeLimit(self._limit))
         self.assignment.open(ReaderInfo(subtask, host), end.deliver)
         self._align()
         self._thread.need()
@@ -142,7 +155,8 @@ class Conductor(Generic[S]):
         if self._alignment is not None:
             own = {name: time for name, time in watermarks.items() if self.assignment.owner(name) == subtask}
             self._alignment.report(own)
-            self._align()
+            drift, limit = self._alignment.max_drift, self._limit
+            self._align(any(at is None or at > limit or at + drift < limit for at in own.values()))
 
     def finish(self, subtask: int, split_ids: Collection[str]) -> None:
         """Splits that a reader has read to their end."""
@@ -161,6 +175,10 @@ class Conductor(Generic[S]):
         for end in ends.values():
             end.deliver(Failed(error))
 
+    def close(self) -> None:
+        """Tell nobody anything any more. Any thread but the enumerator's."""
+        self._alarm.close()
+
     def snapshot(self, states: Mapping[int, ReaderState[S]]) -> Checkpoint[S]:
         """See `Assignment.snapshot`."""
         return self.assignment.snapshot(states)
@@ -178,21 +196,38 @@ class Conductor(Generic[S]):
         if self._alignment is not None:
             self._alignment.forget(split_ids)
 
-    def _align(self) -> None:
-        # After all reports that have come by now: with 10,000 splits, one look at all of them takes a while.
-        if self._alignment is not None and not self._aligns:
-            self._aligns = self._thread.execute(self._give_orders, self._alignment)
+    def _align(self, may_stand: bool = True) -> None:
+        """See to it that readers are told the limit. `may_stand`: somebody may stand still, or should."""
+        if self._alignment is None or self._will_look:
+            return
+        if may_stand or time.monotonic() >= self._due:
+            # After all reports that have come by now: with 10,000 splits a look at all of them takes a while.
+            self._will_look = self._thread.execute(self._look, self._alignment)
+        else:
+            self._wait()
 
-    def _give_orders(self, alignment: Alignment) -> None:
-        self._aligns = False
-        orders = alignment.orders()
-        said: dict[int, tuple[list[str], list[str]]] = {}
-        for at, split_ids in enumerate(orders):
-            for split_id in split_ids:
-                subtask = self.assignment.owner(split_id)
-                if subtask is not None:
-                    said.setdefault(subtask, ([], []))[at].append(split_id)
-        for subtask, (hold, release) in said.items():
-            end = self._ends.get(subtask)
-            if end is not None:
-                end.deliver(PauseResume(tuple(hold), tuple(release)))
+    def _look(self, alignment: Alignment) -> None:
+        self._will_look = self._waits = False
+        limit = alignment.may_read_to()
+        # Where even the slowest is beyond the limit that was told, all stand.
+        all_stand = limit - alignment.max_drift > self._limit
+        now = time.monotonic()
+        if limit < self._limit or all_stand or now >= self._due:
+            self._tell(limit, now)
+        elif limit > self._limit:
+            self._wait()
+
+    def _tell(self, limit: float, now: float) -> None:
+        # spec: Alignment!Announce
+        if limit != self._limit:
+            self._limit, self._due = limit, now + TELL_EVERY
+            for end in self._ends.values():
+                end.deliver(EventTimeLimit(limit))
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._alarm.reset(self._due)
+
+    def _ring(self) -> bool:
+        return self._alignment is not None and self._thread.execute(self._look, self._alignment)

@@ -31,8 +31,8 @@ S = TypeVar("S", bound=Split)
 class SourceCoordinator(Generic[S]):
     """Coordinates `parallelism` readers of `source`, numbered from 0. Use it in a `with` block.
 
-    watermarks: with a `max_drift`, splits that are ahead by more are held back. The strategy itself is for
-        the readers, which report by it.
+    watermarks: with a `max_drift`, readers are told how far they may read. The strategy itself is for the
+        readers, which report by it.
     channel: where readers in other processes come in. It must have been started, and is not closed here.
         None: there are readers in this process only.
     checkpoint: what `snapshot` of an earlier run gave, to go on from it with any parallelism: all that was
@@ -103,6 +103,7 @@ class SourceCoordinator(Generic[S]):
             self._channel.withdraw(self._service)
         self._thread.execute(self._conductor.fail, self._over())
         self._thread.close()
+        self._conductor.close()
 
     def __enter__(self) -> SourceCoordinator[S]:
         return self.start()

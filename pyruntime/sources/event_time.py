@@ -194,8 +194,11 @@ class SplitWatermarks:
             if split_id == self._lowest:
                 self._lowest = None
 
-    def seen(self, split_id: str, latest: float | None) -> None:
-        """Rows of the split have come; `latest` is the latest event time in them, None if they have none."""
+    def seen(self, split_id: str, latest: float | None) -> float:
+        """Rows of the split have come; `latest` is the latest event time in them, None if they have none.
+
+        Returns its watermark, which is -inf while it has none.
+        """
         # spec: Alignment!Read, Alignment!Wake
         now = self._clock()
         if split_id in self._paused:
@@ -208,7 +211,7 @@ class SplitWatermarks:
         elif split_id in self._live:
             watermark = self._live[split_id].watermark
         else:
-            return
+            return -math.inf
         if latest is not None and latest - self._strategy.out_of_order > watermark:
             watermark = latest - self._strategy.out_of_order
             self._changed[split_id] = watermark
@@ -219,10 +222,10 @@ class SplitWatermarks:
         else:
             self._live[split_id] = _Clock(watermark, now)
             self._watch(split_id, now)
+        return watermark
 
     def pause_or_resume(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Nothing is read of the splits `pause` until they are in `resume`: they do not become idle."""
-        # spec: Alignment!Obey
         now = self._clock()
         for split_id in pause:
             if split_id in self._live:
@@ -231,6 +234,12 @@ class SplitWatermarks:
             if split_id in self._paused:
                 self._live[split_id] = _Clock(self._paused.pop(split_id), now)
                 self._watch(split_id, now)
+
+    def wake(self, split_id: str) -> None:
+        """Rows of a split have come that are not given out yet: it is idle no more."""
+        if split_id in self._idle:
+            self._paused[split_id] = self._changed[split_id] = self._idle.pop(split_id)
+            self._lowest = None
 
     def end(self) -> None:
         """No other split comes: when the last one is finished, event time has come to its end."""

@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pillarbox.wire.frames import encode
+
+MAX_EVENT = 64 * 1024
+"""Bytes of the payload of a `SourceEvent` as JSON."""
+
 
 @dataclass(frozen=True)
 class SourceEvent:
@@ -19,3 +24,15 @@ class SourceEvent:
 
     kind: str
     payload: Any = None
+
+
+def event_to_json(event: SourceEvent) -> dict[str, Any]:
+    """A message with the event. Raises TypeError or ValueError for a payload that is too long or no JSON."""
+    if len(encode(event.payload)) > MAX_EVENT:
+        raise ValueError(f"the payload of event {event.kind!r} is too long: at most {MAX_EVENT:,} bytes")
+    return {"is": "event", "kind": event.kind, "payload": event.payload}
+
+
+def event_from_json(body: dict[str, Any]) -> SourceEvent:
+    """The event of such a message."""
+    return SourceEvent(str(body["kind"]), body["payload"])

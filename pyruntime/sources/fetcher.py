@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pillarbox.kernel import Handover, PillarboxError
-from pillarbox.sources.reader import Fetched, Records, SplitReader, SplitsAdded, SplitsRemoved
+from pillarbox.sources.reader import Fetched, Records, SourceReader, SplitReader, SplitsAdded, SplitsRemoved
 from pillarbox.sources.split import Split
 
 log = logging.getLogger("pillarbox")
@@ -221,8 +221,8 @@ class Fetcher(Generic[S]):
 
     def _make_and_fetch(self) -> None:
         self._reader = reader = self._make()
-        if self._must_pause and not can_pause(type(reader)):
-            raise NotImplementedError(f"{type(reader).__name__} cannot pause splits, as max_drift needs it")
+        if self._must_pause:
+            check_pauses(type(reader))
         self._fetch_all(reader)
 
     def _fail(self, error: BaseException) -> None:
@@ -366,9 +366,11 @@ def _rest(held: Held[S]) -> S:
     return held.split if held.reached == held.split.start else held.split.starting_at(held.reached)
 
 
-def can_pause(kind: type[SplitReader[Any]]) -> bool:
-    """Whether split readers of this class can pause splits. Any thread."""
-    return kind.pause_or_resume_splits is not SplitReader.pause_or_resume_splits
+def check_pauses(kind: type[SplitReader[Any]] | type[SourceReader[Any]]) -> None:
+    """Raise NotImplementedError if readers of this class cannot pause splits. Any thread."""
+    cannot = (SplitReader.pause_or_resume_splits, SourceReader.pause_or_resume_splits)
+    if kind.pause_or_resume_splits in cannot:
+        raise NotImplementedError(f"{kind.__name__} cannot pause splits, as max_drift needs it")
 
 
 def approximate_nbytes(records: Records) -> int:

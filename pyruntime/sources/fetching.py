@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pillarbox.kernel import Handover, HandoverClosedError, WrongThreadError
 from pillarbox.kernel.confined import described_thread
 from pillarbox.mailbox.check import check_positive_int
-from pillarbox.sources.fetcher import Fetcher, Found, Held, can_pause
+from pillarbox.sources.fetcher import Fetcher, Found, Held, check_pauses
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader, SplitReader
 from pillarbox.sources.split import Split
 from pillarbox.task.moments import check_callable, check_duration
@@ -188,8 +188,8 @@ class FetchingReader(SourceReader[S]):
         """
         self._must_pause = self._threading is Threading.MANY_SPLITS
         make = self._make
-        if self._must_pause and isinstance(make, type) and not can_pause(make):
-            raise NotImplementedError(f"{make.__name__} cannot pause splits, as max_drift needs it")
+        if self._must_pause and isinstance(make, type):
+            check_pauses(make)
 
     def available(self) -> Future[Any] | None:
         """A future that is done when `poll` should be called again; None means now.
@@ -365,8 +365,7 @@ class FetchingReader(SourceReader[S]):
 
 def check_can_pause(reader: SourceReader[Any]) -> None:
     """NotImplementedError for a reader that cannot pause splits, as far as that can be known yet."""
-    if type(reader).pause_or_resume_splits is SourceReader.pause_or_resume_splits:
-        raise NotImplementedError(f"{type(reader).__name__} cannot pause splits, as max_drift needs it")
+    check_pauses(type(reader))
     require_pausing: Callable[[], None] | None = getattr(reader, "require_pausing", None)
     if require_pausing is not None:
         require_pausing()

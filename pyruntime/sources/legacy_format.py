@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.connectors.files.discovery import Known, KnownSerializer
-from pillarbox.sources.connectors.files.listing import list_files, open_file_system, shown
+from pillarbox.sources.connectors.files.listing import FoundFile, list_files, open_file_system, shown
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.legacy_rows import row_of
@@ -267,18 +267,22 @@ class FolderEnumerator(SplitEnumerator[FolderSplit, Known]):
         super().__init__(context, checkpoint)
         self.discovery_interval = source.interval
         self._source = source
+        # The files of the latest look. A folder of a million files is listed once for all its splits.
+        self._listed: list[FoundFile] | None = None
 
     def discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FolderSplit], Known]:
         """The files that are new. Raises FileNotFoundError where there is no such folder."""
         source = self._source
-        filesystem, path = open_file_system(source.path, None)
-        listed = list_files(filesystem, path, recursive=source.recursive)
         known = replace(checkpoint, seen=dict(checkpoint.seen))
-        if source.interval is None and known.until is None:
-            # What comes after the first look is none of a bounded source's.
-            newest = (listed[-1].modified, listed[-1].path) if listed else (-1, "")
-            known = replace(known, until=newest)
-        files = known.new(listed)[:most]
+        files = known.new(self._listed or ())[:most]
+        if not files and (self._listed is None or source.interval is not None):
+            filesystem, path = open_file_system(source.path, None)
+            self._listed = listed = list_files(filesystem, path, recursive=source.recursive)
+            if source.interval is None and known.until is None:
+                # What comes after the first look is none of a bounded source's.
+                newest = (listed[-1].modified, listed[-1].path) if listed else (-1, "")
+                known = replace(known, until=newest)
+            files = known.new(listed)[:most]
         known.seen.update((file.path, file.modified) for file in files)
         splits = [
             FolderSplit(f"{file.path}@{file.modified}", path=file.path, size=file.size) for file in files

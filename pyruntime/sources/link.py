@@ -45,14 +45,11 @@ class Event(NamedTuple):
     event: SourceEvent
 
 
-class PauseResume(NamedTuple):
-    """Hold some splits back, and let go of others: event-time alignment.
+class EventTimeLimit(NamedTuple):
+    """Give nothing more of splits whose watermark is beyond this: event-time alignment. It may fall too."""
 
-    Ids that the reader has no more are passed over.
-    """
-
-    pause: tuple[str, ...] = ()
-    resume: tuple[str, ...] = ()
+    seconds: float
+    """Infinite: all may go on."""
 
 
 class Failed(NamedTuple):
@@ -61,7 +58,7 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-Message = AddSplits[S] | NoMoreSplits | Event | PauseResume | Failed
+Message = AddSplits[S] | NoMoreSplits | Event | EventTimeLimit | Failed
 
 
 @dataclass(frozen=True)

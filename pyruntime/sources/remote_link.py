@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pillarbox.sources.channel import ChannelClient, ChannelHandle, Peer
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
 from pillarbox.sources.link import (
     AddSplits,
     Event,
+    EventTimeLimit,
     Failed,
     Message,
     NoMoreSplits,
-    PauseResume,
     ReaderState,
     digest_of,
 )
@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 PIECE = 128 * 1024
 """Bytes of a piece of a long message, about. A single split may be longer, up to what a message may be."""
-MAX_EVENT = 64 * 1024
-"""Bytes of the payload of a `SourceEvent`."""
 
 
 def pieces(items: Collection[T]) -> Iterator[list[T]]:
@@ -58,16 +56,6 @@ def pieces(items: Collection[T]) -> Iterator[list[T]]:
 def time_to_json(time: float | None) -> float | str | None:
     """A watermark as JSON, which knows no infinity."""
     return str(time) if time is not None and math.isinf(time) else time
-
-
-def _event_to_json(event: SourceEvent) -> dict[str, Any]:
-    if len(encode(event.payload)) > MAX_EVENT:
-        raise ValueError(f"the payload of event {event.kind!r} is too long: at most {MAX_EVENT:,} bytes")
-    return {"is": "event", "kind": event.kind, "payload": event.payload}
-
-
-def _event_from_json(body: dict[str, Any]) -> SourceEvent:
-    return SourceEvent(str(body["kind"]), body["payload"])
 
 
 class RemoteLink(Generic[S]):
@@ -103,8 +91,8 @@ class RemoteLink(Generic[S]):
         self._say({"is": "request"})
 
     def send(self, event: SourceEvent) -> None:
-        """See `CoordinatorLink`. Raises TypeError or ValueError for an event that JSON cannot hold."""
-        self._say(_event_to_json(event))
+        """See `CoordinatorLink`. Raises what `event_to_json` raises."""
+        self._say(event_to_json(event))
 
     def report(self, watermarks: Mapping[str, float | None]) -> None:
         """See `CoordinatorLink`."""
@@ -156,9 +144,9 @@ class RemoteLink(Generic[S]):
         if kind == "no more":
             return NoMoreSplits()
         if kind == "event":
-            return Event(_event_from_json(body))
-        if kind == "align":
-            return PauseResume(tuple(body.get("pause", ())), tuple(body.get("resume", ())))
+            return Event(event_from_json(body))
+        if kind == "limit":
+            return EventTimeLimit(float(body["seconds"]))
         raise ValueError(f"{kind!r} is no message to a reader")
 
     def _failed(self, error: Exception) -> None:
@@ -184,11 +172,9 @@ class RemoteEnd(Generic[S]):
         elif isinstance(message, NoMoreSplits):
             self._peer.push({"is": "no more"})
         elif isinstance(message, Event):
-            self._peer.push(_event_to_json(message.event))
-        elif isinstance(message, PauseResume):
-            for word, split_ids in (("pause", message.pause), ("resume", message.resume)):
-                for piece in pieces(split_ids):
-                    self._peer.push({"is": "align", word: piece})
+            self._peer.push(event_to_json(message.event))
+        elif isinstance(message, EventTimeLimit):
+            self._peer.push({"is": "limit", "seconds": time_to_json(message.seconds)})
         else:
             error = message.error
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
@@ -237,7 +223,7 @@ class LinkService(Generic[S]):
         if kind == "request":
             self._coordinator.requested(end, end.subtask)
         elif kind == "event":
-            self._coordinator.sent(end, end.subtask, _event_from_json(body))
+            self._coordinator.sent(end, end.subtask, event_from_json(body))
         elif kind == "report":
             times = {str(name): None if time is None else float(time) for name, time in body["watermarks"]}
             self._coordinator.reported(end, end.subtask, times)

@@ -11,20 +11,21 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar, cast
 
 from pillarbox.sources.event_time import EventTimes, SplitWatermarks
 from pillarbox.sources.fetching import check_can_pause
+from pillarbox.sources.limited import LimitedReader
 from pillarbox.sources.link import (
     AddSplits,
     CoordinatorLink,
     Event,
+    EventTimeLimit,
     Failed,
     Message,
     NoMoreSplits,
-    PauseResume,
     ReaderState,
     state_from_json,
     state_to_json,
@@ -58,7 +59,7 @@ class SourceInput(Generic[S]):
        an end asks until there is none. The input ends when no other comes and all are finished.
     4. With `watermarks`, the lowest watermark of its splits that are not idle is emitted when it rises, and
        idleness when all are idle or it has none. With `max_drift` the watermarks of the splits are reported
-       to the coordinator, which holds back those that are ahead.
+       to the coordinator, which says up to which time they may be read; of those beyond nothing is emitted.
 
     link: to the coordinator, opened with the first `emit_next` and closed with the input. context: the
     reader's place; its `send` is the link's. clock: seconds, monotonic. report_every: seconds.
@@ -109,15 +110,17 @@ class SourceInput(Generic[S]):
         self._next = 0
         self._idle = False
         self._watermarks: SplitWatermarks | None = None
+        self._limited: LimitedReader[S] | None = None
         self._looking = Looking(clock)
         if watermarks is not None:
             self._event_times = EventTimes(watermarks, _columns(source, place, watermarks))
             # A reader may know better, as `FetchingReader` does.
             looked: Callable[[str], float] = getattr(self._reader, "looked", self._looking.looked)
             self._watermarks = SplitWatermarks(watermarks, clock, looked)
-        self._reports = watermarks is not None and watermarks.max_drift is not None
-        if self._reports:
-            check_can_pause(self._reader)
+            if watermarks.max_drift is not None:
+                check_can_pause(self._reader)
+                self._limited = LimitedReader(self._reader, self._paused_or_resumed, self._watermarks.wake)
+        self._poll = self._reader.poll if self._limited is None else self._limited.poll
         self._emitted = -math.inf
         self._clock = clock
         self._report_every = check_duration("report_every", report_every)
@@ -134,7 +137,7 @@ class SourceInput(Generic[S]):
             self._hear()
         fetched = self._at_hand
         if fetched is None:
-            fetched = self._reader.poll()
+            fetched = self._poll()
             if fetched is None:
                 self._looking.nothing()
                 return self._nothing(output)
@@ -240,8 +243,9 @@ class SourceInput(Generic[S]):
                     self._watermarks.end()
             elif isinstance(message, Event):
                 self._reader.handle_source_event(message.event)
-            elif isinstance(message, PauseResume):
-                self._pause_or_resume(message)
+            elif isinstance(message, EventTimeLimit):
+                if self._limited is not None:
+                    self._limited.limit(message.seconds)
             elif isinstance(message, Failed):
                 raise message.error
             else:
@@ -265,15 +269,10 @@ class SourceInput(Generic[S]):
         if self._unbounded or not self._unfinished:
             self._ask()
 
-    def _pause_or_resume(self, message: PauseResume) -> None:
-        pause = [split_id for split_id in message.pause if split_id in self._unfinished]
-        resume = [split_id for split_id in message.resume if split_id in self._unfinished]
-        if pause or resume:
-            # spec: Alignment!Obey
-            self._reader.pause_or_resume_splits(pause, resume)
-            if self._watermarks is not None:
-                self._watermarks.pause_or_resume(pause, resume)
-                self._looking.begin(resume)
+    def _paused_or_resumed(self, pause: Collection[str], resume: Collection[str]) -> None:
+        assert self._watermarks is not None
+        self._watermarks.pause_or_resume(pause, resume)
+        self._looking.begin(resume)
 
     def _ask(self) -> None:
         if not self._asked and not self._no_more:
@@ -320,8 +319,10 @@ class SourceInput(Generic[S]):
         """All rows of the batch are out: the split stands behind it."""
         split_id = fetched.split_id
         if self._watermarks is not None and self._rows:
-            self._watermarks.seen(split_id, self._event_times.latest(fetched))
+            watermark = self._watermarks.seen(split_id, self._event_times.latest(fetched))
             self._looking.begin([split_id])
+            if self._limited is not None:
+                self._limited.passed(split_id, watermark)
         self._at_hand = None
         self._next = 0
         if not fetched.finished:
@@ -333,11 +334,16 @@ class SourceInput(Generic[S]):
         if self._watermarks is not None:
             self._watermarks.remove([split_id])
             self._looking.forget(split_id)
+        if self._limited is not None:
+            self._limited.finished(split_id)
         # spec: Alignment!Finish
         self._link.finished([split_id])
 
     def _nothing(self, output: TaskOutput) -> InputStatus:
         if self._watermarks is not None:
+            if self._limited is not None and self._limited.holds:
+                # It may be what is to be reported that all wait for.
+                self._reported_at = -math.inf
             self._emit_event_time(self._watermarks, output)
         if self._no_more and not self._splits and not self._inbox:
             self._done = True
@@ -356,7 +362,7 @@ class SourceInput(Generic[S]):
         idle = merged.idle and (self._unbounded or bool(self._splits))
         if idle != self._idle:
             self._set_idle(idle, output)
-        if self._reports and watermarks.has_changes:
+        if self._limited is not None and watermarks.has_changes:
             now = self._clock()
             if now - self._reported_at >= self._report_every:
                 self._reported_at = now
@@ -374,7 +380,7 @@ class SourceInput(Generic[S]):
         if self._watermarks is None:
             return
         moment = self._watermarks.next_idle()
-        if self._reports and self._watermarks.has_changes:
+        if self._limited is not None and self._watermarks.has_changes:
             report = self._reported_at + self._report_every
             moment = report if moment is None else min(moment, report)
         self._alarm.reset(moment)

@@ -51,6 +51,15 @@ def by_split(rows: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
+def next_batch(reader: FetchingReader[Range]) -> Fetched:
+    """Waits for it."""
+    while (fetched := reader.poll()) is None:
+        future = reader.available()
+        if future is not None:
+            future.result(timeout=LONG)
+    return fetched
+
+
 class Script:
     """What the readers of a test do, and what they have done. Thread-safe."""
 

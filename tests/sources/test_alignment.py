@@ -1,4 +1,4 @@
-"""Event-time alignment as a state: who is held, why, and that somebody can always be read."""
+"""Event-time alignment as a state: how far may be read, and that somebody can always be."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox.sources.alignment import Alignment, Orders
+from pillarbox.sources.alignment import Alignment
 
 
 def held(alignment: Alignment) -> set[str]:
-    alignment.orders()
-    return set(alignment.held())
+    """The splits that are beyond what may be read now."""
+    limit = alignment.may_read_to()
+    return {split_id for split_id, time in alignment.watermarks().items() if time > limit}
 
 
 def test_a_split_that_is_ahead_by_more_than_the_drift_is_held_until_the_slowest_has_come_up() -> None:
     alignment = Alignment(10.0)
     alignment.report({"a": 100.0, "b": 110.0, "c": 110.1})
-    assert alignment.orders() == Orders(("c",), ())
-    assert alignment.orders() == Orders((), ())
+    assert held(alignment) == {"c"}
     assert alignment.may_read_to() == 110.0
     alignment.report({"a": 101.0})
-    assert alignment.orders() == Orders((), ("c",))
+    assert held(alignment) == set()
+    assert alignment.may_read_to() == 111.0
 
 
 def test_without_drift_only_the_slowest_are_read() -> None:
@@ -67,11 +68,11 @@ def test_when_all_are_idle_or_none_is_left_nobody_is_held() -> None:
     alignment.report({"a": 0.0, "b": 100.0, "c": 200.0})
     assert held(alignment) == {"b", "c"}
     alignment.report({"a": None, "b": None, "c": None})
-    assert alignment.orders() == Orders((), ("b", "c"))
+    assert held(alignment) == set()
     assert alignment.may_read_to() == math.inf
     alignment.forget(["a", "b", "c"])
     assert alignment.slowest() is None
-    assert alignment.orders() == Orders((), ())
+    assert alignment.may_read_to() == math.inf
 
 
 def test_a_split_that_has_finished_or_moved_holds_nobody_and_is_unknown() -> None:
@@ -80,11 +81,10 @@ def test_a_split_that_has_finished_or_moved_holds_nobody_and_is_unknown() -> Non
     assert held(alignment) == {"fast"}
     alignment.forget(["slow", "unknown"])
     assert held(alignment) == set()
-    # One that is held and moves is not released where it was, and begins anew where it is.
+    # One that is held and moves begins anew where it is.
     alignment.report({"slow": 0.0})
     assert held(alignment) == {"fast"}
     alignment.forget(["fast"])
-    assert alignment.orders() == Orders((), ())
     assert alignment.watermarks() == {"slow": 0.0}
 
 
@@ -116,14 +116,17 @@ def test_what_is_no_time_is_refused() -> None:
 
 
 class Splits(RuleBasedStateMachine):
-    """Splits that obey their orders: read when they may, become idle, wake, finish, are found, move."""
+    """Splits that keep to the limit: read when they may, become idle, wake, finish, are found, move."""
 
     def __init__(self) -> None:
         super().__init__()
         self.alignment = Alignment(5.0)
         self.times: dict[str, float] = {}
         self.idle: set[str] = set()
-        self.paused: set[str] = set()
+
+    @property
+    def paused(self) -> set[str]:
+        return {split for split, time in self.times.items() if time > self.alignment.may_read_to()}
 
     @rule(split=st.sampled_from("abcdef"), ahead=st.sampled_from([0.0, 1.0, 5.0, 7.0, 100.0]))
     def read(self, split: str, ahead: float) -> None:
@@ -132,30 +135,18 @@ class Splits(RuleBasedStateMachine):
         self.times[split] = self.times.get(split, 0.0) + ahead
         self.idle.discard(split)
         self.alignment.report({split: self.times[split]})
-        self.obey()
 
     @rule(split=st.sampled_from("abcdef"))
     def go_idle(self, split: str) -> None:
         if split in self.times:
             self.idle.add(split)
             self.alignment.report({split: None})
-            self.obey()
 
     @rule(split=st.sampled_from("abcdef"))
     def leave(self, split: str) -> None:
         self.times.pop(split, None)
         self.idle.discard(split)
-        self.paused.discard(split)
         self.alignment.forget([split])
-        self.obey()
-
-    def obey(self) -> None:
-        orders = self.alignment.orders()
-        # Nobody is told what he was told before.
-        assert not self.paused & set(orders.hold)
-        assert set(orders.release) <= self.paused
-        self.paused |= set(orders.hold)
-        self.paused -= set(orders.release)
 
     @invariant()
     def who_is_held_waits_for_somebody_who_is_read(self) -> None:

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import SourceEvent, Split, WatermarkStrategy
+from pillarbox.sources import conductor as conductor_module
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator
 from pillarbox.sources.link import (
     AddSplits,
     Event,
+    EventTimeLimit,
     Failed,
     NoMoreSplits,
-    PauseResume,
     ReaderState,
     state_from_json,
     state_to_json,
@@ -51,6 +52,10 @@ class Reader:
     def all(self, kind: type[Any]) -> list[Any]:
         with self.changed:
             return [each for each in self.messages if isinstance(each, kind)]
+
+    def until(self, message: Any) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: message in self.messages, LONG), self.messages
 
     def wait(self, kind: type[Any], count: int = 1) -> Any:
         """The message of this kind, the `count`th one."""
@@ -84,6 +89,15 @@ def reader(request: pytest.FixtureRequest) -> Iterator[Links]:
     yield make
     for each in made:
         each.link.close()
+
+
+def two_with_splits(coordinator: SourceCoordinator[Split], reader: Links) -> tuple[Reader, Reader]:
+    """Two readers that have been given splits."""
+    readers = reader(coordinator, 0).open(), reader(coordinator, 1).open()
+    for each in readers:
+        each.link.request_split()
+        each.wait(AddSplits)
+    return readers
 
 
 def test_each_request_has_a_split_until_there_are_none(channel: SourceChannel, reader: Links) -> None:
@@ -184,10 +198,7 @@ def test_a_reader_that_leaves_gives_back_what_it_had_unless_it_is_done(
 ) -> None:
     world = World(2)
     with SourceCoordinator(Findable(world), 2, channel=channel) as coordinator:
-        first, second = reader(coordinator, 0).open(), reader(coordinator, 1).open()
-        for each in (first, second):
-            each.link.request_split()
-            each.wait(AddSplits)
+        first, second = two_with_splits(coordinator, reader)
         first.link.finished(first.ids)
         first.link.close(done=True)
         second.link.finished(second.ids)
@@ -219,37 +230,67 @@ def test_event_times_are_kept_together(channel: SourceChannel, reader: Links) ->
     world = World(2)
     strategy = WatermarkStrategy(max_drift=10.0)
     with SourceCoordinator(Findable(world), 2, watermarks=strategy, channel=channel) as coordinator:
-        slow, fast = reader(coordinator, 0).open(), reader(coordinator, 1).open()
-        for each in (slow, fast):
-            each.link.request_split()
-            each.wait(AddSplits)
-        slow.link.report({slow.ids[0]: 0.0, "not mine": -1000.0})
-        fast.link.report({fast.ids[0]: 100.0, slow.ids[0]: 100.0})
-        assert fast.wait(PauseResume) == PauseResume((fast.ids[0],), ())
-        # Idle, awake, at the end of time, finished: who waits is let go, held, let go.
+        slow, fast = two_with_splits(coordinator, reader)
+
+        def told(*limits: float) -> None:
+            for each in (slow, fast):
+                each.wait(EventTimeLimit, len(limits))
+                assert each.all(EventTimeLimit) == [EventTimeLimit(limit) for limit in limits]
+
+        fast.link.report({fast.ids[0]: 100.0, slow.ids[0]: -1000.0, "nobody's": -1000.0})
+        told(110.0)
+        slow.link.report({slow.ids[0]: 0.0})
+        told(110.0, 10.0)
+        # Idle, awake, at the end of time, finished.
         slow.link.report({slow.ids[0]: None})
-        assert fast.wait(PauseResume, 2) == PauseResume((), (fast.ids[0],))
+        told(110.0, 10.0, 110.0)
         slow.link.report({slow.ids[0]: 1.0})
-        assert fast.wait(PauseResume, 3) == PauseResume((fast.ids[0],), ())
+        told(110.0, 10.0, 110.0, 11.0)
         slow.link.report({slow.ids[0]: math.inf})
-        assert fast.wait(PauseResume, 4) == PauseResume((), (fast.ids[0],))
-        assert slow.wait(PauseResume) == PauseResume((slow.ids[0],), ())
+        told(110.0, 10.0, 110.0, 11.0, 110.0)
         fast.link.finished(fast.ids)
-        assert slow.wait(PauseResume, 2) == PauseResume((), (slow.ids[0],))
+        told(110.0, 10.0, 110.0, 11.0, 110.0, math.inf)
+
+
+def test_a_fall_of_the_limit_is_told_at_once_and_rises_only_now_and_then(
+    channel: SourceChannel, reader: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor_module, "TELL_EVERY", 1e9)
+    strategy = WatermarkStrategy(max_drift=10.0)
+    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
+        first, second = two_with_splits(coordinator, reader)
+        first.link.report({first.ids[0]: 100.0})
+        first.wait(EventTimeLimit)
+        first.link.report({first.ids[0]: 105.0})
+        second.link.report({second.ids[0]: 50.0})
+        for each in (first, second):
+            each.until(EventTimeLimit(60.0))
+        assert first.all(EventTimeLimit) == [EventTimeLimit(110.0), EventTimeLimit(60.0)]
+
+
+def test_who_comes_late_is_told_the_limit_before_its_splits(channel: SourceChannel, reader: Links) -> None:
+    strategy = WatermarkStrategy(max_drift=10.0)
+    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
+        first = reader(coordinator, 0).open()
+        first.link.request_split()
+        first.wait(AddSplits)
+        first.link.report({first.ids[0]: 7.0})
+        first.wait(EventTimeLimit)
+        late = reader(coordinator, 1).open()
+        late.link.request_split()
+        late.wait(AddSplits)
+        assert late.messages[0] == EventTimeLimit(17.0)
 
 
 def test_a_reader_that_dies_holds_nobody(channel: SourceChannel, reader: Links) -> None:
     strategy = WatermarkStrategy(max_drift=10.0)
     with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
-        slow, fast = reader(coordinator, 0).open(), reader(coordinator, 1).open()
-        for each in (slow, fast):
-            each.link.request_split()
-            each.wait(AddSplits)
+        slow, fast = two_with_splits(coordinator, reader)
         slow.link.report({slow.ids[0]: 0.0})
         fast.link.report({fast.ids[0]: 100.0})
-        fast.wait(PauseResume)
+        fast.until(EventTimeLimit(10.0))
         slow.link.close()
-        assert fast.wait(PauseResume, 2) == PauseResume((), (fast.ids[0],))
+        fast.until(EventTimeLimit(110.0))
 
 
 def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(
@@ -258,10 +299,7 @@ def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(
     world = World(4)
     source = Findable(world)
     with SourceCoordinator(source, 2, channel=channel) as coordinator:
-        first, second = reader(coordinator, 0).open(), reader(coordinator, 1).open()
-        for each in (first, second):
-            each.link.request_split()
-            each.wait(AddSplits)
+        two_with_splits(coordinator, reader)
         half = ReaderState(1, (Split("s0", 7, 10),), {"s0": 2})
         # The second has its split still under way, as far as its part says.
         parts = {0: state_to_json(half, source.split_serializer), 1: ReaderState[Split]()}

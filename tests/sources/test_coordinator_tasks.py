@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.sources import SourceInput, Threading, WatermarkStrategy
+from pillarbox.sources import conductor as conductor_module
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.remote_link import RemoteLink
@@ -41,9 +42,10 @@ class Stepped:
         subtask: int,
         source: Numbers,
         watermarks: WatermarkStrategy | None = None,
+        report_every: float = 0.001,
     ) -> None:
         self.input: SourceInput[Range] = SourceInput(
-            coordinator.link(subtask), source, watermarks=watermarks, report_every=0.001
+            coordinator.link(subtask), source, watermarks=watermarks, report_every=report_every
         )
         self.output = CollectedOutput()
         self.task = StreamTask(self.input, [Pass()], self.output)
@@ -225,6 +227,22 @@ def test_splits_that_come_while_it_runs_are_read(channel: SourceChannel) -> None
             task.input.close()
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("drift", [0.0, 35.0])
+def test_nobody_waits_for_what_is_only_not_yet_said(
+    drift: float, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Reports and limits that are not pressing come never.
+    monkeypatch.setattr(conductor_module, "TELL_EVERY", 1e9)
+    splits = ranges(parts, 500)
+    source = Numbers(splits, threading=Threading.SPLIT_PER_THREAD)
+    strategy = WatermarkStrategy(timestamp=lambda record: float(record[1]), max_drift=drift)
+    with SourceCoordinator(source, 2, watermarks=strategy) as coordinator:
+        tasks = [Stepped(coordinator, subtask, source, strategy, report_every=1e9) for subtask in range(2)]
+        run_to_the_end(tasks)
+    assert by_split(sorted(record for task in tasks for record in task.records)) == expected(splits)
+
+
 @pytest.mark.parametrize("model", ALL)
 def test_a_task_that_is_ahead_waits_for_the_slowest_and_then_goes_on(model: Threading) -> None:
     drift = 50.0
@@ -235,24 +253,20 @@ def test_a_task_that_is_ahead_waits_for_the_slowest_and_then_goes_on(model: Thre
         tasks = [Stepped(coordinator, subtask, source, strategy) for subtask in range(2)]
         slow, fast = tasks
 
-        def aligned() -> tuple[float | None, frozenset[str]]:
+        def slowest() -> float | None:
             alignment = coordinator._conductor._alignment
             assert alignment is not None
-            return coordinator._thread.submit(lambda: (alignment.slowest(), alignment.held())).result(LONG)
+            return coordinator._thread.submit(alignment.slowest).result(LONG)
 
-        while aligned()[0] is None:
+        while (behind := slowest()) is None:
             slow.step() or slow.wait_for_mail(0.005)
-        # The slow one has said where it is; now only the other one runs, until it is held.
-        while not (held := aligned()[1]):
+        # The slow one has said where it is; now only the other one runs, until it is beyond the limit.
+        while not fast.records or fast.records[-1][1] <= behind + drift:
             fast.step() or fast.wait_for_mail(0.005)
-        for _ in range(20):
-            fast.step() or fast.wait_for_mail(0.005)
-        standing = len(fast.records)
         for _ in range(200):
-            assert not fast.step() or len(fast.records) == standing
-        slowest = aligned()[0]
-        assert slowest is not None
-        assert held == {fast.records[-1][0]}
-        assert slowest + drift < fast.records[-1][1] < 1000
+            fast.step()
+        batch = 10
+        assert slowest() == behind
+        assert behind + drift < fast.records[-1][1] <= behind + drift + batch
         run_to_the_end(tasks)
     assert by_split(sorted(record for task in tasks for record in task.records)) == expected(splits)

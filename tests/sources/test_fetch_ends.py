@@ -23,7 +23,7 @@ from pillarbox.sources import (
 )
 from pillarbox.sources import fetcher as fetcher_module
 from tests.sources.linked import Link, With
-from tests.sources.number_source import LONG, NumbersReader, Range, Script, ranges
+from tests.sources.number_source import LONG, NumbersReader, Range, Script, next_batch, ranges
 
 ONE, MANY, EACH = Threading
 
@@ -32,14 +32,6 @@ def started(make: Callable[[], SplitReader[Range]], model: Threading = ONE, **op
     reader: FetchingReader[Range] = FetchingReader(ReaderContext(3), make, threading=model, **options)
     reader.start()
     return reader
-
-
-def next_batch(reader: FetchingReader[Range]) -> Fetched:
-    while (fetched := reader.poll()) is None:
-        future = reader.available()
-        if future is not None:
-            future.result(timeout=LONG)
-    return fetched
 
 
 def test_a_failure_is_told_while_the_close_of_its_client_hangs() -> None:

@@ -21,7 +21,7 @@ from pillarbox.sources.looking import Looking
 from pillarbox.task import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.linked import Batches, Link, Running, With
-from tests.sources.number_source import LONG, NumbersReader, Range, Script
+from tests.sources.number_source import NumbersReader, Range, Script, next_batch
 
 ONE, MANY, EACH = Threading
 
@@ -44,14 +44,6 @@ def reading(script: Script, model: Threading, *splits: Range, **options: Any) ->
     finally:
         script.release()
         reader.close()
-
-
-def next_batch(reader: FetchingReader[Range]) -> Fetched:
-    while (fetched := reader.poll()) is None:
-        future = reader.available()
-        if future is not None:
-            future.result(timeout=LONG)
-    return fetched
 
 
 @pytest.mark.parametrize("model", [MANY, EACH])

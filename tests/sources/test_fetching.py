@@ -23,7 +23,7 @@ from pillarbox.sources import (
     SplitsRemoved,
     Threading,
 )
-from tests.sources.number_source import LONG, Range, Script, by_split, expected, ranges
+from tests.sources.number_source import LONG, Range, Script, by_split, expected, next_batch, ranges
 
 ONE, MANY, EACH = Threading
 ALL = pytest.mark.parametrize("model", list(Threading), ids=lambda model: model.name.lower())
@@ -43,14 +43,6 @@ def reading(script: Script, model: Threading, **options: Any) -> Iterator[Fetchi
     assert [thread.name for thread in threading.enumerate() if "pillarbox-fetch-7" in thread.name] == []
     assert script.after_close == 0
     assert all(each.closed for each in script.readers)
-
-
-def next_batch(reader: FetchingReader[Range]) -> Fetched:
-    while (fetched := reader.poll()) is None:
-        future = reader.available()
-        if future is not None:
-            future.result(timeout=LONG)
-    return fetched
 
 
 def read_while(reader: FetchingReader[Range], condition: Callable[[], bool]) -> list[Any]:

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox.sources import Boundedness, ReadFailed, ReadLimit, Source
+from pillarbox.sources import Boundedness, ReadFailed, ReadLimit, Source, legacy_format
+from pillarbox.sources.connectors.files.listing import list_files
 from pillarbox.sources.legacy import FromFolder, FromInputFormat, FromSourceFunction, FunctionSplit
 from pillarbox.task import InputFormat, ReplicatingInputFormat, RichInputFormat, SourceContext, SourceFunction
 from pillarbox.testing import SourceHarness
@@ -360,6 +361,27 @@ def test_a_folder_can_be_looked_at_once(tmp_path: Path, calls: list[str]) -> Non
         assert len(harness.discover()) == 1
         write(tmp_path, "b", "b1\n", at=2_000)
         assert harness.read_all() == ["a1", "a2"]
+
+
+def test_a_folder_is_listed_once_for_all_that_a_look_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        write(tmp_path, f"f{number}", "x\n", at=1_000 + number)
+    listed: list[str] = []
+
+    def counted(filesystem: Any, path: str, *, recursive: bool) -> Any:
+        listed.append(path)
+        return list_files(filesystem, path, recursive=recursive)
+
+    monkeypatch.setattr(legacy_format, "list_files", counted)
+    with SourceHarness(FromFolder(str(tmp_path), Rich, interval=0.01)) as harness:
+        found = [split.path[-2:] for _ in range(4) for split in harness.discover(2)]
+        assert found == [f"f{number}" for number in range(7)]
+        assert len(listed) == 1
+        write(tmp_path, "late", "x\n", at=2_000)
+        assert [split.path[-4:] for split in harness.discover(2)] == ["late"]
+        assert len(listed) == 2
 
 
 def test_a_format_that_cannot_be_opened_is_closed_and_its_error_told(

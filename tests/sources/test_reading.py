@@ -50,20 +50,21 @@ def test_the_next_split_is_asked_for_when_the_one_before_is_finished(monkeypatch
 
 
 class Asked:
-    """Gives splits out, and can be made to wait. Any thread."""
+    """Gives splits out; from one call on, it waits until it is let go. Any thread."""
 
-    def __init__(self, *splits: Range) -> None:
+    def __init__(self, *splits: Range, waits_from: int | None = None) -> None:
         self.waiting = list(splits)
         self.threads: list[str] = []
-        self.wait = threading.Event()
-        self.wait.set()
+        self.waits_from = waits_from
+        self.let_go = threading.Event()
         self.changed = threading.Condition()
 
     def __call__(self) -> Range | None:
         with self.changed:
             self.threads.append(threading.current_thread().name)
             self.changed.notify_all()
-        assert self.wait.wait(LONG)
+            waits = self.waits_from is not None and len(self.threads) >= self.waits_from
+        assert not waits or self.let_go.wait(LONG)
         return self.waiting.pop(0) if self.waiting else None
 
     def wait_for(self, calls: int) -> None:
@@ -97,18 +98,20 @@ def test_of_short_splits_the_next_is_asked_for_while_the_last_is_read(
     assert no_threads()
 
 
-def test_who_waits_for_the_next_split_reads_on_meanwhile_and_close_does_not_wait() -> None:
+def test_who_waits_for_the_next_split_reads_on_meanwhile_and_close_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pillarbox.sources.reading.SHORT", LONG)
     script = Script()
-    asked = Asked(Range("s0", 0, 10), Range("s1", 0, 1000))
+    asked = Asked(Range("s0", 0, 10), Range("s1", 0, 1000), waits_from=3)
     rows = read_splits(reader_of(script), asked)
     assert [next(rows).split_id, next(rows).split_id] == ["s0", "s1"]
-    asked.wait.clear()
     asked.wait_for(3)
     for _ in range(50):
         assert next(rows).split_id == "s1"
     rows.close()  # type: ignore[attr-defined]
     (thread,) = [each for each in threading.enumerate() if each.name == "pillarbox-ask"]
-    asked.wait.set()
+    asked.let_go.set()
     thread.join(LONG)
     assert not thread.is_alive()
     assert script.told("closed") == [None]

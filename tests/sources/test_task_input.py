@@ -23,7 +23,6 @@ from pillarbox.sources.link import (
     AddSplits,
     Event,
     Failed,
-    PauseResume,
     ReaderState,
     state_from_json,
 )
@@ -182,20 +181,6 @@ def test_events_go_both_ways() -> None:
     running.until(lambda: bool(reader.events))
     assert link.said == [SourceEvent("up", 1)]
     assert reader.events == [SourceEvent("down", 2)]
-    running.task.close()
-
-
-def test_pauses_reach_the_reader_for_the_splits_that_it_has() -> None:
-    reader = Batches()
-    link = Link(answer=False)
-    running = Running(SourceInput(link, With(reader)))
-    running.task.run_step()
-    link.give(Range("a"), Range("b"))
-    link.tell(PauseResume(pause=("a", "gone")))
-    link.tell(PauseResume(pause=("gone",)))
-    link.tell(PauseResume(resume=("a",)))
-    running.until(lambda: len(reader.orders) == 3)
-    assert reader.orders[1:] == [(["a"], []), ([], ["a"])]
     running.task.close()
 
 

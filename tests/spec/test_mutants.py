@@ -15,7 +15,7 @@ from spec.manifest import read_all
     [
         ("Ledger", 13),
         ("Stream", 12),
-        ("Alignment", 11),
+        ("Alignment", 12),
         ("SplitFetch", 18),
         ("SplitAssignment", 17),
         ("PartitionLog", 6),
