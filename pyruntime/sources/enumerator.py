@@ -115,6 +115,16 @@ class SplitEnumerator(ABC, Generic[S, C]):
             )
         return split
 
+    def let_go(self, splits: Sequence[S]) -> Collection[str]:
+        """The ids of those of `splits` that are gone, so that nothing of them will ever come. Here: none.
+
+        For micro-batches, of all open splits of which nothing is read in the one that is planned. Asks the
+        service nothing: `advance` has. They are in no offset from then on. In the same step `checkpoint` must
+        forget what may come again by their names: that is another split then, which `discover` finds, though
+        it may have the same id. To let go of one that is not gone is to lose its rows, or read them twice.
+        """
+        return ()
+
     def position_at(self, split: S, timestamp: float) -> Any:
         """The position in `split` before which no event is later than `timestamp` seconds; None if unknown.
 

@@ -27,6 +27,7 @@ from pillarbox.sources import (
     Split,
     read_splits,
 )
+from pillarbox.sources.events import event_from_json, event_to_json
 from pillarbox.task.failures import Failures
 
 S = TypeVar("S", bound=Split)
@@ -170,7 +171,10 @@ class SourceHarness(Generic[S, C]):
         return [row for piece in self.plan(limit) for row in self.read_split(piece)]
 
     def plan(self, limit: ReadLimit = NO_LIMIT) -> list[S]:
-        """The pieces of splits that a micro-batch would read; the splits then start behind them."""
+        """The pieces of splits that a micro-batch would read; the splits then start behind them.
+
+        Splits that the enumerator lets go of are open no more.
+        """
         while self.discover():
             continue
         self._open.update((split.split_id, split) for split in self.pending)
@@ -188,6 +192,10 @@ class SourceHarness(Generic[S, C]):
                 del self._open[split.split_id]
             else:
                 self._open[split.split_id] = split.starting_at(piece.stop)
+        read = {piece.split_id for piece in pieces}
+        waiting = [split for split in self._open.values() if split.split_id not in read]
+        for split_id in self.enumerator.let_go(waiting):
+            del self._open[split_id]
         return pieces
 
     # -- checkpoints and failures --------------------------------------------------------------------
@@ -359,7 +367,7 @@ class _Context(Generic[S]):
 
 
 def _through_json(event: SourceEvent) -> SourceEvent:
-    return SourceEvent(event.kind, json.loads(json.dumps(event.payload)))
+    return event_from_json(json.loads(json.dumps(event_to_json(event))))
 
 
 def _less(limit: ReadLimit, piece: Split) -> ReadLimit:

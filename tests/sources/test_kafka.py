@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.split import KafkaSplit
 from pillarbox.testing.source_harness import SourceHarness, rows_of
+from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
@@ -21,12 +22,7 @@ pa = pytest.importorskip("pyarrow")
 VALUES = pa.schema([("value", pa.string())])
 PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    running = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    yield running
-    running.close()
+server = fixtures.kafka
 
 
 @pytest.fixture

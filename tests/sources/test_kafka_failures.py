@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
 from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition
 from pillarbox.sources.errors import DataLossError
 from pillarbox.testing.source_harness import SourceHarness, rows_of
+from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, PASSWORD, KafkaServer
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
@@ -25,12 +27,7 @@ pa = pytest.importorskip("pyarrow")
 
 PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    running = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    yield running
-    running.close()
+server = fixtures.kafka
 
 
 @pytest.fixture
@@ -84,6 +81,7 @@ def test_a_topic_that_was_deleted_is_an_error(
     server.create(topic)
     server.produce(topic, *range(10))
     with SourceHarness(source(topic, discovery_interval=1000.0)) as harness:
+        found = harness.discover()
         assert len(harness.micro_batch()) == 10
         server.admin.delete_topics([topic])[topic].result(LONG)
         if made_again:
@@ -92,6 +90,8 @@ def test_a_topic_that_was_deleted_is_an_error(
         # The end that it has asked for last is good for a moment.
         with pytest.raises(DataLossError, match="and made again" if made_again else "was deleted"):
             any(harness.plan() for _ in itertools.repeat(None))
+        # One that is held back is not let go of without a word.
+        assert not harness.enumerator.let_go(found)
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_ignored(
@@ -108,6 +108,50 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_ig
         while len(rows) < 20:
             rows += harness.micro_batch()
         assert rows == [(0, offset) for offset in range(20)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_in_a_task_the_topic_that_was_made_again_is_read_in_place_of_the_one_before(
+    server: KafkaServer, source: Callable[..., KafkaSource], restarted: bool
+) -> None:
+    topic = f"again-in-a-task-{restarted}"
+    server.create(topic)
+    server.produce(topic, *range(10))
+    with SourceHarness(source(topic, on_data_loss="ignore", discovery_interval=0.01)) as harness:
+        assert len(harness.read(10)) == 10
+        ((before,),) = (reader.splits() for reader in harness.readers.values())
+        server.admin.delete_topics([topic])[topic].result(LONG)
+        server.create(topic)
+        # More than there were: the place where reading stands is one of the new topic too.
+        server.produce(topic, *range(20))
+        if restarted:
+            # The reader is given both at once.
+            (split,) = harness.discover()
+            for reader in harness.readers.values():
+                reader.remove_splits([before.split_id])
+                reader.add_splits([before, split])
+            harness.pending.clear()
+        until = time.monotonic() + LONG
+        while harness.rows[-20:] != [(0, offset) for offset in range(20)] and time.monotonic() < until:
+            harness.step()
+        assert harness.rows[-20:] == [(0, offset) for offset in range(20)]
+        ((after,),) = (reader.splits() for reader in harness.readers.values())
+        assert after.topic_id != before.topic_id
+
+
+def test_in_a_task_a_topic_that_was_made_again_is_an_error(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("again-is-an-error")
+    server.produce("again-is-an-error", *range(10))
+    with SourceHarness(source("again-is-an-error", discovery_interval=0.01)) as harness:
+        assert len(harness.read(10)) == 10
+        server.admin.delete_topics(["again-is-an-error"])["again-is-an-error"].result(LONG)
+        server.create("again-is-an-error")
+        server.produce("again-is-an-error", *range(20))
+        with pytest.raises(ReadFailed, match="its topic was deleted, and made again") as caught:
+            any(harness.step() and False for _ in itertools.repeat(None))
+    assert isinstance(caught.value.__cause__, DataLossError)
 
 
 def test_a_topic_that_is_not_there_is_named_at_the_first_look(source: Callable[..., KafkaSource]) -> None:

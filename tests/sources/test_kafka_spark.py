@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pillarbox.sources.connectors.kafka import KafkaSource
+from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(400)
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    running = KafkaServer(tmp_path_factory.mktemp("kafka"))
-    yield running
-    running.close()
+server = fixtures.kafka
 
 
 def test_a_batch_read_by_options_gives_every_record_in_sparks_columns(

@@ -108,6 +108,23 @@ def test_micro_batches_keep_to_the_limit_and_can_be_read_again() -> None:
     assert by_split(rest) == {"s1": [*range(5, 25)], "s2": [*range(25)]}
 
 
+def test_a_split_that_the_enumerator_lets_go_of_is_in_no_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def let_go(enumerator: NumbersEnumerator, splits: Sequence[Range]) -> list[str]:
+        asked.append([split.split_id for split in splits])
+        return ["gone"] if "gone" in asked[-1] else []
+
+    monkeypatch.setattr(NumbersEnumerator, "let_go", let_go)
+    with SourceHarness(Numbers([Range("gone"), Range("here")])) as harness:
+        # What is read in a micro-batch is not asked about.
+        assert [piece.split_id for piece in harness.plan(ReadLimit(rows=1000))] == ["gone"]
+        assert [piece.split_id for piece in harness.plan(ReadLimit(rows=0))] == []
+        assert asked == [["here"], ["gone", "here"]]
+        assert len(harness.snapshot()["splits"]) == 1
+        assert {piece.split_id for piece in harness.plan()} == {"here"}
+
+
 @ALL
 def test_paused_splits_wait(model: Threading) -> None:
     splits = ranges(2, 200)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import register_source
-from tests.servers import redis_server
+from tests.servers import fixtures, redis_server
 from tests.servers.postgres_server import PostgresServer
 from tests.servers.redis_server import RedisServer
 
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    pytest.importorskip("redis", reason="the package redis is not installed")
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    pytest.importorskip("psycopg", reason="the package psycopg is not installed")
-    from pillarbox.sources.connectors.postgres.held import close_all
-
-    server = PostgresServer()
-    yield server
-    close_all()
-    server.close()
+redis, postgres = fixtures.shared_redis, fixtures.postgres
 
 
 def read_on(stream: DataFrame, folder: Path) -> list[int]:
@@ -102,3 +85,25 @@ def test_postgresql_in_batch_and_in_micro_batches(
     postgres.run("insert into numbers (n) select generate_series(1001, 1500)")
     assert read_on(stream, tmp_path) == list(range(1501))
     assert "battery-staple" not in written(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+def test_folders_that_spark_has_partitioned_by_are_read_as_spark_reads_them(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    kinds = "id bigint, word string, day date, `an hour` bigint, kind string"
+    rows = [
+        (1, "one", dt.date(2024, 1, 31), 7, "a/b=c"),
+        (2, "two", dt.date(2024, 2, 1), None, "ä %"),
+        (3, "three", dt.date(2024, 2, 1), 12, None),
+    ]
+    by = ["day", "an hour", "kind"]
+    place = str(tmp_path / "out")
+    spark.createDataFrame(rows, kinds).write.partitionBy(*by).option("header", True).format(form).save(place)
+    register_source(spark)
+    ours = spark.read.format("pillarbox").option("source", "files").option("format", form)
+    theirs = spark.read.option("header", True).option("inferSchema", True).format(form).load(place)
+    read = ours.load(place)
+    assert read.columns == theirs.columns
+    assert sorted(read.collect()) == sorted(theirs.collect()) == sorted(map(tuple, rows))
+    assert sorted(ours.schema(kinds).load(place).collect()) == sorted(map(tuple, rows))

@@ -259,7 +259,11 @@ def plans_left(plans: Plans, file: str, ends: Mapping[str, int]) -> bool:
     return bool(read) or start < ends[file]
 
 
-def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_a_time", [1, 100])
+def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_there(
+    at_a_time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.spark.source.planning.MOST_LIMITED", at_a_time)
     folder = tmp_path / "log"
     for file in "abc":
         append(folder, file, range(4))

@@ -15,6 +15,7 @@ from pillarbox.spark.source import driver
 from pillarbox.spark.source.driver import DriverReads
 from pillarbox.spark.source.driver_read import DriverRead
 from pillarbox.spark.source.schemas import schema_to_text
+from tests.sources.found import Findable, Finder, World
 from tests.spark.source_logs import LogSplit, RangeEnumerator, RangeSource, wait_for
 from tests.threads import begun
 
@@ -154,4 +155,24 @@ def test_an_event_before_the_first_split_and_after_the_last_one_reaches_the_enum
     read.hear(0, SourceEvent("hello", 0)).result(LONG)
     assert len(answers) == 2
     read.went(0, attempt)
+    read.close()
+
+
+def test_events_are_heard_in_order_also_while_the_enumerator_begins() -> None:
+    begins = threading.Event()
+
+    class Late(Findable):
+        def create_enumerator(self, context: Any) -> Finder:
+            assert begins.wait(LONG)
+            return super().create_enumerator(context)
+
+    world = World(0)
+    read = DriverRead(Late(world), 1)
+    said = [SourceEvent("count", number) for number in range(100)]
+    heard = [read.hear(0, event) for event in said[:50]]
+    begins.set()
+    heard += [read.hear(0, event) for event in said[50:]]
+    for future in heard:
+        future.result(LONG)
+    assert world.heard("event") == [(0, event) for event in said]
     read.close()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.sources.channel import Peer
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.events import event_from_json
 from pillarbox.spark.source.driver_read import DriverRead, aside
 from pillarbox.spark.source.named import AnySource, make_source
 from pillarbox.spark.source.options import parse_options
@@ -75,14 +74,8 @@ class DriverReads:
     def pushed(self, peer: Peer, body: Any) -> None:
         """A task has an event for the enumerator."""
         read, partition, _ = self._tasks[peer.name]
-        event = SourceEvent(*body["event"])
-
-        def done(future: Future[None]) -> None:
-            error = future.exception()
-            if error is not None:
-                peer.drop(f"the enumerator could not take event {event.kind!r}: {error}")
-
-        read.hear(partition, event).add_done_callback(done)
+        event = event_from_json(body)
+        peer.drop_if_fails(read.hear(partition, event), f"the enumerator could not take event {event.kind!r}")
 
     def gone(self, peer: Peer, said_so: bool) -> None:
         """A task has ended, or a planner."""

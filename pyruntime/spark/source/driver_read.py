@@ -8,13 +8,14 @@ to rest when nobody has for a while, and goes on where it was when somebody asks
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from pillarbox.sources.channel import Peer
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.events import SourceEvent, event_to_json
 from pillarbox.sources.partition_log import Entry
 from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.shared_read import MOST, Rested, SharedRead
@@ -46,6 +47,8 @@ class DriverRead:
         self._changing = threading.Lock()
         self._shared: SharedRead[Any] | None = None
         self._rested: Rested | None = None
+        # What nobody has asked the enumerator yet, and what is being asked, which is the first.
+        self._asked: deque[Callable[[Callable[[], SharedRead[Any]]], None]] = deque()
         self._failure: BaseException | None = None
 
     @property
@@ -146,27 +149,43 @@ class DriverRead:
                 else:
                     answer.set_result(take(done.result()))
 
-        def begin() -> None:
+        def begin(enumerator: Callable[[], SharedRead[Any]]) -> None:
             try:
-                with self._changing:
-                    future = ask(self._begun())
+                future = ask(enumerator())
             except BaseException as error:
-                answer.set_exception(error)
-                return
-            future.add_done_callback(answered)
+                with suppress(InvalidStateError):
+                    answer.set_exception(error)
+            else:
+                future.add_done_callback(answered)
 
+        with self._lock:
+            self._asked.append(begin)
+            if len(self._asked) > 1:
+                # Whoever came first asks for all, so that events stay in order.
+                return answer
         # Where it is there and nobody changes that, at once.
         if self._changing.acquire(blocking=False):
             try:
                 shared = self._shared
-                future = None if shared is None or shared.failure is not None else ask(shared)
+                if shared is not None and shared.failure is None:
+                    self._ask_all(lambda: shared)
+                    return answer
             finally:
                 self._changing.release()
-            if future is not None:
-                future.add_done_callback(answered)
-                return answer
-        aside(begin)
+        aside(self._ask_aside)
         return answer
+
+    def _ask_aside(self) -> None:
+        with self._changing:
+            self._ask_all(self._begun)
+
+    def _ask_all(self, enumerator: Callable[[], SharedRead[Any]]) -> None:
+        while True:
+            self._asked[0](enumerator)
+            with self._lock:
+                self._asked.popleft()
+                if not self._asked:
+                    return
 
     def _begun(self) -> SharedRead[Any]:
         if self._failure is not None:
@@ -197,4 +216,4 @@ class DriverRead:
         with self._lock:
             peers = list(self._peers.get(partition, ()))
         for peer in peers:
-            peer.push({"event": [event.kind, event.payload]})
+            peer.push(event_to_json(event))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pillarbox.sources.channel import ChannelHandle, Peer, SourceChannel
 from pillarbox.sources.enumerator import ReaderInfo, ReadLimit, SplitEnumerator
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
 from pillarbox.sources.split import Split
 from pillarbox.spark.source.aligning import Aligner
 from pillarbox.spark.source.offsets import Json, Offset, OffsetCodec, number_of
@@ -61,7 +61,7 @@ class StreamContext:
         """Say something to a task."""
         known = self._readers.get(subtask)
         if known is not None:
-            known[1].push({"event": [event.kind, event.payload]})
+            known[1].push(event_to_json(event))
 
     def add(self, subtask: int, host: str, peer: Peer) -> ReaderInfo:
         """A task is there."""
@@ -178,14 +178,8 @@ class Driving:
 
     def event_came(self, peer: Peer, subtask: int, event: SourceEvent) -> None:
         """A task says something to the enumerator. What that raises ends the task."""
-
-        def done(future: Future[None]) -> None:
-            error = future.exception()
-            if error is not None:
-                peer.drop(f"the enumerator could not take event {event.kind!r}: {error}")
-
-        handle = lambda: self._batches.enumerator.handle_source_event(subtask, event)  # noqa: E731
-        self._thread.submit(handle).add_done_callback(done)
+        heard = self._thread.submit(lambda: self._batches.enumerator.handle_source_event(subtask, event))
+        peer.drop_if_fails(heard, f"the enumerator could not take event {event.kind!r}")
 
     def times_came(self, times: Mapping[str, float]) -> Future[None]:
         """A task has read so far, in event time."""
@@ -211,7 +205,7 @@ class StreamService:
 
     def pushed(self, peer: Peer, body: Any) -> None:
         """An event."""
-        self._driving.event_came(peer, self._subtasks[peer.name], SourceEvent(*body["event"]))
+        self._driving.event_came(peer, self._subtasks[peer.name], event_from_json(body))
 
     def gone(self, peer: Peer, said_so: bool) -> None:
         """A task has ended."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pillarbox.sources.channel import ChannelClient, ChannelHandle
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
 from pillarbox.sources.reader import Fetched, SourceReader
 from pillarbox.sources.split import Split
 
@@ -61,10 +61,14 @@ class TaskLink:
         return self.connect().request(body)
 
     def send(self, event: SourceEvent) -> None:
-        """Say something to the enumerator. Any thread. Raises what has ended the connection."""
+        """Say something to the enumerator. Any thread.
+
+        Raises what has ended the connection, and what `event_to_json` raises.
+        """
         self.check()
+        body = event_to_json(event)
         self.has_sent = True
-        self.connect().push({"event": [event.kind, event.payload]})
+        self.connect().push(body)
 
     def check(self) -> None:
         """Raise what has ended the connection, if anything has: the enumerator may have refused an event."""
@@ -86,7 +90,7 @@ class TaskLink:
 
     def _hear(self, body: Any) -> None:
         if self.receive is not None:
-            self.receive(SourceEvent(*body["event"]))
+            self.receive(event_from_json(body))
 
 
 def hears(reader: SourceReader[Any]) -> bool:

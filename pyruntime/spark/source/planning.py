@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Generic, TypeVar, cast
@@ -77,11 +76,11 @@ class MicroBatches(Generic[S, C]):
         # In the order in which they wait.
         self._open: dict[str, S] = {}
         self._available_now = False
-        # With availableNow: what was discovered at the beginning and is not taken up, and how far to read.
-        self._steps: deque[tuple[Sequence[S], C]] | None = None
+        # With availableNow: what was discovered at the beginning, and how far to read.
+        self._frozen: list[tuple[Sequence[S], C]] | None = None
         self._targets: dict[str, S] = {}
-        # All that was discovered at the beginning; how much of that was taken up by an offset, by its number.
-        self._frozen: list[tuple[Sequence[S], C]] = []
+        # The first of it that is not taken up; and after an offset, by its number.
+        self._next = 0
         self._taken: dict[int, int] = {}
         self._under_way: Future[tuple[Sequence[S], C]] | None = None
         self._asked_with: C | None = None
@@ -118,11 +117,10 @@ class MicroBatches(Generic[S, C]):
             self._aligner.begin(offset.splits, offset.times)
         if self._available_now:
             # A plan that was dropped is made again of the same, and not of what came since.
-            taken = self._taken.get(offset.number)
-            if taken is None:
-                self._freeze()
+            if offset.number in self._taken:
+                self._next = self._taken[offset.number]
             else:
-                self._steps = deque(self._frozen[taken:])
+                self._freeze()
 
     def only_what_is_there(self) -> None:
         """Read what is there at the next `take_up`, or now, and nothing that comes later: `availableNow`."""
@@ -150,6 +148,7 @@ class MicroBatches(Generic[S, C]):
             found = self._candidates(new)
             self._deal(found, budget)
             candidates += found
+        self._let_go({each.split.split_id for each in candidates if each.slice is not None})
         if not slices:
             return None
         return self._behind(candidates, slices)
@@ -167,7 +166,7 @@ class MicroBatches(Generic[S, C]):
         aligner = self._aligner
         for split in splits:
             rest = split
-            if self._steps is not None:
+            if self._frozen is not None:
                 target = self._targets.get(split.split_id)
                 if target is None or (target.stop is not None and target.stop == split.start):
                     if aligner is not None:
@@ -247,8 +246,8 @@ class MicroBatches(Generic[S, C]):
             elif self._aligner is not None:
                 self._aligner.finished(split_id)
         self._number += 1
-        if self._steps is not None:
-            self._taken[self._number] = len(self._frozen) - len(self._steps)
+        if self._frozen is not None:
+            self._taken[self._number] = self._next
         return Offset(
             number=self._number,
             checkpoint=self.enumerator.snapshot(),
@@ -257,12 +256,24 @@ class MicroBatches(Generic[S, C]):
             times={} if self._aligner is None else self._aligner.times(),
         )
 
+    def _let_go(self, read: Collection[str]) -> None:
+        """Splits that are gone, but those that are `read` now, are open no more."""
+        if self._frozen is not None and self._next < len(self._frozen):
+            # What is known with these knows the splits still.
+            return
+        # spec: MicroBatches!LetGo
+        waiting = [split for split_id, split in self._open.items() if split_id not in read]
+        for split_id in self.enumerator.let_go(waiting):
+            del self._open[split_id]
+            if self._aligner is not None:
+                self._aligner.finished(split_id)
+
     # -- discovery -----------------------------------------------------------------------------------
 
     def _look_around(self, most: int) -> None:
         """Begin a discovery if it is time, so that it goes on while slices are cut."""
         if (
-            self._steps is None
+            self._frozen is None
             and self._under_way is None
             and time.monotonic() >= self._due
             and self._backlog() < most
@@ -281,15 +292,17 @@ class MicroBatches(Generic[S, C]):
 
     def _discovered(self, most: int, budget: Budget, *, anything: bool) -> list[S] | None:
         """The splits of one more discovery; None if there is none, or it need not be waited for."""
-        if self._steps is not None:
-            if budget.spent or not self._steps:
+        if self._frozen is not None:
+            if budget.spent or self._next == len(self._frozen):
                 return None
-            return self._take(*self._steps.popleft())
+            self._next += 1
+            return self._take(*self._frozen[self._next - 1])
         future = self._under_way
         if future is None:
-            if not self._more or (budget.spent and not self._endless) or self._backlog() >= most:
+            most -= self._backlog()
+            if not self._more or (budget.spent and not self._endless) or most <= 0:
                 return None
-            future = self._begin(most - self._backlog())
+            future = self._begin(most)
         # Endless splits are all taken up before any is read, so that each gets its share.
         at_once = self._known and not (self._more and self._endless)
         # Not by the time-out of `result`, which is no other error than one of a service.
@@ -337,7 +350,7 @@ class MicroBatches(Generic[S, C]):
             if not found:
                 break
             steps.append((found, checkpoint))
-        self._steps, self._frozen, self._taken = deque(steps), steps, {self._number: 0}
+        self._frozen, self._next, self._taken = steps, 0, {self._number: 0}
         self._targets = {}
         for splits in (self._open.values(), *(found for found, _ in steps)):
             for split in splits:

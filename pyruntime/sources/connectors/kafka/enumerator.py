@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.kafka.offsets import KafkaOffsets, Topic
@@ -24,6 +24,9 @@ log = logging.getLogger("pillarbox")
 
 FRESH = 0.5
 """Seconds for which an end that nobody has asked for yet is as good as a new one: ends only grow."""
+GONE = 60.0
+"""Seconds after which a topic that is missing at each look was deleted: a broker that has just begun may not
+know all of them yet."""
 ENDING = 5.0
 """Seconds that `close` waits for a group to be told where it stands."""
 
@@ -45,7 +48,10 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, Checkpoint]):
         self.discovery_interval = None if source.bounded else source.discovery_interval
         self._ends: dict[Partition, int] = {}
         self._used: set[Partition] = set()
+        self._asked: set[Partition] = set()
         self._ids: dict[str, str] = {}
+        # Since when topics that are known are missing.
+        self._missing: dict[str, float] = {}
         self._asked_at = -FRESH
         self._times: tuple[float, dict[Partition, int]] | None = None
         self._said: set[str] = set()
@@ -175,18 +181,18 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, Checkpoint]):
     def _end(self, split: KafkaSplit) -> int | None:
         place = split.place
         if (
-            place not in self._ends
+            place not in self._asked
             or place in self._used
             or time.monotonic() - self._asked_at > FRESH
-            or self._ids.get(place.topic) != split.topic_id
+            or self._ids.get(place.topic, split.topic_id) != split.topic_id
         ):
             self._ask_for_ends(place)
         self._used.add(place)
         if self._ids.get(split.topic) != split.topic_id:
             self._lost(split, "its topic was deleted" + (", and made again" * (split.topic in self._ids)))
             return None
-        end = self._ends[place]
-        if end < split.start:
+        end = self._ends.get(place)
+        if end is not None and end < split.start:
             self._lost(split, f"it ends at offset {end} now")
         return end
 
@@ -195,12 +201,32 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, Checkpoint]):
         known: dict[str, list[Any]] = self.checkpoint["topics"]
         found = self._offsets.topics({*known, place.topic})
         places = {Partition(name, number) for name in known for number in range(known[name][1])} | {place}
+        self._asked = places
         self._ids = {name: topic.topic_id for name, topic in found.items()}
         self._ends = self._offsets.latest(
             each for each in places if each.topic in found and each.number < found[each.topic].partitions
         )
         self._used.clear()
-        self._asked_at = time.monotonic()
+        self._asked_at = now = time.monotonic()
+        self._missing = {name: self._missing.get(name, now) for name in known if name not in found}
+
+    def let_go(self, splits: Sequence[KafkaSplit]) -> Collection[str]:
+        """Partitions of topics that were deleted, where loss is ignored."""
+        if self._source.on_data_loss == "fail":
+            return ()
+        gone = [split for split in splits if split.stop is None and self._is_gone(split)]
+        dead = {(split.topic, split.topic_id) for split in gone}
+        known = self.checkpoint["topics"]
+        left = {name: each for name, each in known.items() if (name, each[0]) not in dead}
+        if len(left) < len(known):
+            self.checkpoint = {**self.checkpoint, "topics": left}
+        return [split.split_id for split in gone]
+
+    def _is_gone(self, split: KafkaSplit) -> bool:
+        """Whether its topic has another id, or was missing for long."""
+        if split.topic in self._ids:
+            return self._ids[split.topic] != split.topic_id
+        return self._asked_at - self._missing.get(split.topic, self._asked_at) >= GONE
 
     def _lost(self, split: KafkaSplit, why: str) -> None:
         text = (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.kafka.client import ANSWER, Complaints, package
 from pillarbox.sources.connectors.kafka.columns import Batches
+from pillarbox.sources.connectors.kafka.offsets import KafkaOffsets
 from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition
 from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsChange, SplitsRemoved
@@ -92,7 +93,27 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         for split in change.splits:
             self._places[split.split_id] = split.place
             self._waiting.setdefault(split.place, deque()).append(split)
-        self._begin({split.place for split in change.splits})
+        places = {split.place for split in change.splits}
+        for place in places:
+            self._end_earlier(place)
+        self._begin(places)
+
+    def _end_earlier(self, place: Partition) -> None:
+        """Finish what is read of a topic that was deleted, where another one of its name is to be read."""
+        reading = self._reading.get(place)
+        waiting = [_Reading(split) for split in self._waiting[place]]
+        endless = [each for each in (reading, *waiting) if each is not None and each.split.stop is None]
+        if len(endless) < 2:
+            return
+        found = KafkaOffsets(self._source.clients, committed_only=True).topics([place.topic])
+        for each in endless:
+            if place.topic in found and found[place.topic].topic_id != each.split.topic_id:
+                self._lost(each, "its topic was deleted, and made again", None)
+                self._finish(each, ())
+                if each is reading:
+                    self._let_go(place)
+                else:
+                    self._waiting[place].remove(each.split)
 
     def _open(self, splits: Sequence[KafkaSplit]) -> None:
         """Make the consumer, for such splits as these."""

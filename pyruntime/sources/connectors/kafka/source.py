@@ -7,7 +7,6 @@ the same range of offsets can be read again in the same way after a crash.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from pillarbox.sources.connectors.kafka.columns import check_schema, default_sch
 from pillarbox.sources.connectors.kafka.enumerator import Checkpoint, KafkaEnumerator, beginning
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
 from pillarbox.sources.connectors.kafka.split import KafkaSplit
-from pillarbox.sources.connectors.options import Options
+from pillarbox.sources.connectors.options import Options, check_on_data_loss, password_from
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
@@ -81,9 +80,7 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
         password_env: str | None = None,
     ) -> None:
         if password_env is not None:
-            if password_env not in os.environ:
-                raise ValueError(f"password_env={password_env!r}: there is no such environment variable")
-            properties = {**properties, "sasl.password": os.environ[password_env]}
+            properties = {**properties, "sasl.password": password_from(password_env)}
         self.clients = KafkaClients(properties)
         self.topics = () if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
         self.pattern = pattern
@@ -100,8 +97,6 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
                 raise ValueError(f"pattern={pattern!r}: must be a regular expression: {error}") from None
         if isolation not in ISOLATIONS:
             raise ValueError(f"isolation={isolation!r}: must be one of {', '.join(ISOLATIONS)}")
-        if on_data_loss not in ("fail", "ignore"):
-            raise ValueError(f"on_data_loss={on_data_loss!r}: must be 'fail' or 'ignore'")
         if event_time not in (None, "timestamp"):
             raise ValueError(f"event_time={event_time!r}: must be 'timestamp' or None")
         if group_id is not None and (not isinstance(group_id, str) or not group_id):
@@ -122,7 +117,7 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
         self.bounded = bool(bounded)
         self.split_rows = split_rows
         self.isolation = isolation
-        self.on_data_loss = on_data_loss
+        self.on_data_loss = check_on_data_loss(on_data_loss)
         self.group_id = group_id
         self.event_time = event_time
         self.discovery_interval = float(discovery_interval)

@@ -7,7 +7,7 @@ the same entries at any later time, until they are trimmed or deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -70,6 +70,8 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
         self._client = source.address.connect()
         # Of the discovery thread alone.
         self._said: set[bytes] = set()
+        # Of the enumerator's thread: streams that were not there when they were last looked at.
+        self._gone: set[str] = set()
         self.discovery_interval = (
             None if source.bounded or source.pattern is None else source.discovery_interval
         )
@@ -156,7 +158,9 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
             state = self._state(split.stream)
             start = parse_position(split.start)
             if state is None:
+                self._gone.add(split.stream)
                 return None
+            self._gone.discard(split.stream)
             if self._source.on_data_loss == "fail":
                 check_loss(split.stream, start, state)
             start = settle(start, state)
@@ -211,6 +215,22 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
         if at == end.next:
             return replace(there, entries=rows, size=size)
         return replace(there, stop=str(behind(start, last, rows, state)), entries=rows, size=size)
+
+    def let_go(self, splits: Sequence[RedisStreamSplit]) -> Collection[str]:
+        """Streams that were deleted, of those that a pattern finds, where loss is ignored.
+
+        Where it is not, the old position must stay, by which a stream that is made anew is told.
+        """
+        source = self._source
+        if not self._gone or source.bounded or source.pattern is None or source.on_data_loss == "fail":
+            return ()
+        # A split without end has the name of its stream.
+        gone = {split.split_id for split in splits} & self._gone
+        if gone:
+            self._gone -= gone
+            known = [stream for stream in self.checkpoint["known"] if stream not in gone]
+            self.checkpoint = {**self.checkpoint, "known": known}
+        return gone
 
     def position_at(self, split: RedisStreamSplit, timestamp: float) -> str | None:
         """Where the ids of a later time begin, if those are the event time."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pillarbox.sources.connectors.options import Options
+from pillarbox.sources.connectors.options import Options, check_on_data_loss
 from pillarbox.sources.connectors.redis_streams.client import RedisAddress
 from pillarbox.sources.connectors.redis_streams.enumerator import Checkpoint, RedisStreamEnumerator
 from pillarbox.sources.connectors.redis_streams.position import parse_id
@@ -79,8 +79,6 @@ class RedisStreamSource(Source[RedisStreamSplit, Checkpoint]):
                 parse_id(start)
             except ValueError:
                 raise ValueError(f"start={start!r}: must be 'earliest', 'latest' or an entry's id") from None
-        if on_data_loss not in ("fail", "ignore"):
-            raise ValueError(f"on_data_loss={on_data_loss!r}: must be 'fail' or 'ignore'")
         if event_time not in (None, "id"):
             raise ValueError(f"event_time={event_time!r}: must be 'id' or None")
         if isinstance(splits_per_stream, bool) or not isinstance(splits_per_stream, int):
@@ -99,7 +97,7 @@ class RedisStreamSource(Source[RedisStreamSplit, Checkpoint]):
         self.bounded = bounded
         self.splits_per_stream = splits_per_stream
         self.discovery_interval = float(discovery_interval)
-        self.on_data_loss = on_data_loss
+        self.on_data_loss = check_on_data_loss(on_data_loss)
         self.event_time = event_time
         self.trim = trim
         self.positions_key = positions_key
