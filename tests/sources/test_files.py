@@ -235,6 +235,22 @@ def test_a_file_that_cannot_be_read_fails_the_read_and_is_named(tmp_path: Path, 
         assert harness.enumerator.advance(split, ReadLimit(rows=5)) is not None
 
 
+def test_a_limit_holds_for_a_file_that_is_out_of_reach_for_a_while(tmp_path: Path) -> None:
+    path, text = tmp_path / "a.txt", "one\ntwo\nthree\n"
+    put(path, text, 100)
+    with SourceHarness(FileSource(tmp_path, "text")) as harness:
+        (split,) = harness.discover()
+        path.unlink()
+        # What cannot be opened, and is there.
+        path.symlink_to(path)
+        with pytest.raises(OSError, match=r"a\.txt', looking how far to read: .*symbolic links"):
+            harness.enumerator.advance(split, ReadLimit(rows=2))
+        path.unlink()
+        put(path, text, 100)
+        piece = harness.enumerator.advance(split, ReadLimit(rows=2))
+        assert piece is not None and harness.read_split(piece) == [("one",), ("two",)]
+
+
 @pytest.mark.parametrize("what", KINDS)
 def test_a_file_that_cannot_be_read_is_passed_over_on_demand(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture

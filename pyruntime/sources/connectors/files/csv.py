@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.files.formats import check_columns, conform
@@ -39,6 +40,12 @@ class CsvFormat(TextFormat):
             )
         if self.newlines_in_values and not quote:
             raise ValueError('newlines_in_values=True: needs a quote, and quote=""')
+
+    def in_folders(self, names: Collection[str]) -> CsvFormat:
+        """Where no header says it, those columns are not in the file."""
+        if self.names is None or not names:
+            return self
+        return replace(self, names=tuple(name for name in self.names if name not in names))
 
     @property
     def quote(self) -> bytes | None:

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.files.listing import FoundFile, hiding, list_files
+from pillarbox.sources.connectors.files.listing import (
+    FoundFile,
+    hidden,
+    hiding,
+    list_files,
+    may_pass,
+    same_kind,
+)
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 
@@ -124,12 +131,19 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         return splits, known.forgetting(source.remember, source.max_remembered)
 
     def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit | None:
-        """The front of a split. Of a file that cannot be read, all: its reader says what is wrong."""
+        """The front of a split. Of a file that can never be read, all: its reader says what is wrong.
+
+        Raises OSError where another attempt may read it: a limit that is not known now must still hold then.
+        """
         import pyarrow as pa
 
+        filesystem = self._source.open()[0]
         try:
-            return self._source.file_format.advance(self._source.open()[0], split, limit)
-        except (OSError, ValueError, EOFError, pa.ArrowException):
+            return self._source.file_format.advance(filesystem, split, limit)
+        except (OSError, ValueError, EOFError, pa.ArrowException) as error:
+            if may_pass(error, filesystem):
+                what = hidden(str(error), self._source.path)
+                raise same_kind(error, f"{split.path!r}, looking how far to read: {what}") from None
             return split
 
     def _list(self) -> list[FoundFile]:

@@ -6,7 +6,7 @@ A format is a plain value. Its methods block, and are called on whichever thread
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pillarbox.sources.connectors.files.listing import FoundFile
@@ -59,6 +59,10 @@ class FileFormat(ABC):
         self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
     ) -> Iterator[Rows]:
         """The rows of `split` in batches of about `nbytes`, with the columns `wanted`."""
+
+    def in_folders(self, names: Collection[str]) -> FileFormat:
+        """The format of a file where columns of these names stand in the names of its folders."""
+        return self
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ValueError for columns that files of this format cannot have."""

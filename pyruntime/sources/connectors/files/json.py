@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.files.csv import one_batch
-from pillarbox.sources.connectors.files.text import BOM, TextFormat
+from pillarbox.sources.connectors.files.text import TextFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,10 +27,6 @@ class JsonFormat(TextFormat):
                     f"column {column.name!r} is {column.type}: JSON has no maps; read it as a struct of the "
                     "names that are wanted"
                 )
-
-    def front(self, head: bytes) -> tuple[int, Any]:
-        """No header, but perhaps a mark of the encoding."""
-        return (len(BOM) if head.startswith(BOM) else 0), None
 
     def parse(self, block: bytes, said: Any, wanted: pa.Schema) -> pa.RecordBatch:
         """The rows."""

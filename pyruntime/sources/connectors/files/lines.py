@@ -63,6 +63,18 @@ def whole_lines(data: bytes, quote: bytes | None) -> int:
     return end
 
 
+def reading(read_at: ReadAt, at: int) -> Read:
+    """What reads on from `at`."""
+
+    def read(wanted: int) -> bytes:
+        nonlocal at
+        data = read_at(wanted, at)
+        at += len(data)
+        return data
+
+    return read
+
+
 def blocks(
     read: Read, position: int, end: int | None, nbytes: int, quote: bytes | None = None
 ) -> Iterator[tuple[bytes, int]]:
@@ -146,16 +158,9 @@ def cut(
         most = None
     if rows is None and most is None:
         return end, None
-    at = position = start
+    position = start
     lines = 0
-
-    def read(wanted: int) -> bytes:
-        nonlocal at
-        data = read_at(wanted, at)
-        at += len(data)
-        return data
-
-    for block, behind in blocks(read, start, end, 2**20, quote):
+    for block, behind in blocks(reading(read_at, start), start, end, 2**20, quote):
         part = block
         if most is not None and behind > most:
             part = block[: whole_lines(block[: most - position], quote)]

@@ -46,6 +46,16 @@ def same_kind(error: Exception, text: str) -> Exception:
     return ValueError(text)
 
 
+def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
+    """Whether another attempt may read what this one could not: the file is there, but not within reach."""
+    from pyarrow import fs
+
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    # What Arrow says of the content has no number; nor have the errors of a network.
+    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
+
+
 @contextmanager
 def hiding(path: str) -> Iterator[None]:
     """Raise the errors of what is done within, but none of what may be secret in `path`, a URI."""

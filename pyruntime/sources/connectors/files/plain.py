@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.files.text import BOM, TextFormat
+from pillarbox.sources.connectors.files.text import TextFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,22 +16,20 @@ class LinesFormat(TextFormat):
     """One column. A line ends with a newline, or a carriage return and a newline."""
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """Raise ValueError unless there is one column, of text or bytes."""
+        """Raise ValueError unless the first column is of text or bytes. Others may be names of folders."""
         import pyarrow as pa
 
-        kinds = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-        if len(schema) != 1 or schema.field(0).type not in kinds:
-            raise ValueError(f"schema={schema.to_string()!r}: text has one column, of text or bytes")
-
-    def front(self, head: bytes) -> tuple[int, Any]:
-        """No header, but perhaps a mark of the encoding."""
-        return (len(BOM) if head.startswith(BOM) else 0), None
+        super().check_schema(schema)
+        if schema.field(0).type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            raise _not_text(schema)
 
     def parse(self, block: bytes, said: Any, wanted: pa.Schema) -> pa.RecordBatch:
-        """The lines."""
+        """The lines. Raises ValueError unless one column is wanted, of text or bytes."""
         import pyarrow as pa
         from pyarrow import compute
 
+        if len(wanted) != 1:
+            raise _not_text(wanted)
         if b"\r\n" in block:
             block = block.replace(b"\r\n", b"\n")
         kind = wanted.field(0).type
@@ -46,3 +44,7 @@ class LinesFormat(TextFormat):
         import pyarrow as pa
 
         return pa.schema([("value", pa.string())])
+
+
+def _not_text(schema: pa.Schema) -> ValueError:
+    return ValueError(f"schema={schema.to_string()!r}: text has one column, of text or bytes")

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pillarbox.sources.connectors.files.listing import hidden, same_kind
+from pillarbox.sources.connectors.files.folders import columns_in, scalars, with_scalars, without
+from pillarbox.sources.connectors.files.listing import hidden, may_pass, same_kind
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow import fs
 
     from pillarbox.sources.connectors.files.source import FileSource
 
@@ -57,14 +57,23 @@ class FileReader(SplitReader[FileSplit]):
         source = self._source
         if self._schema is None:
             self._schema = self._wanted()
-        position = split.start
+        wanted, position = self._schema, split.start
+        filesystem, given = source.open()
         try:
-            rows = source.file_format.read(source.open()[0], split, self._schema, source.batch_bytes)
-            for batch, position in rows:
-                yield Fetched(split.split_id, batch, position)
+            folders = columns_in(split.path, given)
+            said = scalars(folders, wanted)
+            own = without(wanted, said) if said else wanted
+            if not own.names:
+                raise ValueError(
+                    f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
+                )
+            file_format = source.file_format.in_folders(folders)
+            for batch, position in file_format.read(filesystem, split, own, source.batch_bytes):
+                whole = with_scalars(batch, said, wanted) if said else batch
+                yield Fetched(split.split_id, whole, position)
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
             what = hidden(str(error), source.path)
-            if source.on_data_loss == "fail" or _may_pass(error, source.open()[0]):
+            if source.on_data_loss == "fail" or may_pass(error, filesystem):
                 place = f"{split.path!r}, from {'row' if split.by_rows else 'byte'} {position} on: "
                 raise same_kind(error, place + what) from (error if what == str(error) else None)
             log.warning(
@@ -74,13 +83,3 @@ class FileReader(SplitReader[FileSplit]):
                 what,
             )
         yield Fetched(split.split_id, (), position, finished=True)
-
-
-def _may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
-    """Whether another attempt may read what this one could not: the file is there, but not within reach."""
-    from pyarrow import fs
-
-    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
-        return False
-    # What Arrow says of the content has no number; nor have the errors of a network.
-    return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.files.csv import CsvFormat
 from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
+from pillarbox.sources.connectors.files.folders import columns_in, kind_of, without
 from pillarbox.sources.connectors.files.formats import FileFormat, check_columns, plain_schema
 from pillarbox.sources.connectors.files.json import JsonFormat
 from pillarbox.sources.connectors.files.listing import (
@@ -23,7 +24,7 @@ from pillarbox.sources.connectors.files.parquet import ParquetFormat
 from pillarbox.sources.connectors.files.plain import LinesFormat
 from pillarbox.sources.connectors.files.reading import FileReader
 from pillarbox.sources.connectors.files.split import FileSplit
-from pillarbox.sources.connectors.options import Options
+from pillarbox.sources.connectors.options import Options, check_on_data_loss
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
@@ -44,6 +45,8 @@ TIMES = ("settle", "remember")
 @dataclass(frozen=True)
 class FileSource(Source[FileSplit, Known]):
     """The rows of files, in Arrow batches. A file must not change once it has its name.
+
+    Folders below `path` that are called `name=value`, as Spark's `partitionBy` writes them, give a column.
 
     path: a file, a folder, a pattern (`*`, `?`, `[...]`, `**`), or a URI that `pyarrow.fs` knows.
     format: "parquet", "csv", "json" (an object a line) or "text" (a row a line).
@@ -99,8 +102,7 @@ class FileSource(Source[FileSplit, Known]):
             check_duration(name, getattr(self, name))
         if self.discovery_interval is not None:
             check_duration("discovery_interval", self.discovery_interval)
-        if self.on_data_loss not in ("fail", "ignore"):
-            raise ValueError(f"on_data_loss={self.on_data_loss!r}: must be 'fail' or 'ignore'")
+        check_on_data_loss(self.on_data_loss)
         object.__setattr__(self, "file_format", self._format())
         if self.schema is not None:
             self.file_format.check_schema(self.schema)
@@ -152,9 +154,11 @@ class FileSource(Source[FileSplit, Known]):
             with hiding(self.path):
                 listed = list_files(filesystem, path, recursive=self.recursive)
             found = None
+            named: dict[str, str | None] = {}
             for file in listed:
                 if file.size:
                     found = self._schema_of(filesystem, file.path)
+                    named = columns_in(file.path, path)
                     if any(kind != pa.null() for kind in found.types):
                         break
             if found is None:
@@ -162,7 +166,9 @@ class FileSource(Source[FileSplit, Known]):
                     f"path={shown(self.path)!r}: there is no file with rows, so its columns are unknown: "
                     "give a schema"
                 )
-            self._found.append(plain_schema(found))
+            folders = [columns_in(file.path, path) for file in listed]
+            kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
+            self._found.append(pa.schema([*plain_schema(without(found, named)), *kinds]))
         return self._found[0]
 
     def _schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:

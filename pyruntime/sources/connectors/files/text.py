@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.files.formats import FileFormat, Piece, Rows, check_same_file
-from pillarbox.sources.connectors.files.lines import ReadAt, blocks, cut, line_start
+from pillarbox.sources.connectors.files.lines import ReadAt, blocks, cut, line_start, reading
 from pillarbox.sources.connectors.files.listing import FoundFile
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
@@ -42,9 +42,12 @@ class TextFormat(FileFormat):
         """What a newline may stand between without ending a line; None: nothing."""
         return None
 
-    @abstractmethod
     def front(self, head: bytes) -> tuple[int, Any]:
-        """How many bytes in front of a file are no rows, and what they say that `parse` needs."""
+        """How many bytes in front of a file are no rows, and what they say that `parse` needs.
+
+        Here: a mark of the encoding, if there is one, which says nothing.
+        """
+        return (len(BOM) if head.startswith(BOM) else 0), None
 
     @abstractmethod
     def parse(self, block: bytes, said: Any, wanted: pa.Schema) -> pa.RecordBatch:
@@ -121,7 +124,7 @@ class TextFormat(FileFormat):
 
     def _range(self, read_at: ReadAt, split: FileSplit) -> tuple[int, int, Any]:
         """Where the lines of a split begin and end, and what the front of the file says."""
-        head = next(blocks(_reading(read_at), 0, None, 2**12, self.quote), (b"", 0))[0]
+        head = next(blocks(reading(read_at, 0), 0, None, 2**12, self.quote), (b"", 0))[0]
         front, said = self.front(head)
         if self.quote is not None:
             return max(front, split.start), split.stop, said
@@ -132,15 +135,3 @@ class TextFormat(FileFormat):
         """The first whole lines of a file."""
         with filesystem.open_input_stream(path, compression=compression(path)) as stream:
             return next(blocks(stream.read, 0, None, nbytes, self.quote), (b"", 0))[0]
-
-
-def _reading(read_at: ReadAt) -> Any:
-    at = 0
-
-    def read(wanted: int) -> bytes:
-        nonlocal at
-        data = read_at(wanted, at)
-        at += len(data)
-        return data
-
-    return read

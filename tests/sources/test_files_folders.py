@@ -1,0 +1,109 @@
+"""Columns that stand in the names of folders: found, cast, null, wrong; for each format."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from pillarbox.sources.connectors.files import FileSource
+from pillarbox.sources.connectors.files.folders import columns_in
+from pillarbox.sources.fetcher import ReadFailed
+from pillarbox.testing import SourceHarness
+
+WORDS = ["one", "two"]
+
+
+def put(folder: Path, form: str, words: list[str] = WORDS) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if form == "parquet":
+        pq.write_table(pa.table({"word": words}), folder / "data")
+        return
+    text = {"csv": "word\n{}\n", "json": '{{"word": "{}"}}\n', "text": "{}\n", "headless": "{}\n"}[form]
+    between = '"}\n{"word": "' if form == "json" else "\n"
+    (folder / "data").write_text(text.format(between.join(words)))
+
+
+def read(source: FileSource) -> list[Any]:
+    with SourceHarness(source, timeout=60) as harness:
+        while harness.discover():
+            continue
+        return sorted(harness.read_all(), key=str)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json", "text"])
+def test_folders_give_columns_behind_those_of_the_files(tmp_path: Path, form: str) -> None:
+    put(tmp_path / "day=2024-01-31" / "hour=07", form)
+    put(tmp_path / "day=2024-02-01" / "hour=12", form, ["three"])
+    source = FileSource(tmp_path, form)
+    word = "value" if form == "text" else "word"
+    assert source.arrow_schema() == pa.schema(
+        [(word, pa.string()), ("day", pa.date32()), ("hour", pa.int64())]
+    )
+    first, second = dt.date(2024, 1, 31), dt.date(2024, 2, 1)
+    assert read(source) == [("one", first, 7), ("three", second, 12), ("two", first, 7)]
+
+
+def test_a_schema_says_which_and_as_what_and_in_which_order(tmp_path: Path) -> None:
+    put(tmp_path / "hour=07" / "kind=x", "parquet")
+    put(tmp_path / "hour=08", "parquet", ["three"])
+    schema = pa.schema([("hour", pa.string()), ("word", pa.string()), ("kind", pa.string())])
+    # A file that is not in such a folder has no value.
+    assert read(FileSource(tmp_path, schema=schema)) == [
+        ("07", "one", "x"),
+        ("07", "two", "x"),
+        ("08", "three", None),
+    ]
+
+
+def test_files_without_a_header_have_the_other_columns(tmp_path: Path) -> None:
+    put(tmp_path / "hour=7", "headless")
+    for names in (["hour", "word"], ["word", "hour"]):
+        schema = pa.schema([(name, pa.int32() if name == "hour" else pa.string()) for name in names])
+        rows = read(FileSource(tmp_path, "csv", schema, header=False))
+        assert [dict(zip(names, row, strict=True)) for row in rows] == [
+            {"hour": 7, "word": "one"},
+            {"hour": 7, "word": "two"},
+        ]
+
+
+def test_what_a_name_cannot_hold_is_escaped_and_null_has_a_name(tmp_path: Path) -> None:
+    put(tmp_path / "at=10%3A30%2F1", "json", ["one"])
+    put(tmp_path / "at=__HIVE_DEFAULT_PARTITION__", "json", ["two"])
+    assert read(FileSource(tmp_path, "json")) == [("one", "10:30/1"), ("two", None)]
+
+
+def test_a_folder_stands_above_a_column_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "n=5").mkdir()
+    pq.write_table(pa.table({"word": WORDS, "n": [1, 2]}), tmp_path / "n=5" / "data")
+    assert read(FileSource(tmp_path)) == [("one", 5), ("two", 5)]
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "found"),
+    [
+        ("/in/a=1/b=2/f", "/in", {"a": "1", "b": "2"}),
+        ("/in/a=1/b=2/f", "/in/a=1", {"b": "2"}),
+        ("/in/a=1/b=2/f", "/in/a=1/*/f", {"b": "2"}),
+        ("/in/a=1/f", "/in/a=*/f", {"a": "1"}),
+        ("/in/a[1]/b=2/f", "/in/a[1]", {"b": "2"}),
+        ("/in/=1/x/f=1", "/in", {}),
+    ],
+)
+def test_folders_above_the_path_are_none(path: str, given: str, found: dict[str, str]) -> None:
+    assert columns_in(path, given) == found
+
+
+def test_what_cannot_be_is_named(tmp_path: Path) -> None:
+    put(tmp_path / "hour=late", "parquet")
+    word, hour = pa.field("word", pa.string()), pa.field("hour", pa.int64())
+    with pytest.raises(ReadFailed, match=r"hour=late/data.*its folder says hour=late.*int64"):
+        read(FileSource(tmp_path, schema=pa.schema([word, hour])))
+    with pytest.raises(ReadFailed, match="all stand in its folders"):
+        read(FileSource(tmp_path, schema=pa.schema([hour.with_type(pa.string())])))
+    with pytest.raises(ReadFailed, match="text has one column"):
+        read(FileSource(tmp_path, "text", pa.schema([word, pa.field("other", pa.string())])))
