@@ -17,14 +17,10 @@ import psycopg
 from pillarbox.sources import Boundedness, ReadLimit
 from pillarbox.sources.connectors.postgres import PostgresSource
 from pillarbox.testing.source_harness import SourceHarness
+from tests.servers import fixtures
 from tests.servers.postgres_server import PostgresServer
 
-
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    yield server
-    server.close()
+shared_server = fixtures.postgres
 
 
 @pytest.fixture
@@ -254,20 +250,14 @@ def test_a_table_that_is_empty_at_first_is_followed(server: PostgresServer) -> N
         assert harness.micro_batch() == [(1, 7)]
 
 
-def test_a_server_that_dies_is_an_error_and_the_same_enumerator_goes_on() -> None:
-    server = PostgresServer()
-    try:
-        server.run("create table t (id bigserial primary key, n int)", "insert into t (n) values (1)")
-        with SourceHarness(following(server)) as harness:
-            assert harness.micro_batch() == [(1, 1)]
-            server.kill()
-            with pytest.raises(ConnectionError, match="looking for rows of t"):
-                harness.plan()
-            server.start()
-            server.run("insert into t (n) values (2)")
-            assert [n for _, n in harness.micro_batch()] == [2]
-    finally:
-        server.close()
+def test_a_server_that_dies_is_an_error_and_the_same_enumerator_goes_on(server: PostgresServer) -> None:
+    server.run("insert into t (n) values (1)")
+    with SourceHarness(following(server)) as harness:
+        assert harness.micro_batch() == [(1, 1)]
+        with server.dead(), pytest.raises(ConnectionError, match="looking for rows of t"):
+            harness.plan()
+        server.run("insert into t (n) values (2)")
+        assert [n for _, n in harness.micro_batch()] == [2]
 
 
 @pytest.mark.parametrize(

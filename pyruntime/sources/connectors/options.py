@@ -1,12 +1,17 @@
-"""How a connector reads the options that Spark hands over: texts by name. Confined to who reads them."""
+"""How a connector reads the options that Spark hands over, and checks those that several have.
+
+`Options` is confined to who reads them; the functions may be called by any thread.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 T = TypeVar("T", int, float)
 
+ON_DATA_LOSS = ("fail", "ignore")
 FLAGS = {"true": True, "false": False}
 
 
@@ -58,3 +63,17 @@ class Options:
         """Raise ValueError if there is an option that nobody has asked for."""
         if self._left:
             raise ValueError(f"option {min(self._left)!r} is unknown; there are {', '.join(self._known)}")
+
+
+def check_on_data_loss(value: str) -> str:
+    """`value` if it says what to do about rows that are gone before they are read. Raises ValueError."""
+    if value not in ON_DATA_LOSS:
+        raise ValueError(f"on_data_loss={value!r}: must be 'fail' or 'ignore'")
+    return value
+
+
+def password_from(password_env: str) -> str:
+    """What the environment variable of this name holds now. Raises ValueError if there is none."""
+    if password_env not in os.environ:
+        raise ValueError(f"password_env={password_env!r}: there is no such environment variable")
+    return os.environ[password_env]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from pillarbox.sources.connectors.options import password_from
 
 MISSING = 'PostgreSQL needs the package psycopg, here and where tasks run: pip install "pillarbox[postgres]"'
 CONNECT = 10
@@ -25,6 +26,14 @@ def psycopg() -> Any:
     except ImportError:
         raise ImportError(MISSING) from None
     return psycopg
+
+
+def begin_reading(connection: Any, snapshot: str | None = None) -> None:
+    """Begin a transaction that sees one state: that of `snapshot`, which another one has exported."""
+    connection.execute("begin isolation level repeatable read, read only")
+    if snapshot is not None:
+        literal = psycopg().sql.Literal(snapshot)
+        connection.execute(psycopg().sql.SQL("set transaction snapshot {}").format(literal))
 
 
 class PostgresAddress:
@@ -48,9 +57,7 @@ class PostgresAddress:
                 "password written as %2F %3F %23 %40 %3A, or 'host=... port=... dbname=... user=...'"
             ) from None
         if password_env is not None:
-            if password_env not in os.environ:
-                raise ValueError(f"password_env={password_env!r}: there is no such environment variable")
-            self._parameters["password"] = os.environ[password_env]
+            self._parameters["password"] = password_from(password_env)
 
     def __repr__(self) -> str:
         found = {name: self._parameters.get(name, "") for name in ("host", "port", "dbname")}

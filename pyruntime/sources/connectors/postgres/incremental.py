@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.postgres.ranges import Ranges
@@ -41,6 +41,8 @@ class IncrementalEnumerator(SplitEnumerator[PostgresSplit, Checkpoint]):
         """The table, once."""
         if checkpoint:
             return (), checkpoint
+        from psycopg import sql
+
         with self._source.address.asking(f"looking for {self._source.table}"):
             connection = self._source.address.connect()
             try:
@@ -48,10 +50,11 @@ class IncrementalEnumerator(SplitEnumerator[PostgresSplit, Checkpoint]):
                 check_can_be_followed(self._source, connection, ranges)
                 start = self._source.start
                 if start == "latest":
-                    start = self._greatest(connection, ranges)
+                    start = connection.execute(ranges.greatest).fetchone()[0]
                 elif start is not None:
                     # As the server writes it; refused now if it is none.
-                    start = self._one(connection, "select {}::text", ranges.value(start))
+                    asked = sql.SQL("select {}::text").format(ranges.value(start))
+                    start = connection.execute(asked).fetchone()[0]
             finally:
                 connection.close()
         return (PostgresSplit(self._source.table, start),), {"found": True}
@@ -100,28 +103,11 @@ class IncrementalEnumerator(SplitEnumerator[PostgresSplit, Checkpoint]):
             return None
         return PostgresSplit(split.split_id, split.start, found[0], None, found[1], found[1] * width)
 
-    def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """Nothing: the table is not told."""
-
     def close(self) -> None:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _greatest(self, connection: Any, ranges: Ranges) -> str | None:
-        from psycopg import sql
-
-        return self._one(
-            connection, "select max({})::text from {}", sql.Identifier(ranges.key), ranges.relation
-        )
-
-    @staticmethod
-    def _one(connection: Any, statement: str, *parts: Any) -> str | None:
-        from psycopg import sql
-
-        found: str | None = connection.execute(sql.SQL(statement).format(*parts)).fetchone()[0]
-        return found
 
 
 def check_can_be_followed(source: PostgresSource, connection: Any, ranges: Ranges) -> None:

@@ -60,6 +60,13 @@ class Ranges:
 
         return sql.Identifier(self.table.schema, self.table.name)
 
+    @property
+    def greatest(self) -> Any:
+        """The statement that reads the greatest key, as text."""
+        from psycopg import sql
+
+        return sql.SQL("select max({})::text from {}").format(sql.Identifier(self.key), self.relation)
+
     def condition(self, start: str | None, stop: str | None) -> Any:
         """Behind `start` and up to `stop`."""
         from psycopg import sql

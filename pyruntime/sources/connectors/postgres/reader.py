@@ -7,7 +7,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.postgres.client import psycopg
+from pillarbox.sources.connectors.postgres.client import begin_reading, psycopg
 from pillarbox.sources.connectors.postgres.copying import read_csv
 from pillarbox.sources.connectors.postgres.ranges import Ranges
 from pillarbox.sources.connectors.postgres.settled import Settled
@@ -102,15 +102,12 @@ class PostgresReader(SplitReader[PostgresSplit]):
             yield from self._follow(split, connection, ranges)
             return
         if split.snapshot is not None:
-            connection.execute("begin isolation level repeatable read, read only")
             self._take_snapshot(connection, split.snapshot)
         yield from self._range(split, connection, ranges, split.start, split.stop, to_the_end=True)
 
     def _take_snapshot(self, connection: Any, snapshot: str) -> None:
-        from psycopg import sql
-
         try:
-            connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+            begin_reading(connection, snapshot)
         except (psycopg().errors.InvalidParameterValue, psycopg().errors.UndefinedObject):
             raise RuntimeError(
                 f"{self._source!r}: the snapshot in which all splits are read is gone: whoever has planned "

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.sources.connectors.postgres.client import begin_reading
 from pillarbox.sources.connectors.postgres.held import hold
 from pillarbox.sources.connectors.postgres.ranges import Ranges
 from pillarbox.sources.connectors.postgres.split import PostgresSplit
@@ -64,20 +65,15 @@ class ScanEnumerator(SplitEnumerator[PostgresSplit, Checkpoint]):
         return splits, {**checkpoint, "next": begin + len(splits)}
 
     def _plan(self) -> Checkpoint:
-        from psycopg import sql
-
         exporter, snapshot = None, None
         connection = self._source.address.connect()
         try:
-            begin = "begin isolation level repeatable read, read only"
             if self._source.consistent:
                 # It does nothing else, and so holds no lock on the table.
                 exporter = self._source.address.connect()
-                exporter.execute(begin)
+                begin_reading(exporter)
                 snapshot = exporter.execute("select pg_export_snapshot()").fetchone()[0]
-            connection.execute(begin)
-            if snapshot is not None:
-                connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+            begin_reading(connection, snapshot)
             ranges = Ranges.find(self._source, connection)
             if not self._source.consistent and ranges.key == "ctid":
                 raise ValueError(

@@ -41,11 +41,7 @@ class Settled:
     """
 
     def __init__(self, ranges: Any, *, everybody: bool) -> None:
-        from psycopg import sql
-
-        self._greatest = sql.SQL("select max({})::text from {}").format(
-            sql.Identifier(ranges.key), ranges.relation
-        )
+        self._greatest = ranges.greatest
         self._holders = ALL if everybody else WRITERS
         self._table = ranges.table.oid
         self._candidate: str | None = None
