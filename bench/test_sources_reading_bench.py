@@ -1,7 +1,7 @@
 """What reading costs a batch when fetching costs nothing.
 
-A round reads one split of so many batches, the thread of its fetcher started and ended included. The loop by
-hand, which calls the split reader in the thread that reads, is the least that the batches cost.
+A round reads so many batches, the threads of its fetchers started and ended included. The loop by hand,
+which calls the split reader in the thread that reads, is the least that the batches cost.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class SameSource(Source[Split, None]):
         self.records = records
 
     def create_enumerator(self, context: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("the link gives the split")
 
     def restore_enumerator(self, context: Any, checkpoint: None) -> Any:
-        raise NotImplementedError
+        raise AssertionError("the link gives the split")
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Split]:
         return FetchingReader(context, lambda: Same(self.records))
@@ -163,10 +163,10 @@ class Count:
         pass
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        raise NotImplementedError
+        raise AssertionError("nobody asks for a checkpoint")
 
     def available(self) -> Future[Any]:
-        raise NotImplementedError
+        raise AssertionError("it is always available")
 
 
 @pytest.mark.benchmark(group="sources: a batch of 100 rows in a task")

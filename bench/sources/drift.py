@@ -21,7 +21,6 @@ from bench.sources.measure import Effort, Figure, Say, must_be
 from bench.sources.speeds import SpeedsSource
 from bench.sources.tasks import read
 from pillarbox.sources import WatermarkStrategy
-from pillarbox.sources.task_input import REPORT_EVERY
 from pillarbox.spark import register_source
 
 SPEEDS = (1.0, 2.0, 4.0, 8.0)
@@ -96,9 +95,8 @@ def measure(
         # Without alignment nobody asks for positions.
         for aligned in (False, True) if exact else (True,):
             kinds += [(where, aligned, _micro_batches(spark, where, exact, aligned, effort))]
-    kinds += [("tasks", False, lambda _: _tasks("tasks", None, effort))]
-    for where, every in (("tasks", REPORT_EVERY), ("tasks, each batch reported", 0.0)):
-        kinds += [(where, True, lambda _, where=where, every=every: _tasks(where, every, effort))]
+    for aligned in (False, True):
+        kinds += [("tasks", aligned, lambda _, aligned=aligned: _tasks(aligned, effort))]
     runs: dict[tuple[str, bool], list[Drift]] = {(where, aligned): [] for where, aligned, _ in kinds}
     for number in range(effort.rounds):
         for at, (where, aligned, run) in enumerate(kinds):
@@ -113,7 +111,7 @@ def measure(
             # Splits that are read share the limit of rows, so how large a batch is depends on who is held.
             figure.target = f"{MAX_DRIFT:g} s and a batch of {max(drift.step for drift in each):g} s"
             figure.met = all(drift.most <= MAX_DRIFT + drift.step for drift in each)
-            free = "tasks" if where.startswith("tasks") else kinds[0][0]
+            free = where if where == "tasks" else kinds[0][0]
             figure.against = runs[free, False][0].name
             figure.ratios = [
                 own.most / other.most for own, other in zip(each, runs[free, False], strict=True)
@@ -161,13 +159,12 @@ def _micro_batches(
     return run
 
 
-def _tasks(where: str, report_every: float | None, effort: Effort) -> Drift:
-    """Two tasks that share the splits, for some seconds; without `report_every` they are not aligned."""
-    aligned = report_every is not None
-    drift = Drift(_name(where, aligned), where, aligned)
+def _tasks(aligned: bool, effort: Effort) -> Drift:
+    """Two tasks that share the splits, for some seconds."""
+    drift = Drift(_name("tasks", aligned), "tasks", aligned)
     source = _source(True, TASK_RATE * len(SPEEDS))
     strategy = WatermarkStrategy("event_time", max_drift=MAX_DRIFT) if aligned else None
     seconds = TASK_SECONDS * max(0.25, min(1.0, effort.size))
     see = Seen(drift).see
-    read(source, 2, see, watermarks=strategy, report_every=report_every or 0.0, seconds=seconds)
+    read(source, 2, see, watermarks=strategy, seconds=seconds)
     return drift

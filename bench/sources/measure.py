@@ -109,14 +109,16 @@ def rates(
             name,
             "rows/s",
             [rows / seconds for seconds in each.seconds],
-            # A way that took less than a tick of the clock of other processes has used one.
-            [rows / max(cpu, 0.001) for cpu in each.cpu],
+            # A way that took less than a tick of the clock of other processes has used one. Where a worker of
+            # an earlier way has ended meanwhile, and nobody knows its time any more, nothing was measured.
+            [rows / max(cpu, 0.001) for cpu in each.cpu if cpu >= 0.0],
             against=against.get(name, ""),
         )
         base = runs.get(figure.against)
         if base is not None:
             figure.ratios = [other / own for own, other in zip(each.seconds, base.seconds, strict=True)]
-            figure.core_ratios = [other / own for own, other in zip(each.cpu, base.cpu, strict=True)]
+            both = zip(each.cpu, base.cpu, strict=True)
+            figure.core_ratios = [other / own for own, other in both if own > 0.0 and other > 0.0]
         figures.append(figure)
     return figures
 

@@ -32,9 +32,7 @@ def drift_plot(drift: dict[str, Any], path: Path) -> None:
             label = "not aligned" if not run["aligned"] else "aligned"
             if run["aligned"] and place == "micro-batches":
                 label += ", positions known" if known else ", positions unknown"
-            at_once = "each batch" in run["where"]
-            label += ", each batch reported" if at_once else ""
-            style = "--" if run["aligned"] and (known or at_once) else "-"
+            style = "--" if run["aligned"] and known else "-"
             axes.plot(run["seconds"], run["drift"], style, color=colour, label=label)
         held = [run for run in runs if run["aligned"] and run["where"].startswith(place)]
         limit = drift["max_drift"] + max((run["step"] for run in held), default=0.0)

@@ -8,7 +8,6 @@ from typing import Any
 
 from bench.sources.measure import must_be
 from pillarbox.sources import Source, SourceCoordinator, SourceInput, WatermarkStrategy
-from pillarbox.sources.task_input import REPORT_EVERY
 from pillarbox.task import Operator, StreamTask, TaskCancelled
 from pillarbox.testing import CollectedOutput
 
@@ -33,7 +32,6 @@ def read(
     see: Callable[[Any], None],
     *,
     watermarks: WatermarkStrategy | None = None,
-    report_every: float = REPORT_EVERY,
     seconds: float | None = None,
 ) -> None:
     """Run `count` tasks to the end of the source, or for so many seconds. `see` is called on any thread.
@@ -45,9 +43,7 @@ def read(
 
     def run(subtask: int) -> None:
         try:
-            input = SourceInput(
-                coordinator.link(subtask), source, watermarks=watermarks, report_every=report_every
-            )
+            input = SourceInput(coordinator.link(subtask), source, watermarks=watermarks)
             task = StreamTask(input, [See(see)], CollectedOutput())
             tasks.append(task)
             task.run()

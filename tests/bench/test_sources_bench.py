@@ -139,6 +139,13 @@ def test_a_ratio_says_how_many_times_as_many_rows_a_second_it_is() -> None:
     assert (ours.values, ours.ratios, ours.core_ratios) == ([8.0, 1.0], [2.0, 0.5], [0.5, 2.0])
 
 
+def test_a_round_whose_time_of_the_processors_is_lost_has_no_figure_a_core() -> None:
+    runs = {"base": Runs([2.0, 4.0], [-1.0, 1.0]), "ours": Runs([1.0, 8.0], [2.0, 0.5])}
+    base, ours = rates("part", runs, 8, {"ours": "base"})
+    assert (base.per_core, ours.per_core, ours.core_ratios) == ([8.0], [4.0, 16.0], [2.0])
+    assert (base.values, ours.ratios) == ([4.0, 2.0], [2.0, 0.5])
+
+
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The command, with these figures for what is measured."""
