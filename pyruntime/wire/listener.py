@@ -6,14 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from pillarbox.wire.frames import MAGIC, MAX_FRAME, Channel, ProtocolError, welcome
+from pillarbox.wire.ending import end
+from pillarbox.wire.frames import CONNECT, MAGIC, MAX_FRAME, Channel, ProtocolError, welcome
 
 log = logging.getLogger("pillarbox")
 
 STRANGERS = 64
 """Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
-CONNECT = 5.0
-"""Seconds for a connection to be made and both sides to be known."""
 
 
 class Listener:
@@ -59,13 +58,9 @@ class Listener:
     async def stop(self) -> None:
         """Take no other connections, cut off those that are there, wait for their ends."""
         self.refuse()
-        tasks = [*self._tasks]
         for writer in self._writers:
             writer.transport.abort()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(*self._tasks)
         if self._server is not None:
             await self._server.wait_closed()
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import socket
 import uuid
 from typing import Any
 
 from pillarbox.aio.limits.lease import LeaseGate
 from pillarbox.aio.limits.shared import Limits
-from pillarbox.wire.frames import Channel, ProtocolError, introduce, own_socket
+from pillarbox.wire.connecting import connected
+from pillarbox.wire.ending import end
+from pillarbox.wire.frames import BEAT, BROKEN, CONNECT, SILENCE, Channel, ProtocolError
 
-CONNECT = 5.0
-"""Seconds for a connection to be made and both sides to be known."""
-BEAT = 5.0
-"""Seconds between two signs of life."""
-SILENCE = 3 * BEAT
-"""Seconds without one after which a connection is given up."""
 FAREWELL = 2.0
 """Seconds for the last report to be taken."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, KeyError, TypeError, ValueError)
 
 
 class CoordinatorGate(LeaseGate):
@@ -84,10 +77,7 @@ class CoordinatorGate(LeaseGate):
         # What was spent and not said would be lost: wait for a coordinator that is just starting again.
         if self._channel is not None or self._received:
             await asyncio.wait([task], timeout=FAREWELL)
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()
+        await end(task)
 
     def _say_farewell(self) -> None:
         assert self._farewell is not None
@@ -131,20 +121,22 @@ class CoordinatorGate(LeaseGate):
         return f" at {where}{detail}"
 
     async def _connect(self, host: str, port: int) -> None:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT)
-        beat: asyncio.TimerHandle | None = None
-        direct: socket.socket | None = None
-        try:
-            direct = own_socket(writer)
-            channel = await asyncio.wait_for(introduce(reader, writer, self._secret, direct), CONNECT)
+        # Nothing that matters is unsent at the end: the last word is the coordinator's.
+        async with connected(host, port, self._secret, direct=True) as channel:
             self._channel = channel
-            self._say("open", gate=self._name, limits=[*self.limits], client=self._id)
-            await asyncio.wait_for(self._opened(channel), CONNECT)
-            if self._failure is not None:
-                return
-            self._heard = self._clock()
-            beat = self._loop.call_later(BEAT, self._beat, writer)
-            self._beat_timer = beat
+            try:
+                await self._talk(channel)
+            finally:
+                self._channel = None
+
+    async def _talk(self, channel: Channel) -> None:
+        self._say("open", gate=self._name, limits=[*self.limits], client=self._id)
+        await asyncio.wait_for(self._opened(channel), CONNECT)
+        if self._failure is not None:
+            return
+        self._heard = self._clock()
+        self._beat_timer = self._loop.call_later(BEAT, self._beat, channel)
+        try:
             self._connection(True)
             cooling = self._cool_until - self._clock()
             if cooling > 0.0:
@@ -155,15 +147,7 @@ class CoordinatorGate(LeaseGate):
                 self._hear(await channel.receive())
                 self._heard = self._clock()
         finally:
-            if beat is not None:
-                self._beat_timer.cancel()
-            self._channel = None
-            if direct is not None:
-                direct.close()
-            # Nothing that matters is unsent: the last word is the coordinator's.
-            writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            self._beat_timer.cancel()
 
     async def _opened(self, channel: Channel) -> None:
         """Wait until the coordinator has this task on its books."""
@@ -190,9 +174,9 @@ class CoordinatorGate(LeaseGate):
         elif kind == "bye":
             self._taken = True
 
-    def _beat(self, writer: asyncio.StreamWriter) -> None:
+    def _beat(self, channel: Channel) -> None:
         if self._clock() - self._heard > SILENCE:
-            writer.transport.abort()
+            channel.abort()
             return
         self._say("beat")
-        self._beat_timer = self._loop.call_later(BEAT, self._beat, writer)
+        self._beat_timer = self._loop.call_later(BEAT, self._beat, channel)

@@ -11,7 +11,6 @@ import importlib.util
 import random
 import uuid
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from pillarbox.aio.check import check_positive_number, check_seconds
 from pillarbox.aio.limits.book import GRACE
@@ -19,8 +18,9 @@ from pillarbox.aio.limits.client import FAREWELL, FIRST_PAUSE, LONGEST_PAUSE
 from pillarbox.aio.limits.lease import DUST, LeaseGate
 from pillarbox.aio.limits.redis_script import SCRIPT
 from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.wire.ending import end
+from pillarbox.wire.redis_url import RedisUrl
 
-SCHEMES = ("redis", "rediss", "unix")
 ANSWER = 5.0
 """Seconds for Redis to answer."""
 MISSING = "RedisCoordinator needs the package redis, here and where tasks run: pip install pillarbox[redis]"
@@ -51,16 +51,13 @@ class RedisCoordinator(SharedLimits):
     def __init__(
         self, url: str, name: str | None = None, *, patience: float = 60.0, keep: float = KEEP
     ) -> None:
-        if not isinstance(url, str):
-            raise TypeError(f"url: must be a str, not {type(url).__name__}")
-        _check_url(url)
+        self._url = RedisUrl(url)
         seconds = check_seconds("patience", patience)
         if seconds is None:
             raise TypeError(f"patience={patience!r}: must be a number of seconds")
         if importlib.util.find_spec("redis") is None:
             raise ImportError(MISSING)
         self.name = None if name is None else check_name(name)
-        self._url = url
         self._patience = seconds
         self._keep = check_positive_number("keep", keep)
 
@@ -75,33 +72,18 @@ class RedisCoordinator(SharedLimits):
             if self.name is not None:
                 return self
             name = uuid.uuid4().hex
-        return RedisCoordinator(self._url, name, patience=self._patience, keep=self._keep)
+        return RedisCoordinator(self._url.text, name, patience=self._patience, keep=self._keep)
 
     def __repr__(self) -> str:
-        parts = urlsplit(self._url)
-        where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}{parts.path}"
-        return f"<limits {self.name!r} in Redis at {where}>"
-
-
-def _check_url(url: str) -> None:
-    # What errors say must not hold the text: it may have a password in it, in any place if it is not escaped.
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not (parts.path if parts.scheme == "unix" else parts.hostname):
-        raise ValueError("url: must begin with redis://, rediss:// or unix:// and name a server")
-    if "@" in parts.path + parts.query or parts.fragment:
-        raise ValueError("url: write / ? # @ in a user or password as %2F %3F %23 %40")
-    try:
-        parts.port  # noqa: B018 - it is the reading that checks
-    except ValueError:
-        raise ValueError("url: the port must be a number from 0 to 65535") from None
-    if parts.scheme != "unix" and not (parts.path in ("", "/") or parts.path[1:].isdecimal()):
-        raise ValueError("url: what follows the server must be the number of a database")
+        return f"<limits {self.name!r} in {self._url!r}>"
 
 
 class RedisGate(LeaseGate):
     """A `LeaseGate` whose calls come from Redis. One question at a time, and each says everything."""
 
-    def __init__(self, url: str, shown: str, name: str, limits: Limits, patience: float, keep: float) -> None:
+    def __init__(
+        self, url: RedisUrl, shown: str, name: str, limits: Limits, patience: float, keep: float
+    ) -> None:
         super().__init__(limits)
         # What a task that died had left counts as used, so calls need not be said before they begin.
         self._strict = False
@@ -153,10 +135,7 @@ class RedisGate(LeaseGate):
         self._news.set()
         if self._number:
             await asyncio.wait([task], timeout=FAREWELL)
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()
+        await end(task)
 
     async def _run(self) -> None:
         try:
@@ -165,7 +144,7 @@ class RedisGate(LeaseGate):
         except ImportError:
             self._fail(MISSING)
             return
-        client = redis.asyncio.from_url(self._url, socket_timeout=ANSWER, socket_connect_timeout=ANSWER)
+        client = redis.asyncio.from_url(self._url.text, socket_timeout=ANSWER, socket_connect_timeout=ANSWER)
         script = client.register_script(SCRIPT)
         pause = FIRST_PAUSE
         lost_at = self._clock()
@@ -178,9 +157,8 @@ class RedisGate(LeaseGate):
                 except (RedisError, OSError, asyncio.TimeoutError) as error:
                     self.connected = False
                     if self._held_back_for(lost_at) >= self._patience:
-                        self._fail(
-                            f"no Redis for patience={self._patience:g} s: {self._shown} ({self._told(error)})"
-                        )
+                        detail = self._url.hide(error)
+                        self._fail(f"no Redis for patience={self._patience:g} s: {self._shown} ({detail})")
                         return
                     await asyncio.sleep(random.uniform(0.0, pause))
                     pause = min(pause * 2, LONGEST_PAUSE)
@@ -190,15 +168,6 @@ class RedisGate(LeaseGate):
                 await self._news_or(wait)
         finally:
             await client.aclose()
-
-    def _told(self, error: BaseException) -> str:
-        """The text of an error, without the password that it might have in it."""
-        text = str(error) or type(error).__name__
-        parts = urlsplit(self._url)
-        for secret in (parts.password or "", *parse_qs(parts.query).get("password", ())):
-            for form in {secret, unquote(secret), quote(secret, safe="")} - {""}:
-                text = text.replace(form, "***")
-        return text
 
     async def _news_or(self, seconds: float) -> None:
         """Wait until there is something to say, or to ask again."""
