@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+
+from bench.demo.ports import Ports
 
 HOST = "127.0.0.1"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -45,11 +46,12 @@ class ServerProcess:
         self._arguments = arguments
         self._patience = patience
         self._process: subprocess.Popen[bytes] | None = None
+        self._ports: Ports | None = None
         self.url = ""
 
     def __enter__(self) -> ServerProcess:
         try:
-            # Another program may take the port between our look and the server's bind: hence another try.
+            # Where a port cannot be held, another program may take it before the server: hence another try.
             for _ in range(TRIES):
                 complaint = self._start()
                 if complaint is None:
@@ -72,7 +74,8 @@ class ServerProcess:
 
     def _start(self) -> str | None:
         """Starts the server and waits for it; returns its last words if it ended instead."""
-        port = free_port()
+        self._ports = ports = Ports(1)
+        (port,) = ports.numbers
         with tempfile.TemporaryFile() as complaints:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self._module, "--port", str(port), *self._arguments],
@@ -104,14 +107,8 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        if self._ports is not None:
+            self._ports.give_up()
 
 
 def is_healthy(port: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.demo.server_process import PROJECT_ROOT, ServerFailedError, ServerProcess, free_port, is_healthy
+from bench.demo.server_process import PROJECT_ROOT, ServerFailedError, ServerProcess, is_healthy
 
 LOOKUP = "bench.demo.lookup_service"
 EMBEDDING = "bench.demo.embedding_server"
@@ -185,7 +185,3 @@ def test_a_server_leaves_when_its_parent_is_killed(gone: Callable[[int], bool]) 
         os.kill(pid, 0)
         parent.send_signal(signal.SIGKILL)
     assert gone(pid)
-
-
-def test_a_free_port_has_nobody_on_it() -> None:
-    assert not is_healthy(free_port())

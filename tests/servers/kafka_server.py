@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.ports import Ports
+from bench.demo.ports import Ports
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "4.1.1"

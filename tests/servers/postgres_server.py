@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.servers.ports import Ports
+from bench.demo.ports import Ports
 
 PASSWORD = "battery-staple"
 SETTINGS = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.ports import Ports
+from bench.demo.ports import Ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse"

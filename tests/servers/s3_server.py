@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.ports import Ports
+from bench.demo.ports import Ports
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "pillarbox"

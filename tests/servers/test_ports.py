@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import struct
 import sys
@@ -9,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.demo.ports import Ports
+from bench.demo.server_process import ServerProcess
 from tests.servers.kafka_server import KafkaServer
-from tests.servers.ports import Ports
 
 LOCAL_PORT_RANGE = 51
 """IP_LOCAL_PORT_RANGE: from which ports Linux chooses one for this socket."""
@@ -81,5 +84,14 @@ def test_a_broker_keeps_its_ports_while_it_is_down(tmp_path: Path) -> None:
     server.close()
     for place in (server.bootstrap, server.guarded):
         number = int(place.partition(":")[2])
+        with any_port_of(number) as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", 0))
+
+
+def test_a_server_of_the_demo_keeps_its_port_from_its_start_to_its_end() -> None:
+    with ServerProcess("bench.demo.lookup_service") as server:
+        number = int(server.url.rpartition(":")[2])
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
         with any_port_of(number) as stranger, pytest.raises(OSError, match="in use"):
             stranger.bind(("127.0.0.1", 0))

@@ -1,8 +1,9 @@
-"""Ports of servers that tests start. Any thread.
+"""Ports of servers that demos, benchmarks and tests start. Any thread.
 
-Between the moment that a port is found to be free and that in which a server listens there, seconds pass, and
-the next one who asks for any port may be given it. The test then talks to a stranger: once that was Spark's
-state server of another test, which takes one connection, so that the task whose place it took hung for ever.
+Between the moment that a port is found to be free and that in which a server listens there, seconds pass,
+and the next one who asks for any port may be given it. Who looks for the server then talks to a stranger:
+once that was Spark's state server, which takes one connection, so that the task whose place it took hung for
+ever.
 """
 
 from __future__ import annotations
