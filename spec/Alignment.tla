@@ -3,7 +3,7 @@
 (* takes the least of those that are read and not idle, adds MaxDrift, and tells all readers this limit. A reader      *)
 (* gives nothing more of a split that is beyond the limit that it knows. Reports and limits are messages: each comes   *)
 (* some time later, and connections break. Splits dry up, become idle, wake, finish, are found while others are far    *)
-(* ahead; a reader dies, and another in its place begins again at the last checkpoint.                                 *)
+(* ahead; a reader dies, and another in its place, if one comes, begins again at the last checkpoint.                  *)
 (* Modules pillarbox.sources.alignment, .conductor, .limited and .event_time.                                          *)
 (*                                                                                                                    *)
 (* What is late does no harm where time only goes on: a limit of before is lower than it could be. So by event time    *)
@@ -38,12 +38,13 @@ VARIABLES
     down,           \* of each reader, the limits that are under way to it
     to,             \* and the one that it knows
     stray,          \* a report of a split's former reader that is still under way
+    gone,           \* readers that have died, and in whose place is nobody yet
     dries, breaks, deaths
 
-vars == <<found, done, at, current, dry, idle, told, up, seen, limit, down, to, stray, dries, breaks, deaths>>
+vars == <<found, done, at, current, dry, idle, told, up, seen, limit, down, to, stray, gone, dries, breaks, deaths>>
 reader == <<found, done, at, current, dry, idle>>
 limits == <<limit, down, to>>
-counts == <<dries, breaks, deaths>>
+counts == <<gone, dries, breaks, deaths>>
 
 (* For the configurations, which know no functions.                                                                  *)
 Two == [s \in Splits |-> IF s = 1 THEN 1 ELSE 2]
@@ -60,6 +61,7 @@ Limits == (0..Last + MaxDrift) \cup {Infinite}
 Readers == {Reader[s] : s \in Splits}
 Live(s) == s \in found \ done
 Mine(r) == {s \in found : Reader[s] = r}
+Here(s) == Reader[s] \notin gone
 (* A split that its reader holds back.                                                                               *)
 Paused(s) == at[s] > to[Reader[s]]
 (* What a reader would say of a split now.                                                                           *)
@@ -69,7 +71,7 @@ TypeOK ==
     /\ current \in [Readers -> Splits \cup {0}] /\ found \subseteq Splits /\ done \subseteq found /\ dry \subseteq Splits
     /\ at \in [Splits -> 0..Last] /\ idle \in [Splits -> BOOLEAN] /\ limit \in Limits /\ to \in [Readers -> Limits]
     /\ \A s \in Splits : {told[s], seen[s].time} \subseteq {Nothing, Idle, Done} \cup Times /\ Len(up[s]) <= 1
-    /\ \A r \in Readers : Len(down[r]) <= UnderWay
+    /\ gone \subseteq Readers /\ \A r \in Readers : Len(down[r]) <= UnderWay
 
 Init ==
     /\ found = Splits \ Late /\ done = {} /\ at = [s \in Splits |-> 0] /\ dry = {}
@@ -79,7 +81,7 @@ Init ==
     /\ seen = [s \in Splits |-> [time |-> Nothing, state |-> "new"]]
     /\ limit = Infinite /\ down = [r \in Readers |-> <<>>] /\ to = [r \in Readers |-> Infinite]
     /\ stray = [s \in Splits |-> <<>>]
-    /\ dries = 0 /\ breaks = 0 /\ deaths = 0
+    /\ gone = {} /\ dries = 0 /\ breaks = 0 /\ deaths = 0
 
 -----------------------------------------------------------------------------
 (* The readers.                                                                                                       *)
@@ -89,7 +91,7 @@ Discover(s) ==
 
 (* One by one: a reader that is at nothing, or at what is held, goes to a split that is not held.                     *)
 Choose(s) ==
-    /\ OneByOne /\ Live(s) /\ ~Paused(s)
+    /\ OneByOne /\ Live(s) /\ Here(s) /\ ~Paused(s)
     /\ LET now == current[Reader[s]] IN now = 0 \/ (now # 0 /\ (~Live(now) \/ Paused(now)))
     /\ current' = [current EXCEPT ![Reader[s]] = s]
     /\ UNCHANGED <<found, done, at, dry, idle, told, up, seen, limits, stray, counts>>
@@ -97,7 +99,7 @@ Turn(s) == OneByOne => current[Reader[s]] = s
 
 (* What has been fetched of a held split already is put aside.                                                       *)
 Gives(s) == ~Paused(s) \/ (Mutant = "what was fetched is given out" /\ at[s] = to[Reader[s]] + 1)
-MayRead(s) == Live(s) /\ Gives(s) /\ Turn(s) /\ s \notin dry
+MayRead(s) == Live(s) /\ Here(s) /\ Gives(s) /\ Turn(s) /\ s \notin dry
 Next1(s) == at' = [at EXCEPT ![s] = @ + 1]
 Read(s) ==
     /\ MayRead(s) /\ ~idle[s] /\ at[s] < Last /\ Next1(s)
@@ -123,7 +125,7 @@ Finish(s) ==
 DryUp(s) ==
     /\ Live(s) /\ s \notin dry /\ dries < Dries
     /\ dry' = dry \cup {s} /\ dries' = dries + 1
-    /\ UNCHANGED <<current, found, done, at, idle, told, up, seen, limits, stray, breaks, deaths>>
+    /\ UNCHANGED <<current, found, done, at, idle, told, up, seen, limits, stray, gone, breaks, deaths>>
 Flow(s) ==
     /\ s \in dry /\ dry' = dry \ {s}
     /\ UNCHANGED <<current, found, done, at, idle, told, up, seen, limits, stray, counts>>
@@ -131,7 +133,7 @@ Flow(s) ==
 (* It had nothing for so long. The clock for that stands still while a split is held or waits for its turn: if it did *)
 (* not, the watermark of the others would pass records that are there.                                                *)
 GoIdle(s) ==
-    /\ Live(s) /\ ~idle[s] /\ Turn(s)
+    /\ Live(s) /\ Here(s) /\ ~idle[s] /\ Turn(s)
     /\ (~Paused(s) /\ s \in dry) \/ (Mutant = "held is idle" /\ Paused(s))
     /\ idle' = [idle EXCEPT ![s] = TRUE]
     /\ UNCHANGED <<current, found, done, at, dry, told, up, seen, limits, stray, counts>>
@@ -164,16 +166,18 @@ Limit ==
                         \A s \in Splits : Counts(s) => time <= seen[s].time)
     ELSE Infinite
 
-(* All readers are told. Rises may wait a little, so that they are not told too often.                                *)
+(* All readers that are there are told. Rises may wait a little, so that they are not told too often.                 *)
+Told == IF Mutant = "waits for the dead" THEN Readers ELSE Readers \ gone
 Announce ==
     /\ Limit # limit
     /\ limit' = Limit
-    /\ \A r \in Readers : Len(down[r]) < UnderWay
-    /\ down' = [r \in Readers |-> Append(down[r], Limit)]
+    /\ \A r \in Told : Len(down[r]) < UnderWay
+    /\ down' = [r \in Readers |-> IF r \in Told THEN Append(down[r], Limit) ELSE down[r]]
     /\ UNCHANGED <<reader, to, told, up, seen, stray, counts>>
 
 (* Limits come as they were told.                                                                                    *)
 Obey(r) ==
+    /\ r \notin gone
     /\ \E i \in DOMAIN down[r] :
         /\ i = 1 \/ Mutant = "limits overtake"
         /\ to' = [to EXCEPT ![r] = down[r][i]]
@@ -185,21 +189,26 @@ Reconnect(r) ==
     /\ breaks < Breaks /\ breaks' = breaks + 1 /\ (down[r] # <<>> \/ \E s \in Mine(r) : up[s] # <<>>)
     /\ up' = IF Mutant = "notices are lost" THEN [s \in Splits |-> IF s \in Mine(r) THEN <<>> ELSE up[s]] ELSE up
     /\ down' = IF Mutant = "limits are lost" THEN [down EXCEPT ![r] = <<>>] ELSE down
-    /\ UNCHANGED <<reader, to, told, seen, limit, stray, dries, deaths>>
+    /\ UNCHANGED <<reader, to, told, seen, limit, stray, gone, dries, deaths>>
 
-(* A reader dies. The one in its place has its splits from their checkpoint on, here from the beginning, and is told   *)
-(* the limit when it comes. The former one may have sent something that comes later.                                  *)
+(* A reader dies. What of its splits is not known to be read to the end begins again, from the checkpoint, which is     *)
+(* the beginning here. What it has sent may come later.                                                               *)
 Die(r) ==
-    LET mine == {s \in Mine(r) : Live(s)}
+    LET mine == {s \in Mine(r) : seen[s].state # "done"}
         anew(f, value) == [s \in Splits |-> IF s \in mine THEN value ELSE f[s]]
-    IN  /\ mine # {} /\ deaths < Deaths /\ deaths' = deaths + 1
+    IN  /\ r \notin gone /\ mine # {} /\ deaths < Deaths /\ deaths' = deaths + 1 /\ gone' = gone \cup {r}
+        /\ done' = done \ mine
         /\ stray' = [s \in Splits |-> IF s \in mine THEN up[s] ELSE stray[s]]
         /\ at' = anew(at, 0) /\ idle' = anew(idle, FALSE) /\ told' = anew(told, Nothing) /\ up' = anew(up, <<>>)
         /\ seen' = IF Mutant = "the old position stays" THEN seen ELSE anew(seen, [time |-> Nothing, state |-> "new"])
         /\ current' = [current EXCEPT ![r] = 0]
-        /\ to' = [to EXCEPT ![r] = Infinite]
-        /\ down' = [down EXCEPT ![r] = IF Mutant = "who comes is not told" THEN <<>> ELSE <<limit>>]
-        /\ UNCHANGED <<found, done, dry, limit, dries, breaks>>
+        /\ to' = [to EXCEPT ![r] = Infinite] /\ down' = [down EXCEPT ![r] = <<>>]
+        /\ UNCHANGED <<found, dry, limit, dries, breaks>>
+(* There is one in its place, which is told the limit when it comes.                                                  *)
+Return(r) ==
+    /\ r \in gone /\ gone' = gone \ {r}
+    /\ down' = [down EXCEPT ![r] = IF Mutant = "who comes is not told" THEN <<>> ELSE <<limit>>]
+    /\ UNCHANGED <<reader, to, told, up, seen, limit, stray, dries, breaks, deaths>>
 HearStray(s) ==
     /\ stray[s] # <<>> /\ stray' = [stray EXCEPT ![s] = <<>>]
     /\ seen' = IF Mutant = "former reader is heard" THEN [seen EXCEPT ![s] = Heard(s, Head(stray[s]))] ELSE seen
@@ -210,16 +219,17 @@ Next ==
         \/ Discover(s) \/ Choose(s) \/ Read(s) \/ Wake(s) \/ WakeHeld(s) \/ Finish(s) \/ DryUp(s) \/ Flow(s)
         \/ GoIdle(s) \/ Report(s) \/ Hear(s) \/ HearStray(s)
     \/ Announce
-    \/ \E r \in Readers : Obey(r) \/ Reconnect(r) \/ Die(r)
+    \/ \E r \in Readers : Obey(r) \/ Reconnect(r) \/ Die(r) \/ Return(r)
 Spec == Init /\ [][Next]_vars
 Steps ==
     /\ \A s \in Splits :
         /\ WF_vars(Choose(s)) /\ WF_vars(Read(s)) /\ WF_vars(Wake(s)) /\ WF_vars(Finish(s))
         /\ WF_vars(GoIdle(s)) /\ WF_vars(Report(s)) /\ WF_vars(Hear(s))
     /\ WF_vars(Announce) /\ \A r \in Readers : WF_vars(Obey(r))
-(* Nothing need come ever again on a split that is dry.                                                              *)
+(* Nothing need come ever again on a split that is dry, nor anybody in the place of a reader that has died, nor what   *)
+(* that one had sent.                                                                                                 *)
 DrySpec == Spec /\ Steps
-FairSpec == Spec /\ Steps /\ \A s \in Splits : WF_vars(Flow(s))
+FairSpec == Spec /\ Steps /\ (\A s \in Splits : WF_vars(Flow(s))) /\ (\A r \in Readers : WF_vars(Return(r)))
 
 -----------------------------------------------------------------------------
 Counted(s) == Live(s) /\ ~idle[s] /\ at[s] > 0
@@ -250,8 +260,8 @@ IdleHadNothing == [][\A s \in Splits : idle'[s] /\ ~idle[s] => s \in dry]_idle
 
 (* Whoever is held goes on, although others may never have a record again.                                           *)
 HeldGoesOn == \A s \in Splits : Paused(s) ~> ~Paused(s) \/ s \in done
-(* No deadlock: if what has dried up flows again some time, everything is read.                                      *)
+(* No deadlock: if what has dried up flows again some time, and who has died comes back, everything is read.          *)
 EverythingIsRead == \A s \in Splits : s \in found ~> s \in done
 (* And if not, what has something is.                                                                                *)
-WhatIsThereIsRead == \A s \in Splits : <>[](s \in found /\ s \notin dry) => <>(s \in done)
+WhatIsThereIsRead == \A s \in Splits : <>[](s \in found /\ s \notin dry /\ Here(s)) => <>(s \in done)
 =============================================================================

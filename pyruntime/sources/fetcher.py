@@ -198,7 +198,7 @@ class Fetcher(Generic[S]):
             if reader is None:
                 return
             try:
-                reader.wake_up()  # spec: SplitFetch!WakeUp
+                reader.wake_up()  # spec: SplitFetch!WakeUp, SplitPerThread!WakeUp
             except Exception:
                 log.exception("the wake_up of the reader of %s raised", self.name)
 
@@ -210,7 +210,7 @@ class Fetcher(Generic[S]):
         except BaseException as error:
             # Before the client is closed, which may take its time, or hang.
             self._fail(error)
-        # spec: SplitFetch!End
+        # spec: SplitFetch!End, SplitPerThread!End
         with self._waking:
             reader, self._reader = self._reader, None
         if reader is not None:
@@ -220,7 +220,7 @@ class Fetcher(Generic[S]):
                 log.exception("closing the split reader of %s raised", self.name)
 
     def _make_and_fetch(self) -> None:
-        self._reader = reader = self._make()
+        self._reader = reader = self._make()  # spec: SplitPerThread!Make
         if self._must_pause:
             check_pauses(type(reader))
         self._fetch_all(reader)
@@ -234,7 +234,7 @@ class Fetcher(Generic[S]):
         split_ids = [*self._active, *(held.split.split_id for held in self._waiting)]
         failure = ReadFailed(split_ids, f"{type(error).__name__}: {error}")
         failure.__cause__ = error
-        # spec: SplitFetch!FetchFails
+        # spec: SplitFetch!FetchFails, SplitPerThread!FetchFails, SplitPerThread!FailHandover
         self.failure = failure
         self._handover.fail(failure)
         self._failed()
@@ -244,6 +244,7 @@ class Fetcher(Generic[S]):
         while self._prepare(reader):
             before, began = self._total, time.monotonic()
             self._looking = (before, began)
+            # spec: SplitPerThread!Fetch, SplitPerThread!FetchIsWoken
             fetched_now = reader.fetch()  # spec: SplitFetch!Fetch
             self._total = total = before + time.monotonic() - began
             self._looking = (before, None)
@@ -262,7 +263,7 @@ class Fetcher(Generic[S]):
                     self._readable = False
                 else:
                     held.reached = fetched.position
-                # spec: SplitFetch!HandOver
+                # spec: SplitFetch!HandOver, SplitPerThread!HandOver, SplitPerThread!PutRefused
                 found = Found(held, fetched, total, before if left else total)
                 if not handover.put(found, approximate_nbytes(fetched.records)):
                     return
@@ -275,14 +276,14 @@ class Fetcher(Generic[S]):
             with self._changed:
                 while not self._orders and not self._closing:
                     if self._readable:
-                        self._fetching = True  # spec: SplitFetch!GoFetch
+                        self._fetching = True  # spec: SplitFetch!GoFetch, SplitPerThread!GoFetch
                         return True
                     self._changed.wait()
                 if self._closing:
                     return False
                 orders, self._orders = self._orders, []
             for order in orders:
-                order(reader)  # spec: SplitFetch!TakeUp
+                order(reader)  # spec: SplitFetch!TakeUp, SplitPerThread!TakeUp
             self._readable = False
 
     def _choose(self, reader: SplitReader[S]) -> bool:

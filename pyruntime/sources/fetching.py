@@ -123,7 +123,7 @@ class FetchingReader(SourceReader[S]):
 
         Raises `ReadFailed`; RuntimeError after `close`.
         """
-        # spec: SplitFetch!Poll
+        # spec: SplitFetch!Poll, SplitPerThread!Poll
         if threading.get_ident() != self._thread:
             self._raise_for_thread()
         lanes = self._lanes
@@ -134,14 +134,15 @@ class FetchingReader(SourceReader[S]):
             self._turn = turn = (self._turn + 1) % len(lanes)
             lane = lanes[turn]
             if lane.paused:
+                # spec: SplitPerThread!PollRaises, SplitPerThread!PassOver
                 if lane.fetcher.failure is not None:
                     raise lane.fetcher.failure
                 left -= 1
                 continue
             try:
-                found: Found | None = lane.handover.try_take()
+                found: Found | None = lane.handover.try_take()  # spec: SplitPerThread!Take
             except HandoverClosedError:
-                raise RuntimeError(CLOSED) from None
+                raise RuntimeError(CLOSED) from None  # spec: SplitPerThread!PollEnds
             if found is None:
                 left -= 1
                 continue
@@ -199,24 +200,21 @@ class FetchingReader(SourceReader[S]):
         self._check_thread()
         future = self._future
         if future is None or future.done():
-            future = self._future = Future()
+            future = self._future = Future()  # spec: SplitPerThread!Ask
 
         def wake(future: Future[None] = future) -> None:
-            # On the fetchers' threads, of which several may come at the same time.
-            try:
-                future.set_result(None)
-            except InvalidStateError:
-                return
+            _set(future)  # spec: SplitPerThread!CallArmed
 
         # Behind the future: whoever closes, or fails, after this finds it.
-        self._check_open()
+        self._check_open()  # spec: SplitPerThread!AskLanes
         for lane in self._lanes:
+            # spec: SplitPerThread!Arm
             if lane.paused:
                 if lane.fetcher.failure is not None:
                     return None
             elif not lane.handover.arm_wakeup_consumer(wake):
                 return None
-        return future
+        return future  # spec: SplitPerThread!Sleep, SplitPerThread!AskAgain
 
     def add_splits(self, splits: Sequence[S]) -> None:
         """Read these too. Raises ValueError for one that it has."""
@@ -226,7 +224,7 @@ class FetchingReader(SourceReader[S]):
         for split in splits:
             if split.split_id in self._held or split.split_id in new:
                 raise ValueError(f"split {split.split_id!r}: the reader has it already")
-            new[split.split_id] = Held(split)
+            new[split.split_id] = Held(split)  # spec: SplitPerThread!AddSplits
         self._held.update(new)
         added = list(new.values())
         if self._threading is Threading.SPLIT_PER_THREAD:
@@ -248,7 +246,7 @@ class FetchingReader(SourceReader[S]):
             held.removed = True
         if self._threading is Threading.SPLIT_PER_THREAD:
             for lane in [lane for lane in self._lanes if lane.held in removed]:
-                self._end(lane)
+                self._end(lane)  # spec: SplitPerThread!RemoveSplits
         elif removed:
             for lane in self._lanes:
                 lane.fetcher.remove([held.split.split_id for held in removed])
@@ -279,6 +277,7 @@ class FetchingReader(SourceReader[S]):
             assert lane.held is not None
             split_id = lane.held.split.split_id
             if split_id in pause or split_id in resume:
+                # spec: SplitPerThread!Pause, SplitPerThread!Resume
                 lane.paused = split_id in pause and split_id not in resume
                 lane.fetcher.pause_or_resume(
                     [split_id] if lane.paused else [], [] if lane.paused else [split_id]
@@ -293,13 +292,13 @@ class FetchingReader(SourceReader[S]):
         with self._guard:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = True  # spec: SplitPerThread!Close
             lanes, self._lanes = self._lanes, []
             ending, self._ending = self._ending, []
         for lane in lanes:
-            lane.fetcher.close()
+            lane.fetcher.close()  # spec: SplitPerThread!CloseLane
             ending.append(lane.fetcher)
-        self._poke()
+        self._poke()  # spec: SplitPerThread!ClosePokes
         deadline = time.monotonic() + self._grace
         for fetcher in ending:
             if not fetcher.join(max(0.0, deadline - time.monotonic())):
@@ -327,6 +326,7 @@ class FetchingReader(SourceReader[S]):
         if held is not None:
             held.lane = lane
         fetcher.add(splits)
+        # spec: SplitPerThread!Open
         with self._guard:
             self._check_open()
             self._lanes = [*self._lanes, lane]
@@ -342,12 +342,10 @@ class FetchingReader(SourceReader[S]):
 
     def _poke(self) -> None:
         """Have whoever waits ask again: something has changed. Any thread."""
-        future, self._future = self._future, None
-        if future is not None and not future.done():
-            try:
-                future.set_result(None)
-            except InvalidStateError:
-                return
+        # It stays where it is: whoever took it away might take one that was made since it was read.
+        future = self._future  # spec: SplitPerThread!PokeReads
+        if future is not None:
+            _set(future)  # spec: SplitPerThread!PokeSets
 
     def _check_open(self) -> None:
         if self._closed:
@@ -361,6 +359,14 @@ class FetchingReader(SourceReader[S]):
         if not self._thread:
             raise RuntimeError("the reader was not started: call start() first")
         raise WrongThreadError(described_thread(self._thread), described_thread(threading.get_ident()))
+
+
+def _set(future: Future[None]) -> None:
+    # Several threads may come at the same time.
+    try:
+        future.set_result(None)
+    except InvalidStateError:
+        return
 
 
 def check_can_pause(reader: SourceReader[Any]) -> None:

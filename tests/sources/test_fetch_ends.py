@@ -135,6 +135,61 @@ def test_a_paused_split_whose_fetch_fails_is_told_at_once() -> None:
         reader.close()
 
 
+def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future() -> None:
+    stalled, go_on = threading.Event(), threading.Event()
+    fetching = {name: threading.Event() for name in ("s0", "s1")}
+    fails = {name: threading.Event() for name in ("s0", "s1")}
+
+    class Failing(Plain):
+        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+            (split,) = change.splits  # type: ignore[union-attr]
+            self.name = split.split_id
+
+        def fetch(self) -> list[Fetched]:
+            fetching[self.name].set()
+            assert fails[self.name].wait(LONG)
+            raise OSError(f"{self.name} cannot be read")
+
+    class Stalling(FetchingReader[Range]):
+        """The second thread stops where it has read which future to set."""
+
+        @property
+        def _future(self) -> Any:
+            future = self.__dict__["future"]
+            if threading.current_thread().name == "pillarbox-fetch-3-1":
+                stalled.set()
+                assert go_on.wait(LONG)
+            return future
+
+        @_future.setter
+        def _future(self, future: Any) -> None:
+            self.__dict__["future"] = future
+
+    reader = Stalling(ReaderContext(3), Failing, threading=EACH)
+    reader.start()
+    try:
+        reader.add_splits([Range("s0"), Range("s1")])
+        assert all(each.wait(LONG) for each in fetching.values())
+        reader.pause_or_resume_splits(["s0"], [])
+        fails["s1"].set()
+        assert stalled.wait(LONG)
+        reader.remove_splits(["s1"])
+        (late,) = reader._ending
+        assert reader.poll() is None
+        future = reader.available()
+        assert future is not None
+        go_on.set()
+        assert late.join(LONG)
+        fails["s0"].set()
+        future.result(timeout=LONG)
+        with pytest.raises(ReadFailed, match="s0 cannot be read"):
+            reader.poll()
+    finally:
+        for event in (go_on, *fails.values()):
+            event.set()
+        reader.close()
+
+
 @pytest.mark.parametrize("model", [ONE, MANY])
 def test_nothing_is_kept_of_splits_that_were_paused_or_removed(
     model: Threading, monkeypatch: pytest.MonkeyPatch
