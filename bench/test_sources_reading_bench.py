@@ -36,7 +36,7 @@ from pillarbox.task import CheckpointBarrier, Operator, StreamTask
 BATCHES = 1_000
 ROWS = 100
 ROUNDS = 10
-ARROW = pa.record_batch({"at": pa.array(range(ROWS), pa.int64()), "text": ["some text"] * ROWS})
+ARROW = pa.RecordBatch.from_pydict({"at": pa.array(range(ROWS), pa.int64()), "text": ["some text"] * ROWS})
 TUPLES = [(at, "some text") for at in range(ROWS)]
 KINDS = pytest.mark.parametrize("records", [ARROW, TUPLES], ids=["arrow", "tuples"])
 

@@ -1,8 +1,8 @@
 """What the sources cost beside what one would write by hand: `python -m bench.sources [PART ...]`.
 
-Parts: files, redis, kafka, micro-batches, drift, splits, or all. The table goes to stdout; it, and all
-rounds, to out/bench/sources.json, where the parts that were not measured stay as they were; plots beside it.
-A part whose server cannot be had is left out, and that is said. With `--check` the exit code is 1 when a
+Parts: files, folders, redis, kafka, micro-batches, drift, splits, or all. The table goes to stdout; it, and
+all rounds, to out/bench/sources.json, where the parts that were not measured stay as they were; plots beside
+it. A part whose server cannot be had is left out, and that is said. With `--check` the exit code is 1 when a
 target is missed.
 """
 
@@ -24,10 +24,11 @@ from typing import Any
 from bench.sources.measure import Effort, Figure
 from bench.table import Column, print_table
 
-CORES = {"files": 1, "redis": 1, "kafka": 1, "micro-batches": 2, "drift": 2, "splits": 2}
+CORES = {"files": 1, "folders": 2, "redis": 1, "kafka": 1, "micro-batches": 2, "drift": 2, "splits": 2}
 """The parts, and how many cores Spark has in each."""
 MODULES = {
     "files": "files",
+    "folders": "folders",
     "redis": "redis_streams",
     "kafka": "kafka_topics",
     "micro-batches": "micro_batches",

@@ -98,6 +98,24 @@ def test_folders_above_the_path_are_none(path: str, given: str, found: dict[str,
     assert columns_in(path, given) == found
 
 
+def test_a_pattern_leaves_the_files_of_other_folders_alone_and_its_folders_give_columns(
+    tmp_path: Path,
+) -> None:
+    for day, hour in [("2024-01-30", 1), ("2024-01-31", 2), ("2024-02-01", 3)]:
+        put(tmp_path / f"day={day}" / f"hour={hour}", "parquet", [day])
+    for folder in ("day=2024-02-01/hour=3", "day=2024-01-31/hour=4"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "broken").write_text("no Parquet")
+    first, second = dt.date(2024, 1, 30), dt.date(2024, 1, 31)
+    assert read(FileSource(f"{tmp_path}/day=2024-01-30*/**")) == [("2024-01-30", first, 1)]
+    assert read(FileSource(f"{tmp_path}/day=2024-01-*/hour=[12]/*")) == [
+        ("2024-01-30", first, 1),
+        ("2024-01-31", second, 2),
+    ]
+    with pytest.raises(ReadFailed, match="hour=4/broken"):
+        read(FileSource(f"{tmp_path}/day=2024-01-*/**"))
+
+
 def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     put(tmp_path / "hour=late", "parquet")
     word, hour = pa.field("word", pa.string()), pa.field("hour", pa.int64())
