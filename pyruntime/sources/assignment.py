@@ -354,10 +354,18 @@ class Assignment(Generic[S]):
         self._completed = number
         for earlier in [each for each in self._staged if each < number]:
             del self._staged[earlier]
+        ended: list[S] = []
         for subtask, part in parts.items():
             reader = self._readers[subtask]
+            had = dict(reader.base)
+            had.update((each.split.split_id, each) for at, each in reader.given if at <= part.taken_up)
             reader.given = [each for each in reader.given if each[0] > part.taken_up]
             reader.base = {waiting.split.split_id: waiting for waiting in _of(part)}
+            # What it had, and was given again since it came back, it has not ended: it has not heard of it.
+            under_way = {each.split.split_id for _, each in reader.given}
+            ended += [had[name].split for name in had.keys() - reader.base.keys() - under_way]
+        if ended:
+            self._enumerator.handle_finished(ended)
 
 
 def _of(state: ReaderState[S]) -> list[Waiting[S]]:

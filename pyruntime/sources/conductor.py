@@ -65,8 +65,11 @@ class Conductor(Generic[S]):
         self._alarm = Alarm(self._ring, time.monotonic, "pillarbox-alignment")
         self.assignment: Assignment[S]
 
-    def begin(self, restored: Collection[ReaderState[S]] | None) -> None:
-        """The enumerator is there. `restored`: see `Assignment`."""
+    def begin(self, restored: Collection[ReaderState[S]] | None, unread: Collection[Waiting[S]]) -> None:
+        """The enumerator is there. `restored`: see `Assignment`. `unread`: all that is to be read of then."""
+        if restored is not None:
+            # spec: SplitAssignment!Restore
+            self._thread.enumerator.handle_restored([each.split for each in unread])
         self.assignment = Assignment(
             self._thread.enumerator,
             self._thread.pool,
@@ -131,6 +134,7 @@ class Conductor(Generic[S]):
             before.deliver(Failed(RuntimeError(f"reader {subtask} was replaced by another one")))
         self._ends[subtask] = end
         # Before its splits.
+        # spec: Alignment!Return
         if self._limit < math.inf:
             end.deliver(EventTimeLimit(self._limit))
         self.assignment.open(ReaderInfo(subtask, host), end.deliver)

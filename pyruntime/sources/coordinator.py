@@ -78,7 +78,7 @@ class SourceCoordinator(Generic[S]):
             lambda thread: self._conductor,
             restored=restored,
             rule=lambda split: self._conductor.rule(split),
-            began=lambda: self._conductor.begin(had),
+            began=lambda: self._conductor.begin(had, () if restored is None else restored.waiting),
             changed=lambda: self._conductor.serve(),
             failed=self._fail,
         )

@@ -125,6 +125,20 @@ class SplitEnumerator(ABC, Generic[S, C]):
         """
         return ()
 
+    def handle_finished(self, splits: Sequence[S]) -> None:
+        """Readers have read these to their end, before a checkpoint that is complete: nobody gets them again.
+
+        For tasks. `checkpoint` may forget now what may come again by their names: `discover` finds that as
+        another split, which may have the same id. Earlier than now a reader may still go back to them.
+        """
+
+    def handle_restored(self, unread: Collection[S]) -> None:
+        """These are all the splits that are still to be read, once after a restore, before everything else.
+
+        For tasks. The readers' parts of a checkpoint may be ahead of what `checkpoint` knows: a split that it
+        knows and that is not here has been read to its end, and `handle_finished` does not come for it.
+        """
+
     def position_at(self, split: S, timestamp: float) -> Any:
         """The position in `split` before which no event is later than `timestamp` seconds; None if unknown.
 

@@ -265,6 +265,7 @@ class SourceHarness(Generic[S, C]):
         enumerator = self.source.restore_enumerator(self.context, checkpoint)
         serializer = self.source.split_serializer
         self.pending = [serializer.from_json(snapshot["split_version"], each) for each in snapshot["splits"]]
+        enumerator.handle_restored(self.pending)
         return enumerator
 
     def _reader_context(self, subtask: int) -> ReaderContext:

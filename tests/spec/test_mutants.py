@@ -15,9 +15,10 @@ from spec.manifest import read_all
     [
         ("Ledger", 13),
         ("Stream", 12),
-        ("Alignment", 12),
+        ("Alignment", 13),
         ("SplitFetch", 18),
-        ("SplitAssignment", 17),
+        ("SplitPerThread", 17),
+        ("SplitAssignment", 23),
         ("PartitionLog", 6),
         ("MicroBatches", 13),
     ],

@@ -116,10 +116,8 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
                 "So it cannot be told whether any are trimmed before they are read: on_data_loss='ignore' "
                 "does without"
             )
-        start = Position()
-        if source.start not in ("earliest", "latest"):
-            start = Position(parse_id(source.start))
-        elif source.start == "latest" and first_look:
+        start = source.beginning
+        if source.start == "latest" and first_look:
             start = Position(FIRST if state is None else state.last.next)
         if state is not None:
             start = settle(start, state)
@@ -221,16 +219,32 @@ class RedisStreamEnumerator(SplitEnumerator[RedisStreamSplit, Checkpoint]):
 
         Where it is not, the old position must stay, by which a stream that is made anew is told.
         """
-        source = self._source
-        if not self._gone or source.bounded or source.pattern is None or source.on_data_loss == "fail":
+        if not self._gone or not self._source.lets_go:
             return ()
         # A split without end has the name of its stream.
         gone = {split.split_id for split in splits} & self._gone
-        if gone:
-            self._gone -= gone
-            known = [stream for stream in self.checkpoint["known"] if stream not in gone]
-            self.checkpoint = {**self.checkpoint, "known": known}
+        self._gone -= gone
+        self._forget(gone)
         return gone
+
+    def handle_finished(self, splits: Sequence[RedisStreamSplit]) -> None:
+        """Streams that a task has let go of, for good."""
+        # spec: SplitAssignment!Complete
+        if self._source.lets_go:
+            self._forget({split.stream for split in splits})
+
+    def handle_restored(self, unread: Collection[RedisStreamSplit]) -> None:
+        """Forget the streams that no reader had any more."""
+        # spec: SplitAssignment!Restore
+        if self._source.lets_go:
+            there = {split.stream for split in unread}
+            there.update(fields["stream"] for fields in self.checkpoint["waiting"])
+            self._forget(set(self.checkpoint["known"]) - there)
+
+    def _forget(self, streams: Collection[str]) -> None:
+        if streams:
+            known = [stream for stream in self.checkpoint["known"] if stream not in streams]
+            self.checkpoint = {**self.checkpoint, "known": known}
 
     def position_at(self, split: RedisStreamSplit, timestamp: float) -> str | None:
         """Where the ids of a later time begin, if those are the event time."""

@@ -2,7 +2,7 @@
 
 XREAD only waits, for all streams that have nothing at once. What is read is read by XRANGE, in one step with
 XINFO STREAM, which says whether entries are missing. Neither changes anything in Redis, so nothing is lost
-when a wait is given up.
+when a wait is given up. EXISTS tells which of those that have nothing are gone.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ WANTED_BYTES = 2_000_000
 """Of one stream in one request, about."""
 WAIT = 1.0
 """Seconds that one fetch waits for entries."""
+LOOKED_FOR = 1000
+"""Streams that are asked for at once, whether they are there."""
 LOOK_AFTER = 0.05
 """Seconds after which streams that have nothing are looked at, while others have."""
 SLICE_MS, SLICE_MS_PER_STREAM, SLICE_MOST_MS = 50, 0.1, 1000
@@ -56,6 +58,10 @@ class _Reading:
     paused: bool = False
     hot: bool = True
     """Whether there is something to read, or nobody has looked yet."""
+    due: bool = False
+    """Whether there were entries that were not read."""
+    missed: float | None = None
+    """When the stream was seen to be gone, if it has not been there since."""
     rows: int = FIRST_ROWS
 
 
@@ -69,6 +75,7 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
         self._splits: dict[str, _Reading] = {}
         self._woken = threading.Event()
         self._looked = 0.0
+        self._looked_for = time.monotonic()
 
     def handle_splits_changes(self, change: SplitsChange[RedisStreamSplit]) -> None:
         """Take splits up, or let go of them."""
@@ -104,6 +111,8 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
             if not live:
                 self._woken.wait(WAIT)
                 return []
+            if gone := self._look_for(live):
+                return gone
             self._look([each for each in live if not each.hot], wait=not any(each.hot for each in live))
             return self._read([each for each in live if each.hot][:AT_ONCE])
         except (RedisError, OSError) as error:
@@ -128,7 +137,32 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
                 break
         found = {bytes(stream) for stream, _ in _pairs(answer)}
         for each in idle:
-            each.hot = each.split.stream.encode() in found
+            each.hot = each.due = each.split.stream.encode() in found
+
+    def _look_for(self, live: list[_Reading]) -> list[Fetched]:
+        """Now and then: find out which of the streams that have nothing are gone. XREAD does not say it."""
+        if time.monotonic() - self._looked_for < self._source.discovery_interval:
+            return []
+        idle = [each for each in live if not each.hot and each.stop is None]
+        fetched = []
+        for at in range(0, len(idle), LOOKED_FOR):
+            part = idle[at : at + LOOKED_FOR]
+            for each, there in zip(part, self._are_there([each.split.stream for each in part]), strict=True):
+                if not there:
+                    fetched.append(self._gone(each))
+                elif each.missed is not None:
+                    # What it is now is found by reading it.
+                    each.missed, each.hot = None, True
+        self._looked_for = time.monotonic()
+        return [found for found in fetched if found is not None]
+
+    def _are_there(self, streams: list[str]) -> list[bool]:
+        if self._client.exists(*streams) == len(streams):
+            return [True] * len(streams)
+        pipeline = self._client.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.exists(stream)
+        return [bool(answer) for answer in pipeline.execute()]
 
     def _read(self, hot: list[_Reading]) -> list[Fetched]:
         if not hot:
@@ -159,6 +193,7 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
                 raise info
             return self._gone(each)
         state = parse_state(info)
+        each.missed = None
         empty = each.stop is not None and each.position.next >= each.stop.next
         if self._source.on_data_loss == "fail" and not empty:
             check_loss(each.split.stream, each.position, state)
@@ -173,6 +208,7 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
             each.position.next >= each.stop.next or (exhausted and state.last.next >= each.stop.next)
         )
         each.hot = not exhausted
+        each.due = each.hot and each.position.next <= state.last
         if finished:
             del self._splits[each.split.split_id]
         elif not entries:
@@ -191,17 +227,39 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
     def _gone(self, each: _Reading) -> Fetched | None:
         """There is no such stream."""
         each.hot = False
-        if each.stop is None:
-            return None
-        if self._source.on_data_loss == "fail":
+        if self._source.on_data_loss == "fail" and (each.due or each.stop is not None):
+            upto = "on" if each.stop is None else f"up to {each.stop.next}"
             raise DataLossError(
-                f"stream {each.split.stream!r} is gone, with the entries from {each.position.next} up to "
-                f"{each.stop.next}. on_data_loss='ignore' goes on without them"
+                f"stream {each.split.stream!r} is gone, with the entries from {each.position.next} {upto}. "
+                "on_data_loss='ignore' goes on without them"
             )
+        if each.stop is None:
+            return self._missed(each)
+        return self._end(each, each.stop)
+
+    def _missed(self, each: _Reading) -> Fetched | None:
+        """A stream without end is gone: when it comes again it is another one. Later it is ended."""
+        now = time.monotonic()
+        since, each.missed = each.missed, now if each.missed is None else each.missed
+        if self._source.on_data_loss == "fail":
+            # By the old position it is told that it is another one.
+            return None
+        if since is None:
+            if each.position == self._source.beginning:
+                return None
+            # spec: SplitAssignment!StartAgain
+            each.position = self._source.beginning
+            nothing = to_batch(each.split.stream, [], self._schema)
+            return Fetched(each.split.split_id, nothing, str(each.position))
+        if self._source.lets_go and now - since >= self._source.discovery_interval:
+            # spec: SplitAssignment!EndGone
+            return self._end(each, each.position)
+        return None
+
+    def _end(self, each: _Reading, position: Position) -> Fetched:
         del self._splits[each.split.split_id]
-        return Fetched(
-            each.split.split_id, to_batch(each.split.stream, [], self._schema), str(each.stop), finished=True
-        )
+        nothing = to_batch(each.split.stream, [], self._schema)
+        return Fetched(each.split.split_id, nothing, str(position), finished=True)
 
     def _adapt(self, each: _Reading, entries: list[Entry]) -> None:
         """Ask for as many entries next time as make a batch of the wanted size."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pillarbox.sources.connectors.options import Options, check_on_data_loss
 from pillarbox.sources.connectors.redis_streams.client import RedisAddress
 from pillarbox.sources.connectors.redis_streams.enumerator import Checkpoint, RedisStreamEnumerator
-from pillarbox.sources.connectors.redis_streams.position import parse_id
+from pillarbox.sources.connectors.redis_streams.position import Position, parse_id
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
 from pillarbox.sources.connectors.redis_streams.rows import check_schema, default_schema
 from pillarbox.sources.connectors.redis_streams.split import RedisStreamSplit
@@ -31,7 +31,8 @@ class RedisStreamSource(Source[RedisStreamSplit, Checkpoint]):
     url: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://. The password is
         never shown; `password_env` names an environment variable that holds it.
     streams: names, or `pattern`: those whose names match, as SCAN does it; new ones are looked for every
-        `discovery_interval` seconds, which walks all keys of the database.
+        `discovery_interval` seconds, which walks all keys of the database. As often a task looks whether
+        those that have nothing are still there.
     schema: see `redis_streams.rows`: columns `_stream`, `_id`, `_time`, `_fields`, and any field by name.
         None: these four.
     start: "earliest", "latest" (streams that come later are read from their beginning), or an id.
@@ -111,6 +112,16 @@ class RedisStreamSource(Source[RedisStreamSplit, Checkpoint]):
     def boundedness(self) -> Boundedness:
         """As it was asked for."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    @property
+    def beginning(self) -> Position:
+        """Where a stream is read from that was not there at the first look."""
+        return Position() if self.start in ("earliest", "latest") else Position(parse_id(self.start))
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether streams that are gone are forgotten: those that a pattern finds, where loss is ignored."""
+        return self.pattern is not None and not self.bounded and self.on_data_loss == "ignore"
 
     def arrow_schema(self) -> pa.Schema:
         """The columns: those that were given, or the four that every stream has."""
