@@ -15,11 +15,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests import threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How long one example takes tells how busy the machine is; pytest's own time-out is there for the rest.
+settings.register_profile("default", deadline=None)
 
 # A shell that runs us in the background has us ignore Ctrl-C; what the tests start would ignore it as well.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.kafka_server import LONG, KafkaServer
+from tests.versions import needs_source_streams
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -56,6 +57,7 @@ def calls(url: str) -> dict[str, int]:
 
 # Two starts of Spark: half a minute, or several on a machine that is busy.
 @pytest.mark.timeout(600)
+@needs_source_streams
 def test_a_driver_that_is_killed_and_started_again_writes_every_order_once(tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
     server = KafkaServer(tmp_path / "kafka")

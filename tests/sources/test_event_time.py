@@ -28,20 +28,20 @@ def latest(records: Any, timestamp: Any = "at", columns: list[str] | None = None
 def test_arrow_timestamps_of_every_unit_are_seconds(unit: str, zone: str | None) -> None:
     values = [NOON, None, NOON + timedelta(seconds=90), NOON - timedelta(days=1)]
     column = pa.array(values, pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit, zone))
-    batch = pa.record_batch({"other": [1, 2, 3, 4], "at": column})
+    batch = pa.RecordBatch.from_pydict({"other": [1, 2, 3, 4], "at": column})
     assert latest(batch) == NOON.timestamp() + 90
 
 
 def test_other_arrow_columns_are_seconds_or_days() -> None:
-    assert latest(pa.record_batch({"at": [1.5, None, 0.5]})) == 1.5
-    assert latest(pa.record_batch({"at": [3, 7]})) == 7.0
-    assert latest(pa.record_batch({"at": pa.array([date(1970, 1, 3)], pa.date32())})) == 2 * 86_400
-    assert latest(pa.record_batch({"at": pa.array([None], pa.timestamp("us"))})) is None
-    assert latest(pa.record_batch({"at": pa.array([], pa.timestamp("us"))})) is None
+    assert latest(pa.RecordBatch.from_pydict({"at": [1.5, None, 0.5]})) == 1.5
+    assert latest(pa.RecordBatch.from_pydict({"at": [3, 7]})) == 7.0
+    assert latest(pa.RecordBatch.from_pydict({"at": pa.array([date(1970, 1, 3)], pa.date32())})) == 2 * 86_400
+    assert latest(pa.RecordBatch.from_pydict({"at": pa.array([None], pa.timestamp("us"))})) is None
+    assert latest(pa.RecordBatch.from_pydict({"at": pa.array([], pa.timestamp("us"))})) is None
     with pytest.raises(TypeError, match="event time 'x'"):
-        latest(pa.record_batch({"at": ["x"]}))
+        latest(pa.RecordBatch.from_pydict({"at": ["x"]}))
     with pytest.raises(ValueError, match=r"timestamp='at': must be one of the columns \['b'\]"):
-        latest(pa.record_batch({"b": [1]}))
+        latest(pa.RecordBatch.from_pydict({"b": [1]}))
 
 
 def test_rows_are_looked_at_by_column_by_key_or_by_function() -> None:
@@ -50,7 +50,7 @@ def test_rows_are_looked_at_by_column_by_key_or_by_function() -> None:
     assert latest([{"at": 3}, {"at": 8}]) == 8.0
     assert latest([4, 9, 2], timestamp=lambda row: row + 0.5) == 9.5
     assert latest([], columns=["at"]) is None
-    batch = pa.record_batch({"n": [4, 9]})
+    batch = pa.RecordBatch.from_pydict({"n": [4, 9]})
     assert latest(batch, timestamp=lambda batch: batch.num_rows) == 2.0
     with pytest.raises(ValueError, match=r"timestamp='when': must be one of the columns \['id'\]"):
         EventTimes(WatermarkStrategy("when"), ["id"])

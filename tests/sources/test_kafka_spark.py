@@ -10,6 +10,7 @@ import pytest
 from pillarbox.sources.connectors.kafka import KafkaSource
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
+from tests.versions import needs_source_streams
 
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
@@ -50,6 +51,7 @@ def test_a_batch_read_by_options_gives_every_record_in_sparks_columns(
     assert server.security["sasl.password"] not in frame._jdf.queryExecution().toString()
 
 
+@needs_source_streams
 def test_a_stream_goes_on_where_it_was_and_then_tells_the_group(
     spark: SparkSession, server: KafkaServer, tmp_path: Path
 ) -> None:

@@ -211,7 +211,9 @@ def test_more_splits_than_were_asked_for_are_told() -> None:
 def test_arrow_rows_are_tuples() -> None:
     class Reader(SplitReader[Range]):
         def fetch(self) -> Sequence[Fetched]:
-            return [Fetched("s", pa.record_batch({"a": [1, 2], "b": ["x", None]}), None, finished=True)]
+            return [
+                Fetched("s", pa.RecordBatch.from_pydict({"a": [1, 2], "b": ["x", None]}), None, finished=True)
+            ]
 
         def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
             pass

@@ -57,7 +57,7 @@ def test_a_source_without_an_end_takes_all_splits_that_there_are() -> None:
 
 
 def test_an_arrow_batch_is_one_element_and_a_row_of_a_sequence_is_one() -> None:
-    batch = pa.record_batch({"n": [1, 2, 3]})
+    batch = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
     reader = Batches(Fetched("s", batch, 3), Fetched("s", [(4,), (5,)], 5), Fetched("s", [], 5))
     running = Running(SourceInput(Link([Range("s")]), With(reader)))
     assert running.rows(3) == [batch, (4,), (5,)]
@@ -119,7 +119,7 @@ def test_rows_of_an_arrow_batch_are_passed_over_too() -> None:
     running = Running(SourceInput(link, With(reader)))
     running.task.run_step()
     link.give(Range("s"), skip={"s": 2})
-    reader.put(Fetched("s", pa.record_batch({"n": [1, 2, 3]}), 3))
+    reader.put(Fetched("s", pa.RecordBatch.from_pydict({"n": [1, 2, 3]}), 3))
     assert running.rows(1)[0].to_pydict() == {"n": [3]}
     running.task.close()
 

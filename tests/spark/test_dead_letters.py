@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from pillarbox.spark import DeadLetter, async_map, async_udf, failed
 from pillarbox.spark.error_column import ERROR_TYPE
+from tests.versions import needs_pyspark
 
 RunScript = Callable[..., list[str]]
 
@@ -101,7 +102,6 @@ def test_letters_in_parquet_have_the_types_of_the_input(spark: SparkSession, tmp
         "array(named_struct('x', make_dt_interval(3))) as pauses",
         "timestamp_ntz'2024-01-01 10:00:00' as here",
         "1.5BD as decimal",
-        "null as nothing",
     )
     async_map(df, picky, schema="n long", dead_letter=tmp_path / "l").collect()
     back = spark.read.parquet(str(tmp_path / "l"))
@@ -111,6 +111,15 @@ def test_letters_in_parquet_have_the_types_of_the_input(spark: SparkSession, tmp
     with pytest.raises(ValueError, match="column 'span' has the type interval, which Parquet cannot hold"):
         async_map(odd, picky, schema="n long", dead_letter=tmp_path / "l")
     async_map(odd, picky, schema="n long", dead_letter=DeadLetter(tmp_path / "l", "json"))
+
+
+@needs_pyspark(4, 1, "Parquet files with a column of type void")
+def test_letters_in_parquet_have_a_column_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(2, 3).selectExpr("id", "null as nothing")
+    async_map(df, picky, schema="n long", dead_letter=tmp_path / "l").collect()
+    back = spark.read.parquet(str(tmp_path / "l")).drop("_error", "_failed_at")
+    assert back.dtypes == df.dtypes
+    assert back.collect() == df.collect()
 
 
 @pytest.mark.parametrize("errors", [None, "drop", "null", "column"])

@@ -14,6 +14,7 @@ from pillarbox.spark import register_source
 from tests.servers import fixtures, redis_server
 from tests.servers.postgres_server import PostgresServer
 from tests.servers.redis_server import RedisServer
+from tests.versions import needs_source_streams
 
 redis, postgres = fixtures.shared_redis, fixtures.postgres
 
@@ -35,15 +36,21 @@ def written(folder: Path) -> str:
     return "".join(path.read_text() for path in (folder / "checkpoint" / "offsets").glob("[0-9]*"))
 
 
-def test_redis_streams_in_batch_and_in_micro_batches(
-    spark: SparkSession, redis: RedisServer, tmp_path: Path
-) -> None:
+def test_redis_streams_in_batch(spark: SparkSession, redis: RedisServer) -> None:
+    for n in range(20):
+        redis.command("XADD", f"batch:{n % 3}", "*", "n", str(n))
+    register_source(spark)
+    options: dict[str, Any] = {"source": "redis", "url": redis.url, "pattern": "batch:*"}
+    rows = spark.read.format("pillarbox").options(**options, bounded="true").schema("n int").load()
+    assert sorted(row.n for row in rows.collect()) == list(range(20))
+
+
+@needs_source_streams
+def test_redis_streams_in_micro_batches(spark: SparkSession, redis: RedisServer, tmp_path: Path) -> None:
     for n in range(20):
         redis.command("XADD", f"spark:{n % 3}", "*", "n", str(n))
     register_source(spark)
     options: dict[str, Any] = {"source": "redis", "url": redis.url, "pattern": "spark:*"}
-    rows = spark.read.format("pillarbox").options(**options, bounded="true").schema("n int").load()
-    assert sorted(row.n for row in rows.collect()) == list(range(20))
     stream = (
         spark.readStream.format("pillarbox")
         .options(**options, discovery_interval="0.1", max_rows="7")
@@ -60,8 +67,8 @@ def test_redis_streams_in_batch_and_in_micro_batches(
     assert redis_server.PASSWORD not in written(tmp_path)
 
 
-def test_postgresql_in_batch_and_in_micro_batches(
-    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_postgresql_in_batch(
+    spark: SparkSession, postgres: PostgresServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     postgres.run(
         "create table numbers (id bigint generated always as identity primary key, n int)",
@@ -76,13 +83,23 @@ def test_postgresql_in_batch_and_in_micro_batches(
     assert rows.count() in (1000, 1001)
     rows.explain(mode="extended")
     assert "battery-staple" not in capfd.readouterr().out
+
+
+@needs_source_streams
+def test_postgresql_in_micro_batches(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
+    postgres.run(
+        "create table growing (id bigint generated always as identity primary key, n int)",
+        "insert into growing (n) select generate_series(0, 999)",
+    )
+    register_source(spark)
+    options: dict[str, Any] = {"source": "postgres", "url": postgres.url, "table": "growing"}
     stream = (
         spark.readStream.format("pillarbox")
         .options(**options, mode="incremental", key="id", max_rows="400")
         .load()
     )
-    assert read_on(stream, tmp_path) == list(range(1001))
-    postgres.run("insert into numbers (n) select generate_series(1001, 1500)")
+    assert read_on(stream, tmp_path) == list(range(1000))
+    postgres.run("insert into growing (n) select generate_series(1000, 1500)")
     assert read_on(stream, tmp_path) == list(range(1501))
     assert "battery-staple" not in written(tmp_path)
 

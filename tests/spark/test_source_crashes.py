@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.spark.source_logs import GATED, append
+from tests.versions import needs_source_streams
 
 RunScript = Callable[..., list[str]]
 
-pytestmark = pytest.mark.timeout(640)
+pytestmark = [pytest.mark.timeout(640), needs_source_streams]
 
 DRIVER = """
 import pathlib, signal, time

@@ -31,6 +31,7 @@ from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.servers.redis_server import RedisServer
 from tests.spark.test_source_planning import at_once
+from tests.versions import needs_source_streams
 
 pytest.importorskip("redis", reason="the package redis is not installed")
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
@@ -324,6 +325,7 @@ def test_a_topic_that_was_made_again_takes_the_place_of_the_one_before(kafka: Ka
     assert len(stream.open()) == 2 and not set(stream.open()) & set(before)
 
 
+@needs_source_streams
 def test_spark_reads_on_while_streams_come_and_go(
     spark: SparkSession, server: RedisServer, tmp_path: Path
 ) -> None:

@@ -16,10 +16,11 @@ from pillarbox.spark import register_source
 from tests.spark import source_functions
 from tests.spark.source_functions import CountingTo
 from tests.spark.streams import Collected, until
+from tests.versions import needs_source_streams
 
 cloudpickle.register_pickle_by_value(source_functions)
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), needs_source_streams]
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string())])
 

@@ -16,10 +16,11 @@ from pillarbox.spark import register_source
 from tests.spark import source_logs
 from tests.spark.source_logs import LogSource, RangeSource, append, register_by_rule
 from tests.spark.streams import Collected, until
+from tests.versions import needs_source_streams
 
 cloudpickle.register_pickle_by_value(source_logs)
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), needs_source_streams]
 
 
 class Stream:

@@ -5,8 +5,10 @@ Spark makes one from the options and pickles it, in one process; makes readers o
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import ClassVar
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -71,13 +73,13 @@ class PillarboxSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises RuntimeError with a PySpark that is too old."""
-        try:
-            from pillarbox.spark.source.stream import StreamReader
-        except ImportError:
+        if find_spec("pyspark.sql.streaming.datasource") is None:
             raise RuntimeError(
-                "streams of Pillarbox's sources need PySpark 4.2 or later: earlier ones do not tell a source "
-                "where a micro-batch starts"
-            ) from None
+                f"format {self.name()!r}: streams of Pillarbox's sources need PySpark 4.2 or later, and "
+                f"this is {pyspark.__version__}, which does not tell a source where a micro-batch starts"
+            )
+        from pillarbox.spark.source.stream import StreamReader
+
         return StreamReader(self._read(schema))
 
     def _read(self, schema: StructType) -> Read:

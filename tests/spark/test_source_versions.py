@@ -1,0 +1,42 @@
+"""Streams of sources with a PySpark that is too old for them: refused, and the error says which is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from pillarbox.spark import PillarboxSource, register_source
+from tests.spark import source_logs
+from tests.spark.source_logs import LogSource, append
+from tests.versions import pyspark_version
+
+cloudpickle.register_pickle_by_value(source_logs)
+
+NEEDED = "streams of Pillarbox's sources need PySpark 4.2 or later"
+
+
+def test_the_error_names_the_pyspark_that_is_there_and_the_one_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    with pytest.raises(RuntimeError, match=NEEDED) as error:
+        PillarboxSource({"source": "generator"}).streamReader(StructType())
+    assert f"this is {pyspark.__version__}," in str(error.value)
+    assert "format 'pillarbox'" in str(error.value)
+
+
+@pytest.mark.skipif(pyspark_version() >= (4, 2), reason="this PySpark can read streams of sources")
+def test_a_query_of_an_old_spark_fails_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path / "log", "a", range(3))
+    name = register_source(spark, LogSource(str(tmp_path / "log")), "too_early")
+    writer = spark.readStream.format(name).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=NEEDED):
+        query.awaitTermination(170)
