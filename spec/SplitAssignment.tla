@@ -24,6 +24,7 @@ VARIABLES
     known,      \* splits 1 to `known` have been taken up
     found,      \* what the discovery thread has found: in which life, from which split to which
     there,      \* if Remade: the one of the two splits that is there now, or 0
+    ended,      \* if Remade: whether its name is to be forgotten
     pool,       \* splits that wait, each with the place from which to read
     registered, asked, told, \* what the enumerator holds of each reader: there, has asked, was told that no more come
     given,      \* of each reader: the splits it was sent since its part of the last complete checkpoint, in order
@@ -38,7 +39,7 @@ VARIABLES
     twice, crashes
 
 driver == <<up, life, parallelism>>
-finding == <<known, found, there>>
+finding == <<known, found, there, ended>>
 asking == <<registered, asked, told>>
 reading == <<alive, left, heard, has, out>>
 taking == <<part, staged, last>>
@@ -64,7 +65,7 @@ TypeOK ==
 
 Init ==
     /\ up = TRUE /\ life = 1 /\ parallelism = Readers /\ known = 0 /\ found = {} /\ pool = {}
-    /\ there = IF Remade THEN 1 ELSE 0
+    /\ ended = FALSE /\ there = IF Remade THEN 1 ELSE 0
     /\ registered = NoOne(TRUE) /\ asked = NoOne("no") /\ told = NoOne(FALSE) /\ given = NoOne(<<>>)
     /\ alive = NoOne(TRUE) /\ left = NoOne(FALSE) /\ heard = NoOne(0) /\ has = NoOne({}) /\ out = NoOne({})
     /\ part = NoOne(None) /\ staged = None /\ last = [known |-> 0, waiting |-> {}, parts |-> NoOne({})]
@@ -79,7 +80,7 @@ Discover ==
            to == IF Remade THEN there ELSE IF known + Piece > Splits THEN Splits ELSE known + Piece
        IN  /\ found' = found \cup {[life |-> life, from |-> from, to |-> to]}
            /\ known' = IF Mutant = "discovery changes what is known" THEN to ELSE known
-    /\ UNCHANGED <<driver, there, pool, asking, given, reading, taking, history, crashes>>
+    /\ UNCHANGED <<driver, there, ended, pool, asking, given, reading, taking, history, crashes>>
 
 (* Splits and knowledge in one step. What was found in an earlier life is nothing to this one.                       *)
 TakeUp(f) ==
@@ -91,7 +92,7 @@ TakeUp(f) ==
                 /\ known' = IF half THEN known ELSE IF Remade THEN 1 ELSE f.to
                 /\ found' = (found \ {f}) \cup IF half THEN {[f EXCEPT !.from = f.to + 1]} ELSE {}
        ELSE found' = found \ {f} /\ UNCHANGED <<pool, known>>
-    /\ UNCHANGED <<driver, there, asking, given, reading, taking, history, crashes>>
+    /\ UNCHANGED <<driver, there, ended, asking, given, reading, taking, history, crashes>>
 
 -----------------------------------------------------------------------------
 (* Giving splits out. A request is kept until there is an answer to it.                                              *)
@@ -142,10 +143,10 @@ Leave(r) ==
 (* A split is deleted, at any moment: what nobody has read is lost. Later it is made anew under its name.             *)
 Delete ==
     /\ Remade /\ there = 1 /\ there' = 0
-    /\ UNCHANGED <<driver, known, found, pool, asking, given, reading, taking, history, crashes>>
+    /\ UNCHANGED <<driver, known, found, ended, pool, asking, given, reading, taking, history, crashes>>
 Make ==
     /\ Remade /\ there = 0 /\ there' = 2
-    /\ UNCHANGED <<driver, known, found, pool, asking, given, reading, taking, history, crashes>>
+    /\ UNCHANGED <<driver, known, found, ended, pool, asking, given, reading, taking, history, crashes>>
 
 (* The reader finds that it is gone, or another one: it will read what comes under the name from the beginning. In    *)
 (* Redis it sees that it is gone, or the new ids are above the old place: to go on from there is to begin.            *)
@@ -162,7 +163,7 @@ EndGone(r) ==
     /\ \E split \in has[r] : split[1] = 2
     /\ has' = [has EXCEPT ![r] = {}]
     /\ known' = IF Mutant = "the name is forgotten at once" THEN 0 ELSE known
-    /\ UNCHANGED <<driver, found, there, pool, asking, given, alive, left, heard, out, taking, history, crashes>>
+    /\ UNCHANGED <<driver, found, there, ended, pool, asking, given, alive, left, heard, out, taking, history, crashes>>
 
 -----------------------------------------------------------------------------
 (* Checkpoints. First each reader gives its part: what it has, and how many of the splits it was sent that counts in. *)
@@ -197,7 +198,7 @@ Checkpoint ==
 
 (* From now on it is what counts: for output, and for what goes back when a reader dies. So the enumerator must hear  *)
 (* of it before any reader is started again from it. What a reader had before it, or has been given, and neither has  *)
-(* now nor is still to hear of, has been read to its end, and nobody goes back behind that: its name is known no more.*)
+(* now nor is still to hear of, has been read to its end, and nobody goes back behind that: its name may be forgotten.*)
 Complete ==
     /\ up /\ staged # None
     /\ LET forgotten(r) ==
@@ -207,10 +208,10 @@ Complete ==
            output(r) == IF r \in Present THEN staged.parts[r].out ELSE {}
            heardOf(r) == staged.parts[r].heard
            later(r) == IF Mutant = "what is under way has ended" THEN {} ELSE Range(From(given[r], heardOf(r) + 1))
-           ended(r) == /\ last.parts[r] \cup Range(SubSeq(given[r], 1, heardOf(r))) # {}
-                       /\ staged.parts[r].has \cup later(r) = {}
-           forgets == Remade /\ Mutant # "an ended split stays known" /\ \E r \in Present : ended(r)
-       IN  /\ known' = IF forgets THEN 0 ELSE known
+           without(r) == /\ last.parts[r] \cup Range(SubSeq(given[r], 1, heardOf(r))) # {}
+                         /\ staged.parts[r].has \cup later(r) = {}
+           forgets == Remade /\ Mutant # "an ended split stays known" /\ \E r \in Present : without(r)
+       IN  /\ ended' = (ended \/ forgets)
            /\ last' = [known |-> staged.known, waiting |-> staged.waiting,
                        parts |-> [r \in Everyone |-> IF r \in Present THEN staged.parts[r].has ELSE {}]]
            /\ given' = [r \in Everyone |-> From(given[r], forgotten(r) + 1)]
@@ -219,7 +220,13 @@ Complete ==
            /\ twice' = twice \cup UNION {output(r) \cap
                                             (committed \cup UNION {output(q) : q \in Present \ {r}}) : r \in Present}
     /\ staged' = None
-    /\ UNCHANGED <<driver, found, there, pool, asking, alive, left, has, out, part, crashes>>
+    /\ UNCHANGED <<driver, known, found, there, pool, asking, alive, left, has, out, part, crashes>>
+
+(* Later, when no discovery is under way: what that has found began with more.                                        *)
+Forget ==
+    /\ up /\ ended /\ \A f \in found : f.life # life
+    /\ known' = 0 /\ ended' = FALSE
+    /\ UNCHANGED <<driver, found, there, pool, asking, given, reading, taking, history, crashes>>
 
 -----------------------------------------------------------------------------
 (* What goes wrong.                                                                                                  *)
@@ -270,7 +277,8 @@ DriverDies ==
     /\ given' = NoOne(<<>>) /\ alive' = NoOne(FALSE) /\ left' = NoOne(FALSE)
     /\ heard' = NoOne(0) /\ has' = NoOne({}) /\ out' = NoOne({})
     /\ part' = NoOne(None) /\ staged' = None
-    /\ UNCHANGED <<life, parallelism, finding, last, history>>
+    /\ ended' = FALSE
+    /\ UNCHANGED <<life, parallelism, known, found, there, last, history>>
 
 (* All that was not read to its end waits, and is given to whoever asks. The parts of readers may be ahead of what was *)
 (* known: a name of which there is no split has ended.                                                                *)
@@ -278,16 +286,16 @@ Restore(n) ==
     /\ ~up /\ up' = TRUE /\ life' = life + 1 /\ parallelism' = n
     /\ LET all == last.waiting \cup UNION {last.parts[r] : r \in Everyone}
            own == Mutant = "each reader its own"
-           ended == Remade /\ all = {} /\ Mutant # "known without a split"
-       IN  /\ known' = IF ended THEN 0 ELSE last.known
+           nothing == Remade /\ all = {} /\ Mutant # "known without a split"
+       IN  /\ known' = IF nothing THEN 0 ELSE last.known
            /\ pool' = IF own THEN last.waiting ELSE all
            /\ given' = IF own THEN [r \in Everyone |-> IF r <= n THEN InOrder(last.parts[r]) ELSE <<>>] ELSE given
            /\ last' = IF own THEN last ELSE [last EXCEPT !.waiting = all, !.parts = NoOne({})]
     /\ registered' = [r \in Everyone |-> r <= n] /\ alive' = [r \in Everyone |-> r <= n]
-    /\ UNCHANGED <<found, there, asked, told, left, heard, has, out, part, staged, history, crashes>>
+    /\ UNCHANGED <<found, there, ended, asked, told, left, heard, has, out, part, staged, history, crashes>>
 
 Next ==
-    \/ Discover \/ Checkpoint \/ Complete \/ DriverDies \/ Delete \/ Make
+    \/ Discover \/ Checkpoint \/ Complete \/ Forget \/ DriverDies \/ Delete \/ Make
     \/ \E f \in found : TakeUp(f)
     \/ \E r \in Everyone :
         \/ Ask(r) \/ Assign(r) \/ NoMore(r) \/ Hear(r) \/ Read(r) \/ Part(r)
@@ -298,6 +306,7 @@ TakesUp == \E f \in found : TakeUp(f)
 Restores == \E n \in Everyone : Restore(n)
 FairSpec ==
     /\ Spec /\ WF_vars(Discover) /\ WF_vars(TakesUp) /\ WF_vars(Restores) /\ WF_vars(Checkpoint) /\ WF_vars(Complete)
+    /\ WF_vars(Forget)
     /\ WF_vars(Delete) /\ WF_vars(Make)
     /\ \A r \in Everyone :
         /\ WF_vars(Ask(r)) /\ WF_vars(Assign(r)) /\ WF_vars(NoMore(r)) /\ WF_vars(Hear(r)) /\ WF_vars(Read(r))

@@ -7,7 +7,7 @@ give back what was assigned since the last checkpoint is Flink's idea (FLIP-27).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -60,6 +60,7 @@ class Assignment(Generic[S]):
     """Deals the splits of `pool` out to the readers that are there. Confined to the enumerator's thread.
 
     is_exhausted: whether no other split will be found.
+    finished: told the splits that were read to their end and that nobody gets again.
     lost: told the ids of splits that a reader has no longer, without having read them to the end.
     restored: what readers had in the checkpoint that it goes on from; None if it begins anew.
 
@@ -73,12 +74,14 @@ class Assignment(Generic[S]):
         pool: SplitPool[S],
         parallelism: int,
         is_exhausted: Callable[[], bool],
+        finished: Callable[[Sequence[S]], None],
         lost: Callable[[Collection[str]], None] = lambda _: None,
         restored: Collection[ReaderState[S]] | None = None,
     ) -> None:
         self._enumerator = enumerator
         self._pool = pool
         self._is_exhausted = is_exhausted
+        self._finished = finished
         self._lost = lost
         self._restored = restored
         self._readers: tuple[_Reader[S], ...] = tuple(_Reader() for _ in range(parallelism))
@@ -200,7 +203,9 @@ class Assignment(Generic[S]):
         own = [split_id for split_id in split_ids if split_id in reader.unfinished]
         for split_id in own:
             reader.unfinished.discard(split_id)
-            self._owners.pop(split_id, None)
+            # One that was forgotten and found anew may be another reader's by now.
+            if self._owners.get(split_id) == subtask:
+                del self._owners[split_id]
         if not reader.unfinished:
             self.serve()
         return own
@@ -365,7 +370,7 @@ class Assignment(Generic[S]):
             under_way = {each.split.split_id for _, each in reader.given}
             ended += [had[name].split for name in had.keys() - reader.base.keys() - under_way]
         if ended:
-            self._enumerator.handle_finished(ended)
+            self._finished(ended)
 
 
 def _of(state: ReaderState[S]) -> list[Waiting[S]]:

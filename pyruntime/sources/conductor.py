@@ -75,6 +75,7 @@ class Conductor(Generic[S]):
             self._thread.pool,
             self.parallelism,
             lambda: self._thread.exhausted,
+            self._thread.finished,
             self._forget,
             restored,
         )

@@ -101,6 +101,7 @@ class EnumeratorThread(Generic[S, C]):
         self._found_last = True
         self._due = 0.0
         self._retry = FIRST_RETRY
+        self._finished: list[S] = []
         self._waiters: list[Future[None]] = []
         # Both threads.
         self._condition = threading.Condition()
@@ -200,6 +201,26 @@ class EnumeratorThread(Generic[S, C]):
         """Splits were taken, or somebody waits: discover, if there is room. The enumerator's thread."""
         self._schedule()
 
+    def finished(self, splits: Sequence[S]) -> None:
+        """Readers have read these to their end, and nobody gets them again. The enumerator's thread.
+
+        The enumerator hears of it between two discoveries. It may then know less, and what a discovery has
+        found that began with more would have to be thrown away: again and again, where splits end all the
+        time.
+        """
+        self._finished += splits
+        if not self._running:
+            self._tell_finished()
+            return
+        with self._condition:
+            order, self._order = self._order, None
+        if order is not None:
+            # It has not begun.
+            try:
+                self._tell_finished()
+            finally:
+                self._place(order[1])
+
     def _run(self) -> None:
         processor = MailboxProcessor(_rest, latency_interval=None)
         self._processor = processor
@@ -260,11 +281,19 @@ class EnumeratorThread(Generic[S, C]):
     def _schedule(self) -> None:
         if not (self._running or self.exhausted or len(self.pool) >= self._most):
             self._running = True
-            with self._condition:
-                due = 0.0 if self._found_last else self._due
-                self._order = self.enumerator.checkpoint, due
-                self._condition.notify_all()
+            self._place(0.0 if self._found_last else self._due)
         self._tell_waiters()
+
+    def _place(self, due: float) -> None:
+        with self._condition:
+            self._order = self.enumerator.checkpoint, due
+            self._condition.notify_all()
+
+    def _tell_finished(self) -> None:
+        # spec: SplitAssignment!Forget
+        finished, self._finished = self._finished, []
+        if finished:
+            self.enumerator.handle_finished(finished)
 
     def _wait_for_discovery(self, future: Future[None]) -> None:
         self._waiters.append(future)
@@ -284,11 +313,13 @@ class EnumeratorThread(Generic[S, C]):
         if self.enumerator.checkpoint is not before:
             # The enumerator has learnt something else meanwhile, which must not be lost.
             self._found_last = True
+            self._tell_finished()
             self._schedule()
             return
         self._knows = True
         self._retry = FIRST_RETRY
         self.pool.take_up(splits, checkpoint)
+        self._tell_finished()
         self._found_last = bool(splits)
         interval = self.enumerator.discovery_interval
         if not splits and (self._bounded or interval is None):
@@ -309,6 +340,7 @@ class EnumeratorThread(Generic[S, C]):
         log.warning("%r could not discover; again in %g s", self._source, wait, exc_info=error)
         self._found_last = False
         self._due = time.monotonic() + wait
+        self._tell_finished()
         self._schedule()
 
     # -- the discovery thread -----------------------------------------------------------------

@@ -75,7 +75,13 @@ class Run:
         self.exhausted = False
         self.lost: list[str] = []
         self.assignment: Assignment[Split] = Assignment(
-            self.finder, self.pool, parallelism, lambda: self.exhausted, self.lost.extend, restored
+            self.finder,
+            self.pool,
+            parallelism,
+            lambda: self.exhausted,
+            self.finder.handle_finished,
+            self.lost.extend,
+            restored,
         )
         self.readers: dict[int, Reader] = {}
 

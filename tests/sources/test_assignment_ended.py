@@ -11,6 +11,7 @@ import pytest
 from pillarbox.sources import Split
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.link import AddSplits, ReaderState
+from pillarbox.sources.pool import Waiting
 from tests.sources.assigned import LENGTH, Reader, Run
 from tests.sources.found import Findable, Finder, World
 
@@ -129,3 +130,18 @@ def test_after_a_restore_it_hears_once_and_first_what_is_still_to_be_read() -> N
         coordinator.snapshot({})
         assert world.told[before] == ("restored", ["s0", "s2"])
         assert len(world.heard("restored")) == 1
+
+
+def test_a_word_of_the_end_that_comes_late_takes_no_split_from_another_reader() -> None:
+    run, reader = began()
+    other = run.open(1)
+    while reader.splits:
+        reader.read()
+    complete(run, reader0=reader.part())
+    assert ended(run) == [["s0", "s1"]]
+    run.pool.add([Waiting(Split("s0", 0, LENGTH))])
+    run.assignment.request(1)
+    other.hear()
+    run.assignment.finished(0, ["s0", "s1"])
+    assert run.assignment.owner("s0") == 1
+    assert run.assignment.owner("s1") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -178,6 +179,57 @@ def test_what_the_enumerator_has_learnt_meanwhile_is_not_overwritten() -> None:
         # What was found from 0 on is dropped, and looked for again from what is known now.
         assert names(thread) == ["s3", "s4"]
         assert world.heard("discover") == [0, 3, 5]
+
+
+KNOWS_OTHER = 100
+
+
+def forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The enumerator knows something else when it has heard what is finished."""
+
+    def forget(finder: Finder, splits: Sequence[Split]) -> None:
+        finder.world.say("finished", [split.split_id for split in splits])
+        finder.checkpoint = KNOWS_OTHER
+
+    monkeypatch.setattr(Finder, "handle_finished", forget)
+
+
+def test_what_has_finished_is_told_behind_a_discovery_so_that_this_is_not_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forgetting(monkeypatch)
+    world = World(1)
+    with running(world, interval=0.01) as thread:
+        thread.caught_up().result(LONG)
+        take(thread, 1)
+        with world.changed:
+            world.blocked = True
+            calls = world.calls
+        world.until(lambda: world.calls > calls)
+        world.count = 2
+        thread.submit(thread.finished, [Split("s0", 0, 10)]).result(LONG)
+        assert world.heard("finished") == []
+        world.unblock()
+        world.until(lambda: world.calls > calls + 1)
+        # What was found by the discovery that knew of it is there.
+        assert names(thread) == ["s1"]
+        assert world.heard("finished") == [["s0"]]
+        assert world.heard("discover")[calls : calls + 2] == [1, KNOWS_OTHER]
+
+
+def test_what_has_finished_is_told_at_once_where_the_next_discovery_has_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forgetting(monkeypatch)
+    world = World(2)
+    with running(world, interval=3600.0) as thread:
+        thread.caught_up().result(LONG)
+        take(thread, 2)
+        thread.submit(thread.finished, [Split("s1", 0, 10)]).result(LONG)
+        assert world.heard("finished") == [["s1"]]
+        assert known(thread) == KNOWS_OTHER
+        # And that begins with what is known now.
+        assert thread._order is not None and thread._order[0] == KNOWS_OTHER
 
 
 def test_a_split_that_is_found_twice_ends_it_and_is_named() -> None:

@@ -137,6 +137,16 @@ def test_a_start_in_the_middle_is_an_id(server: RedisServer, client: Any) -> Non
         assert harness.read_all() == [("a", 3), ("a", 4), ("a", 5)]
 
 
+def test_a_start_that_is_still_to_come_is_waited_for(server: RedisServer, client: Any) -> None:
+    fill(client, "a", range(5), each_at=True)
+    with SourceHarness(numbers_of(server, "a", start="50")) as harness:
+        assert harness.micro_batch() == []
+        client.xadd("a", {"n": 40}, id="40-0")
+        assert harness.micro_batch() == []
+        client.xadd("a", {"n": 60}, id="60-0")
+        assert harness.micro_batch() == [("a", 60)]
+
+
 # -- rows ----------------------------------------------------------------------------------------------
 
 

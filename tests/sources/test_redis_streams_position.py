@@ -119,6 +119,19 @@ def test_a_stream_that_was_made_anew_is_a_loss() -> None:
     assert lost(Position(stream.last.next, 3), anew.state) == "the stream was deleted and made anew"
 
 
+def test_a_place_where_nothing_has_been_yet_is_no_loss() -> None:
+    stream = Model()
+    for _ in range(3):
+        stream.add(1)
+    ahead = Position(EntryId(50, 0))
+    assert settle(ahead, stream.state) == ahead
+    assert lost(settle(ahead, stream.state), stream.state) is None
+    while stream.last < EntryId(49, 0):
+        stream.add(1)
+    # The last id before it: now the entries that are gone can be counted.
+    assert settle(Position(stream.last.next), stream.state).added == stream.state.added
+
+
 def test_without_counts_nothing_is_said() -> None:
     state = StreamState(1, EntryId(9, 0), EntryId(9, 0), None, FIRST)
     assert lost(Position(EntryId(5, 0)), state) is None

@@ -138,7 +138,8 @@ def lost(position: Position, state: StreamState) -> str | None:
 
 def settle(position: Position, state: StreamState) -> Position:
     """The same place, with the count that `state` gives, where it gives one."""
-    if state.added is None:
+    if state.added is None or position.next > state.last.next:
+        # Nobody has been there yet. With a count it would be what was read of a stream that is no more.
         return Position(position.next)
     if position.next > state.last:
         return Position(position.next, state.added)
