@@ -209,17 +209,12 @@ class EnumeratorThread(Generic[S, C]):
         time.
         """
         self._finished += splits
-        if not self._running:
-            self._tell_finished()
-            return
         with self._condition:
-            order, self._order = self._order, None
-        if order is not None:
-            # It has not begun.
-            try:
-                self._tell_finished()
-            finally:
-                self._place(order[1])
+            if self._order is not None:
+                # It has not begun, and can begin with what is known then.
+                self._order = None
+                self._running = False
+        self._schedule()
 
     def _run(self) -> None:
         processor = MailboxProcessor(_rest, latency_interval=None)
@@ -279,21 +274,17 @@ class EnumeratorThread(Generic[S, C]):
                 log.exception("an enumerator could not be closed")
 
     def _schedule(self) -> None:
+        if self._finished and not self._running:
+            # spec: SplitAssignment!Forget
+            finished, self._finished = self._finished, []
+            self.enumerator.handle_finished(finished)
         if not (self._running or self.exhausted or len(self.pool) >= self._most):
             self._running = True
-            self._place(0.0 if self._found_last else self._due)
+            with self._condition:
+                due = 0.0 if self._found_last else self._due
+                self._order = self.enumerator.checkpoint, due
+                self._condition.notify_all()
         self._tell_waiters()
-
-    def _place(self, due: float) -> None:
-        with self._condition:
-            self._order = self.enumerator.checkpoint, due
-            self._condition.notify_all()
-
-    def _tell_finished(self) -> None:
-        # spec: SplitAssignment!Forget
-        finished, self._finished = self._finished, []
-        if finished:
-            self.enumerator.handle_finished(finished)
 
     def _wait_for_discovery(self, future: Future[None]) -> None:
         self._waiters.append(future)
@@ -313,13 +304,11 @@ class EnumeratorThread(Generic[S, C]):
         if self.enumerator.checkpoint is not before:
             # The enumerator has learnt something else meanwhile, which must not be lost.
             self._found_last = True
-            self._tell_finished()
             self._schedule()
             return
         self._knows = True
         self._retry = FIRST_RETRY
         self.pool.take_up(splits, checkpoint)
-        self._tell_finished()
         self._found_last = bool(splits)
         interval = self.enumerator.discovery_interval
         if not splits and (self._bounded or interval is None):
@@ -340,7 +329,6 @@ class EnumeratorThread(Generic[S, C]):
         log.warning("%r could not discover; again in %g s", self._source, wait, exc_info=error)
         self._found_last = False
         self._due = time.monotonic() + wait
-        self._tell_finished()
         self._schedule()
 
     # -- the discovery thread -----------------------------------------------------------------

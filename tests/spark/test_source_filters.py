@@ -15,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
 
 from pillarbox.spark import PillarboxSource, register_source
+from tests.versions import needs_pyspark
+
+needs_filters = needs_pyspark(4, 1, "readers that take filters")
 
 CONF = "spark.sql.python.filterPushdown.enabled"
 
@@ -86,10 +89,9 @@ class PushedReader(ds.DataSourceReader):
         yield (partition.value,)
 
 
+@needs_filters
 def test_spark_gives_a_query_what_was_planned_with_the_filter_of_another(pushing: SparkSession) -> None:
     """When this fails, Spark has come to keep them apart, and filters could be taken."""
-    if not hasattr(ds, "Filter"):
-        pytest.skip("this PySpark pushes no filters")
     pushing.dataSource.register(Pushed)
     df = pushing.read.format("pushed_numbers").load()
     assert numbers(df.where("n = 2")) == [2]
@@ -100,9 +102,8 @@ def test_spark_gives_a_query_what_was_planned_with_the_filter_of_another(pushing
     assert numbers(df.select("n")) == [1]
 
 
+@needs_filters
 def test_a_reader_that_takes_filters_is_refused_where_spark_pushes_none(spark: SparkSession) -> None:
-    if not hasattr(ds, "Filter"):
-        pytest.skip("this PySpark pushes no filters")
     spark.dataSource.register(Pushed)
     assert spark.conf.get(CONF) == "false"
     with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
