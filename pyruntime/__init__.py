@@ -29,6 +29,7 @@ from pillarbox.aio import (
     Usage,
     async_map,
     is_overload,
+    is_permanent,
     retry_after_of,
     status_of,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "__version__",
     "async_map",
     "is_overload",
+    "is_permanent",
     "retry_after_of",
     "status_of",
 ]

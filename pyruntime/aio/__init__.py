@@ -23,7 +23,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.retry_after import retry_after_of
 from pillarbox.aio.retry_budget import RetryBudget
-from pillarbox.aio.status import is_overload, status_of
+from pillarbox.aio.status import is_overload, is_permanent, status_of
 from pillarbox.aio.usage import Usage
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ __all__ = [
     "Usage",
     "async_map",
     "is_overload",
+    "is_permanent",
     "retry_after_of",
     "status_of",
 ]

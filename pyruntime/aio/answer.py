@@ -5,6 +5,7 @@ Pure: any thread. No client library is imported: an error is known by its attrib
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from pillarbox.aio.errors import ResultRejected
 
 _CAUSES = 8
 """Errors looked at along `__cause__`: a chain can be a circle."""
+MAX_BODY_BYTES = 65_536
+"""A longer body is not parsed: it is no error message."""
 
 
 class Answer(NamedTuple):
@@ -24,6 +27,8 @@ class Answer(NamedTuple):
     """Something like a mapping of the headers, or None."""
     code: str | None
     """The error code of AWS, or the name of the status code of gRPC."""
+    carrier: Any
+    """The error, or the result that was rejected: its body is read by `codes_of` only."""
 
 
 def answers(error: BaseException) -> Iterator[Answer]:
@@ -45,23 +50,49 @@ def answers(error: BaseException) -> Iterator[Answer]:
 
 def _answer_of(carrier: Any, response: Any) -> Answer:
     if isinstance(response, dict):
-        return _answer_of_aws(response)
+        return _answer_of_aws(response, carrier)
     status = _status(carrier)
     headers = _get(carrier, "headers")
     return Answer(
         _status(response) if status is None else status,
         _get(response, "headers") if headers is None else headers,
         _code_of_grpc(carrier),
+        carrier,
     )
 
 
-def _answer_of_aws(response: dict[str, Any]) -> Answer:
+def codes_of(answer: Answer) -> Iterator[str]:
+    """The words that a service's error object has for what went wrong, such as "insufficient_quota".
+
+    Read are `code` and `type` of the error, as OpenAI's client sets them, and of the JSON body: the attribute
+    `body`, or what httpx and requests have already received. Nothing is awaited or received. Raises nothing.
+    """
+    carrier = answer.carrier
+    response = _get(carrier, "response")
+    bodies = (_get(carrier, "body"), _get(response, "_content"), _get(carrier, "_content"))
+    described = [{name: _get(carrier, name) for name in ("code", "type")}, *map(_parsed, bodies)]
+    for each in described:
+        for item in (each, _item(each, "error")):
+            yield from (code for name in ("code", "type") if isinstance(code := _item(item, name), str))
+
+
+def _parsed(body: Any) -> Any:
+    if not isinstance(body, bytes | str) or not 0 < len(body) <= MAX_BODY_BYTES:
+        return body
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _answer_of_aws(response: dict[str, Any], carrier: Any) -> Answer:
     metadata = _item(response, "ResponseMetadata")
     code = _item(_item(response, "Error"), "Code")
     return Answer(
         _valid(_item(metadata, "HTTPStatusCode")),
         _item(metadata, "HTTPHeaders"),
         code if isinstance(code, str) else None,
+        carrier,
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from pillarbox.aio.status import is_overload, status_of
+from pillarbox.aio.answer import answers
+from pillarbox.aio.status import is_out_of_funds, is_overload, status_of
 
-OF_ALL_ROWS = frozenset({401, 403, 407, 502, 504})
+OF_ALL_ROWS = frozenset({401, 402, 403, 407, 502, 504})
 """Answers about who calls (RFC 9110), or from a gateway that does not reach the service."""
 
 OF_CONNECTIONS = frozenset(
@@ -32,7 +33,7 @@ def blames_rows(error: BaseException) -> bool:
     would meet it, and calling them in ever smaller batches would make an outage worse. A time-out may be the
     fault of one row. Errors are known by their names and attributes, along `__cause__`. Raises nothing.
     """
-    if is_overload(error) or status_of(error) in OF_ALL_ROWS:
+    if is_overload(error) or status_of(error) in OF_ALL_ROWS or any(map(is_out_of_funds, answers(error))):
         return False
     each: BaseException | None = error
     for _ in range(_CAUSES):

@@ -22,6 +22,7 @@ from pillarbox.aio.retry_after import (
     somewhat_later,
 )
 from pillarbox.aio.retry_budget import BudgetAccount, RetryBudget
+from pillarbox.aio.status import is_permanent
 from pillarbox.aio.tenacity_policy import TenacityPolicy, TenacityRetry, adapt, is_of_tenacity
 from pillarbox.mailbox.check import check_positive_int
 
@@ -35,9 +36,11 @@ class Retry:
 
     attempts: calls of one row in all, the first one included (1 or more).
     initial, maximum: seconds. multiplier: 1 or more.
-    on: exception types that are tried again. An attempt that met `attempt_timeout` counts as
-        `CallTimeout`, a `TimeoutError`; `timeout` over all attempts is final.
-    when: a function of the error: whether it is tried again. `on` and `when` must both say so.
+    on: exception types that are tried again (None: `Exception`). An attempt that met `attempt_timeout` counts
+        as `CallTimeout`, a `TimeoutError`; `timeout` over all attempts is final.
+    when: a function of the error: whether it is tried again. `on` and `when` must both say so. Without
+        either, an error that `is_permanent` knows (400, 401, 403, 404, 422 and their like, an account
+        without credit) is final.
     result: a function of the result: True to ask again for a result that is no good. `on` and `when` are
         not asked then; after the last attempt the row fails with `ResultRejected`.
     retry_after: a function of the error that gives the seconds after which the service asked to be called
@@ -61,7 +64,7 @@ class Retry:
     initial: float = 0.1
     maximum: float = 30.0
     multiplier: float = 2.0
-    on: tuple[type[BaseException], ...] = (Exception,)
+    on: tuple[type[BaseException], ...] | None = None
     when: Callable[[BaseException], Any] | None = None
     result: Callable[[Any], Any] | None = None
     retry_after: Callable[[BaseException], float | None] | None = None
@@ -77,11 +80,12 @@ class Retry:
                 raise TypeError(f"{name}={value!r}: must be a number")
             if not math.isfinite(value) or value < least:
                 raise ValueError(f"{name}={value!r}: must be finite and at least {least:g}")
-        on = self.on if isinstance(self.on, tuple | list) else (self.on,)
-        for kind in on:
-            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise TypeError(f"on={self.on!r}: must be an exception type or several, {kind!r} is none")
-        object.__setattr__(self, "on", tuple(on))
+        if self.on is not None:
+            on = self.on if isinstance(self.on, tuple | list) else (self.on,)
+            for kind in on:
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    raise TypeError(f"on={self.on!r}: must be an exception type or several, {kind!r} is none")
+            object.__setattr__(self, "on", tuple(on))
         _check_decision("when", self.when, "the error")
         _check_decision("result", self.result, "the result")
         _check_decision("retry_after", self.retry_after, "the error")
@@ -96,11 +100,14 @@ class Retry:
 
         Raises what `when` raises.
         """
-        return (
-            attempt < self.attempts
-            and isinstance(error, self.on)
-            and (self.when is None or bool(self.when(error)))
-        )
+        return attempt < self.attempts and self._wants(error)
+
+    def _wants(self, error: BaseException) -> bool:
+        if not isinstance(error, Exception if self.on is None else self.on):
+            return False
+        if self.when is not None:
+            return bool(self.when(error))
+        return self.on is not None or not is_permanent(error)
 
     def bound(self, attempt: int) -> float:
         """The longest drawn pause after attempt number `attempt` (from 1), in seconds."""

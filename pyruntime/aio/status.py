@@ -1,11 +1,11 @@
-"""What an error says about the service: its HTTP status, and whether it is overloaded. Pure: any thread."""
+"""What an error says about the service: its HTTP status, overload, a permanent refusal. Pure: any thread."""
 
 from __future__ import annotations
 
-from pillarbox.aio.answer import Answer, answers
+from pillarbox.aio.answer import Answer, answers, codes_of
 from pillarbox.aio.retry_after import delay_of, retry_after_of
 
-__all__ = ["is_overload", "retry_after_of", "status_of"]
+__all__ = ["is_overload", "is_permanent", "retry_after_of", "status_of"]
 
 OVERLOADED = frozenset({429, 503, 529})
 """Too Many Requests (RFC 6585), Service Unavailable (RFC 9110), and 529, which some services answer when all
@@ -30,6 +30,42 @@ THROTTLED = frozenset(
 )
 """Error codes of AWS that its clients take for throttling, and the one of gRPC."""
 
+PERMANENT = frozenset(
+    {400, 401, 402, 403, 404, 405, 406, 407, 410, 411, 412, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451}
+    | {501, 505}
+)
+"""Statuses (RFC 9110, 6585, 7725) with which a service answers the same call in the same way again. Time
+mends others: 408, 409, 421, 423, 424, 425, 429, most of 5xx; a service's own numbers are not known."""
+
+PERMANENT_CODES = frozenset(
+    {
+        "ALREADY_EXISTS",
+        "DATA_LOSS",
+        "FAILED_PRECONDITION",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "OUT_OF_RANGE",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "UNIMPLEMENTED",
+    }
+)
+"""Status codes of gRPC that stay what they are."""
+
+TRANSIENT_CODES = frozenset(
+    {
+        "PriorRequestNotComplete",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "TransactionInProgressException",
+    }
+)
+"""Error codes of AWS that its clients try again, though their status is 400."""
+
+OUT_OF_FUNDS = frozenset({"billing_hard_limit_reached", "billing_not_active", "insufficient_quota"})
+"""Error codes of OpenAI, and of services that speak as it does, for an account without credit: they come with
+the status 429, and no pause mends them."""
+
 
 def status_of(error: BaseException) -> int | None:
     """The HTTP status that `error` or the error that it was raised from carries; None for none.
@@ -45,14 +81,40 @@ def is_overload(error: BaseException) -> bool:
 
     So do the statuses 429, 503 (with or without Retry-After: RFC 9110 has it for overload) and 529, a 403
     with a Retry-After (a secondary limit of GitHub and others), the codes of AWS for throttling and
-    RESOURCE_EXHAUSTED of gRPC. A time-out does not: it may be the network's. Any thread; raises nothing.
+    RESOURCE_EXHAUSTED of gRPC. A 429 with `insufficient_quota` does not, as no pause mends it. A time-out
+    does not: it may be the network's. Any thread; raises nothing.
     """
     return any(_is_overload(answer) for answer in answers(error))
 
 
+def is_permanent(error: BaseException) -> bool:
+    """Whether `error` says that the service would give the same answer to the same call again.
+
+    So do 400, 401, 403, 404, 422 and their like (a table is in the documentation), 429 with
+    `insufficient_quota` in its body, and INVALID_ARGUMENT, NOT_FOUND and others of gRPC. Not where the
+    service names a time to call again (`Retry-After`), nor an error without a status. Of a chain of errors
+    the first one decides that has a status or a code. Any thread; raises nothing.
+    """
+    for answer in answers(error):
+        if is_out_of_funds(answer):
+            return True
+        if answer.status is None and answer.code is None:
+            continue
+        if _is_overload(answer) or answer.code in TRANSIENT_CODES or delay_of(answer.headers) is not None:
+            return False
+        return answer.status in PERMANENT or answer.code in PERMANENT_CODES
+    return False
+
+
+def is_out_of_funds(answer: Answer) -> bool:
+    """Whether the account that calls has no credit left."""
+    return any(code in OUT_OF_FUNDS for code in codes_of(answer))
+
+
 def _is_overload(answer: Answer) -> bool:
-    return (
+    overload = (
         answer.status in OVERLOADED
         or answer.code in THROTTLED
         or (answer.status == 403 and delay_of(answer.headers) is not None)
     )
+    return overload and not is_out_of_funds(answer)

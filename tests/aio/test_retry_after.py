@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http
 from datetime import datetime, timezone
 from email.utils import formatdate
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.aio.errors import CallFailed, ResultRejected
+from pillarbox.aio.retry import Retry, retry_policy
 from pillarbox.aio.retry_after import SPREAD, bounded_retry_after, delay_of, somewhat_later
-from pillarbox.aio.status import is_overload, retry_after_of, status_of
+from pillarbox.aio.status import is_overload, is_permanent, retry_after_of, status_of
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 YEAR_9999 = 253_402_300_799
@@ -197,3 +199,53 @@ def test_a_service_that_gets_too_many_calls_says_so(
 ) -> None:
     assert is_overload(Refused(status, headers)) is overload
     assert not is_overload(TimeoutError())
+
+
+class Described(Exception):
+    """An error that carries the error object of a service."""
+
+    def __init__(self, status: int, body: object = None, code: object = None) -> None:
+        self.status, self.body, self.code = status, body, code
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        *((Refused(status), True) for status in (400, 401, 402, 403, 404, 405, 410, 413, 422, 501)),
+        *((Refused(status), False) for status in (200, 408, 409, 425, 429, 499, 500, 502, 503, 504, 529)),
+        (Refused(403, {"Retry-After": "7"}), False),
+        (Refused(404, {"Retry-After": "7"}), False),
+        (ConnectionError(), False),
+        (TimeoutError(), False),
+        (ValueError(), False),
+        (Described(429, code="insufficient_quota"), True),
+        (Described(429, {"error": {"code": "insufficient_quota"}}), True),
+        (Described(429, {"type": "insufficient_quota"}), True),
+        (Described(429, '{"error": {"code": "billing_hard_limit_reached"}}'), True),
+        (Described(429, b'{"error": {"code": "rate_limit_exceeded"}}', "rate_limit_exceeded"), False),
+        (Described(429, b"insufficient_quota is what this text speaks of"), False),
+        (Described(429, ["insufficient_quota"]), False),
+    ],
+)
+def test_a_permanent_refusal_is_known(error: Exception, permanent: bool) -> None:
+    assert is_permanent(error) is permanent
+    assert retry_policy(Retry()).pause(1, error, 0.0) is None or not permanent
+    around = RuntimeError()
+    around.__cause__ = error
+    assert is_permanent(around) is permanent
+
+
+@pytest.mark.parametrize(
+    "asked", [Retry(on=(Exception,)), Retry(when=lambda error: True), Retry(on=(Refused,), when=status_of)]
+)
+def test_a_permanent_refusal_is_tried_again_where_the_user_asks(asked: Retry) -> None:
+    assert retry_policy(asked).pause(1, Refused(404), 0.0) is not None
+    assert retry_policy(dataclasses.replace(asked, attempts=2)).pause(1, Refused(404), 0.0) is not None
+
+
+def test_the_first_error_of_a_chain_that_has_a_status_decides() -> None:
+    outer, inner = Refused(500), Refused(404)
+    outer.__cause__ = inner
+    assert not is_permanent(outer)
+    inner.__cause__, outer.__cause__ = outer, None
+    assert is_permanent(inner)

@@ -15,8 +15,9 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
+from pillarbox import async_map
 from pillarbox.aio.retry import Retry, retry_policy
-from pillarbox.aio.status import is_overload, retry_after_of, status_of
+from pillarbox.aio.status import is_overload, is_permanent, retry_after_of, status_of
 from tests.aio.answering import Reply, answering
 
 LATER = 7.0
@@ -203,3 +204,66 @@ def test_an_exhausted_resource_of_grpc_is_an_overload() -> None:
     assert is_overload(exhausted)
     assert not is_overload(missing)
     assert status_of(exhausted) is None
+
+
+QUOTA = Reply(
+    429,
+    body='{"error": {"message": "no credit", "type": "insufficient_quota", "code": "insufficient_quota"}}',
+)
+
+
+def calls_of(client: Callable[[str], None], reply: Reply) -> int:
+    """How often a row is called by the default `Retry` where the service always answers `reply`."""
+    calls = []
+
+    def count(path: str) -> Reply:
+        calls.append(path)
+        return reply
+
+    with answering(count) as url:
+        # Skips where the client is not installed.
+        error_of(lambda: client(url))
+        calls.clear()
+        # A plain function runs in a thread of its own: the client is as a user has it.
+        outcome = [*async_map(lambda row: client(url), [1], retry=Retry(initial=0.001), errors="column")]
+    assert outcome[0].error is not None
+    assert len(calls) == outcome[0].error.attempts
+    return len(calls)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_a_permanent_refusal_is_called_once(client: Callable[[str], None], status: int) -> None:
+    assert calls_of(client, Reply(status)) == 1
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [408, 409, 500])
+def test_what_time_may_mend_is_called_again(client: Callable[[str], None], status: int) -> None:
+    assert calls_of(client, Reply(status)) == 3
+
+
+# aiohttp and urllib raise before they have read the body.
+@pytest.mark.parametrize("client", [by_httpx, by_requests, by_openai])
+def test_an_account_without_credit_is_called_once_and_is_no_overload(client: Callable[[str], None]) -> None:
+    assert calls_of(client, QUOTA) == 1
+    with answering(lambda path: QUOTA) as url:
+        error = error_of(lambda: client(url))
+    assert (status_of(error), is_permanent(error), is_overload(error)) == (429, True, False)
+
+
+def test_permanent_errors_of_aws_are_known_and_its_transient_ones() -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+
+    def refused(code: str, status: int) -> Exception:
+        answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        error: Exception = exceptions.ClientError(answer, "operation")
+        return error
+
+    assert is_permanent(refused("AccessDeniedException", 400))
+    assert is_permanent(refused("NoSuchKey", 404))
+    checker = importlib.import_module("botocore.retries.standard").TransientRetryableChecker
+    throttled = importlib.import_module("botocore.retries.standard").ThrottledRetryableChecker
+    for code in (*checker._TRANSIENT_ERROR_CODES, *throttled._THROTTLED_ERROR_CODES):
+        assert not is_permanent(refused(code, 400)), code
+    assert not is_permanent(refused("InternalError", 500))
