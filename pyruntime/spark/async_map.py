@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
-from pillarbox.spark.function import check_sendable
+from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import records, sliced
@@ -119,7 +119,7 @@ def mapped(
     )
     if work.letters is not None:
         work.letters.dead_letter.check_types(df.schema)
-    return df.mapInArrow(MapTask(work, results, kept).run, output)
+    return df.mapInArrow(ship(MapTask(work, results, kept).run, name_of(fn)), output)
 
 
 class MapTask:

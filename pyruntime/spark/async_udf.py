@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.util import PythonEvalType
 
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.function import is_async_generator
@@ -28,7 +29,7 @@ from pillarbox.aio.sources import Lot
 from pillarbox.mailbox.check import check_choice
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
-from pillarbox.spark.function import check_sendable
+from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.latency import LATENCIES
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
@@ -79,7 +80,9 @@ def async_udf(
 
     The column is non-deterministic, so that Spark neither repeats its calls nor drops them. Results
     stand with their rows, always in order, and no row can be left out; calls of several rows overlap over
-    the whole partition.
+    the whole partition. `spark.udf.register("embed", embed)` makes it a function of SQL.
+
+    No session is needed before the function is called with columns, so it may stand in any module.
     Raises TypeError or ValueError at once for a bad argument; errors in the task are those of
     `async_map`.
     """
@@ -93,7 +96,11 @@ def async_udf(
     check_progress(progress)
     check_choice("latency", latency, LATENCIES)
     dead_letter = dead_letter_of(dead_letter, ())
-    result = parse_type("returnType", returnType)
+    if _session() is not None:
+        # An error in it then comes here, and not where the function is used.
+        parse_type("returnType", returnType)
+    elif not isinstance(returnType, str | T.DataType):
+        raise TypeError(f"returnType={returnType!r}: must be a DDL string or a DataType")
 
     def decorate(fn: Callable[..., Any]) -> AsyncUdf:
         token = check_sendable(fn, settled)
@@ -101,7 +108,7 @@ def async_udf(
             raise TypeError(
                 f"fn={fn!r}: must return one value, an async generator gives several: use async_map"
             )
-        return AsyncUdf(fn, token, settled, result, progress, dead_letter, latency)
+        return AsyncUdf(fn, token, settled, returnType, progress, dead_letter, latency)
 
     return decorate
 
@@ -112,37 +119,94 @@ class AsyncUdf:
     `func` is the function that was given, `returnType` the type of the column.
     """
 
+    deterministic = False
+
     def __init__(
         self,
         fn: Callable[..., Any],
         token: str,
         options: Options,
-        result: T.DataType,
+        result: str | T.DataType,
         progress: Progress | None,
         dead_letter: DeadLetter | None,
         latency: str,
     ) -> None:
         if hasattr(fn, "__name__"):
             functools.update_wrapper(self, fn)
-        self.func = fn
-        self.returnType: T.DataType = result
-        if options.errors == "column":
-            self.returnType = T.StructType().add("result", result).add(ERROR, ERROR_TYPE)
-        self._result = result
+        self._fn = fn
+        self._given_result = result
         self._token = token
         self._options = options
         self._progress = progress
         self._dead_letter = dead_letter
         self._latency = latency
+        self._in_sql: UdfTask | None = None
+
+    @functools.cached_property
+    def _result(self) -> T.DataType:
+        # Spark parses types, so this waits for a session.
+        return parse_type("returnType", self._given_result)
+
+    @property
+    def returnType(self) -> T.DataType:
+        """The type of the column. Raises ValueError for a type that cannot be."""
+        if self._options.errors == "column":
+            return T.StructType().add("result", self._result).add(ERROR, ERROR_TYPE)
+        return self._result
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function that was given; in Spark's workers, once registered, what SQL calls for it."""
+        if self._in_sql is None:
+            return self._fn
+        return Shipment(self._in_sql.run, name_of(self._fn), called=self._fn)
+
+    @property
+    def evalType(self) -> int:
+        """The kind of function that `spark.udf.register` makes of it, which asks for it first.
+
+        Raises TypeError or ValueError where SQL cannot call the function.
+        """
+        name = name_of(self._fn)
+        if not hasattr(F, "arrow_udf"):
+            raise TypeError(
+                f"{name}: spark.udf.register needs PySpark 4.1 or later for it; use it as a column"
+            )
+        if self._options.ledger is not None:
+            raise ValueError(
+                f"{name}: spark.udf.register cannot tell the ledger which columns SQL calls it with; "
+                "use it as a column, or without a ledger"
+            )
+        parameters = inspect.signature(self._fn).parameters.values()
+        plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [each.name for each in parameters if each.kind in plain]
+        if self._dead_letter is not None and not all(
+            each.kind in plain and each.default is each.empty for each in parameters
+        ):
+            raise ValueError(
+                f"{name}: with dead_letter, spark.udf.register needs a function with a fixed number of "
+                "arguments, whose names the columns of the letters get"
+            )
+        self._in_sql = self._task(names, "sql")
+        return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
+
+    def asNondeterministic(self) -> AsyncUdf:
+        """The same: Spark may not repeat its calls anyway."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By what it was given: what is made of it belongs to a session.
+        given = self._fn, self._token, self._options, self._given_result, self._progress
+        return AsyncUdf, (*given, self._dead_letter, self._latency)
 
     def __call__(self, *columns: Column | str, **named: Column | str) -> Column:
         """The column of the results for the given columns, or names of columns.
 
         Raises TypeError where the function does not take such arguments.
         """
-        name = getattr(self.func, "__qualname__", type(self.func).__qualname__)
+        name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
         try:
-            bound = inspect.signature(self.func).bind(*columns, **named)
+            bound = inspect.signature(self._fn).bind(*columns, **named)
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
         if bound.kwargs:
@@ -158,10 +222,12 @@ class AsyncUdf:
                     f"{name}: argument {argument!r} must be a Column or the name of one, "
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
-        names = _argument_names(bound)
-        arguments = ", ".join(map(str, bound.args))
+        task = self._task(_argument_names(bound), ", ".join(map(str, bound.args)))
+        return _call(task, bound.args, name_of(self._fn))
+
+    def _task(self, names: Sequence[str], arguments: str) -> UdfTask:
         work = settle(
-            self.func,
+            self._fn,
             self._options,
             token=self._token,
             session=_session(),
@@ -173,7 +239,7 @@ class AsyncUdf:
             results=self._result,
             arguments=arguments,
         )
-        return _call(UdfTask(work, self._result, self.returnType), bound.args)
+        return UdfTask(work, self._result, self.returnType)
 
 
 def _session() -> SparkSession | None:
@@ -195,12 +261,12 @@ def _argument_names(bound: inspect.BoundArguments) -> list[str]:
     return names
 
 
-def _call(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
+def _call(task: UdfTask, arguments: tuple[Any, ...], name: str) -> Column:
     if not hasattr(F, "arrow_udf"):
         from pillarbox.spark.pandas_udf import call_as_pandas_udf
 
-        return call_as_pandas_udf(task, arguments)
-    run = task.run_one if len(arguments) == 1 else task.run_many
+        return call_as_pandas_udf(task, arguments, name)
+    run = ship(task.run, name)
     column: Column = F.arrow_udf(run, task.return_type).asNondeterministic()(*arguments)
     return column
 
@@ -216,13 +282,9 @@ class UdfTask:
         self._result = result
         self.return_type = return_type
 
-    def run_one(self, columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        """The results for a function of one column."""
-        return self.results((column,) for column in columns)
-
-    def run_many(self, columns: Iterator[Slice]) -> Iterator[pa.Array]:
-        """The results for a function of several columns."""
-        return self.results(columns)
+    def run(self, columns: Iterator[pa.Array | Slice]) -> Iterator[pa.Array]:
+        """The results for the argument columns: bare where there is one, tuples where there are several."""
+        return self.results(each if isinstance(each, tuple) else (each,) for each in columns)
 
     def results(self, batches: Iterator[Slice]) -> Generator[pa.Array, None, None]:
         """The results for batches of argument columns, in batches of other sizes."""

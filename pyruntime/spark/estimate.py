@@ -22,7 +22,7 @@ from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
 from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.forecast import Estimate, Sample, forecast
-from pillarbox.spark.function import check_sendable
+from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.record import records, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
@@ -106,7 +106,7 @@ def estimate(
     if not known and share < 1.0 and sampled.count() < sample:
         # `df` is smaller than `rows` says, as it is where one tries with a part.
         sampled = df
-    measured = _measure(sampled, sample, task)
+    measured = _measure(sampled, sample, ship(task.run, name_of(fn)))
     if measured is None:
         raise ValueError("df: has no rows, so there is nothing to estimate from")
     found = forecast(measured, settled, rows=rows, tasks=tasks)
@@ -114,8 +114,8 @@ def estimate(
     return found
 
 
-def _measure(df: DataFrame, sample: int, task: SampleTask) -> Sample | None:
-    measured = df.limit(sample).coalesce(1).mapInArrow(task.run, "measured string").collect()
+def _measure(df: DataFrame, sample: int, run: Callable[..., Iterator[Any]]) -> Sample | None:
+    measured = df.limit(sample).coalesce(1).mapInArrow(run, "measured string").collect()
     return Sample.from_json(measured[0].measured) if measured else None
 
 

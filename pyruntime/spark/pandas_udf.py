@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.pandas.serializers import ArrowStreamPandasUDFSerializer  # type: ignore[attr-defined]
 
+from pillarbox.spark.function import Shipment
 from pillarbox.spark.types import decode_column
 
 if TYPE_CHECKING:
@@ -27,20 +28,34 @@ if TYPE_CHECKING:
 ARGUMENT = "__pillarbox_argument_"
 
 
-def call_as_pandas_udf(task: UdfTask, arguments: tuple[Any, ...]) -> Column:
+def call_as_pandas_udf(task: UdfTask, arguments: tuple[Any, ...], name: str) -> Column:
     """The column of `task`'s results for argument columns, by way of a pandas UDF. On the driver."""
 
     def run(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        with closing(arrow(task).results(batch.attrs[ARGUMENT] for batch in batches)) as arrays:
-            for array in arrays:
-                yield pd.Series([[value] for value in decode_column(array)], dtype=object)
+        results: Iterator[pd.Series] = shipment(batches)
+        return results
 
-    arrow = _ArrowArguments()
+    run.__name__ = name
+    shipment = Shipment(PandasTask(task).run, name)
     columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
     packed = F.struct(*[column.alias(f"{ARGUMENT}{i}") for i, column in enumerate(columns)])
     udf = pandas_udf(run, T.ArrayType(task.return_type)).asNondeterministic()  # type: ignore[call-overload]
     result: Column = udf(packed).getItem(0)
     return result
+
+
+class PandasTask:
+    """`UdfTask` over pandas series. Sent to the workers as it is."""
+
+    def __init__(self, task: UdfTask) -> None:
+        self._task = task
+        self._arrow = _ArrowArguments()
+
+    def run(self, batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        """The results, each as a list of one value."""
+        with closing(self._arrow(self._task).results(batch.attrs[ARGUMENT] for batch in batches)) as arrays:
+            for array in arrays:
+                yield pd.Series([[value] for value in decode_column(array)], dtype=object)
 
 
 class _ArrowArguments:

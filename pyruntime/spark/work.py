@@ -18,6 +18,7 @@ from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE
+from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.keeping import Keeping, settle_ledger
 from pillarbox.spark.latency import check_latency
 from pillarbox.spark.progress import Progress
@@ -108,6 +109,7 @@ def settle(
     `async_udf`, in words. only_failed: call only rows
     of which the ledger says that they failed.
     """
+    use_driver_python(session)
     letter = dead_letter_of(dead_letter, columns)
     box = None
     if letter is not None:

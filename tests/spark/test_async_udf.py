@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator
+import pickle
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Retry
+from pillarbox import Ledger, Retry
 from pillarbox.spark import async_udf
 
 
@@ -185,3 +190,121 @@ def test_the_name_and_the_text_of_the_function_are_kept(spark: SparkSession) -> 
     assert documented.__name__ == "documented"
     assert documented.__doc__ == "What it does."
     assert asyncio.run(documented.func(3)) == 3
+
+
+def test_a_column_is_named_after_the_function_and_its_arguments(spark: SparkSession) -> None:
+    @async_udf("long")
+    async def embed(n: int, more: int = 0) -> int:
+        return n
+
+    class Client:
+        async def __call__(self, n: int) -> int:
+            return n
+
+    df = spark.range(1)
+    chosen = df.select(embed("id"), embed("id", F.col("id")), async_udf("long")(Client())("id"))
+    assert chosen.columns == ["embed(id)", "embed(id, id)", "Client(id)"]
+
+
+def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
+    @async_udf("struct<n:long,text:string>", capacity=8)
+    async def embed(n: int, text: str = "x") -> dict[str, Any]:
+        await asyncio.sleep(0.001)
+        return {"n": n, "text": text}
+
+    spark.udf.register("embed", embed)
+    rows = spark.sql(
+        "select embed(id) as one, embed(id, concat('t', id)) as two from range(0, 50, 1, 2)"
+    ).collect()
+    assert [tuple(row) for row in rows] == [(Row(n=i, text="x"), Row(n=i, text=f"t{i}")) for i in range(50)]
+    assert spark.sql("select embed(id) from range(1)").columns == ["embed(id)"]
+    assert asyncio.run(embed.func(3)) == {"n": 3, "text": "x"}
+
+
+def test_a_registered_function_keeps_its_errors_and_its_dead_letters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    @async_udf("long", errors="column", dead_letter=str(tmp_path / "letters"))
+    async def odd(n: int) -> int:
+        if n % 2 == 0:
+            raise ValueError(n)
+        return n
+
+    spark.udf.register("odd", odd)
+    rows = spark.sql("select odd(id) as odd from range(0, 4, 1, 1)").collect()
+    assert [row.odd.result for row in rows] == [None, 1, None, 3]
+    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "letters")).collect()) == [0, 2]
+
+
+def test_a_function_that_sql_cannot_call_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    async def call(*values: int) -> int:
+        return sum(values)
+
+    ledger = async_udf("long", ledger=Ledger(tmp_path), uid="sum", run="1")(call)
+    with pytest.raises(ValueError, match=r"call: spark\.udf\.register cannot tell the ledger which columns"):
+        spark.udf.register("call", ledger)
+    letters = async_udf("long", dead_letter=str(tmp_path))(call)
+    with pytest.raises(ValueError, match="needs a function with a fixed number of arguments"):
+        spark.udf.register("call", letters)
+
+
+WITHOUT_SESSION = """
+from pillarbox.spark import async_udf
+
+@async_udf("int")
+async def double(n: int) -> int:
+    return 2 * n
+"""
+
+
+def test_a_column_function_can_stand_in_a_module_without_a_session_and_in_workers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "without_session.py").write_text(WITHOUT_SESSION)
+    # Where there is no session yet.
+    script = "import without_session; print(without_session.double.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.returncode) == ("double\n", 0), done.stderr
+    # In a worker, which has none either: by its name, and by its value.
+    folder = str(tmp_path)
+
+    def in_worker(batches: Iterator[Any]) -> Iterator[Any]:
+        sys.path.insert(0, folder)
+        try:
+            import without_session  # type: ignore[import-not-found]
+        finally:
+            sys.path.remove(folder)
+        for batch in batches:
+            yield batch.rename_columns([without_session.double.__name__])
+
+    assert spark.range(1).mapInArrow(in_worker, "double long").collect() == [Row(double=0)]
+    monkeypatch.syspath_prepend(folder)
+    import without_session  # type: ignore[import-not-found]
+
+    rows = spark.range(3).select(without_session.double("id").alias("n")).collect()
+    assert [row.n for row in rows] == [0, 2, 4]
+    assert pickle.loads(cloudpickle.dumps(without_session.double)).__name__ == "double"
+
+
+def test_a_bad_type_given_without_a_session_is_named_where_it_is_used(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def call(n: int) -> int:
+        return n
+
+    def no_session() -> SparkSession:
+        raise PySparkException("no session")
+
+    with monkeypatch.context() as without:
+        without.setattr(SparkSession, "active", no_session)
+        with pytest.raises(TypeError, match="returnType=7: must be a DDL string or a DataType"):
+            async_udf(7)(call)  # type: ignore[arg-type]
+        late = async_udf("lonk")(call)
+    with pytest.raises(ValueError, match="returnType='lonk': is no type"):
+        late("id")

@@ -31,6 +31,8 @@ print(type(df).__module__)
 rows = async_map(df, lookup, schema="price double, at timestamp", keep=["id"], ordered=False).collect()
 print(sorted((row.id, row.price) for row in rows) == [(i, i * 0.5) for i in range(200)])
 print(all(row.vector == [3.0] for row in df.withColumn("vector", embed("text")).collect()))
+spark.udf.register("embed", embed)
+print([tuple(row.vector) for row in spark.sql("select embed('four') as vector").collect()])
 try:
     async_map(df, lookup, schema="price dooble")
 except ValueError as error:
@@ -42,5 +44,6 @@ except ValueError as error:
         "pyspark.sql.connect.dataframe",
         "True",
         "True",
+        "[(4.0,)]",
         "schema='price dooble': is no type in DDL",
     ]

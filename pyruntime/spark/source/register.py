@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.sources.source import Source
+from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.source.data_source import PillarboxSource
 from pillarbox.spark.source.driver import DriverReads
 from pillarbox.spark.source.named import AnySource
@@ -55,6 +56,7 @@ def register_source(
         raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
     if channel is not None and not isinstance(channel, SourceChannel):
         raise TypeError(f"channel={channel!r}: must be a SourceChannel or None")
+    use_driver_python(spark)
     registration = uuid.uuid4().hex
     service, handle = _service(spark, channel)
     members: dict[str, Any] = {

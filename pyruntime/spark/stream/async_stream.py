@@ -23,7 +23,7 @@ from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.dead_letter import DeadLetter
-from pillarbox.spark.function import check_sendable
+from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.stream.end import TICKS, end_when_drained
 from pillarbox.spark.stream.pack import BUCKET, KEY, LEAVING, PACKED, Pack, Unpack
@@ -132,14 +132,17 @@ def async_stream(  # type: ignore[misc]
         buckets=number,
     )
     end_when_drained(session)
-    packed = df.withColumn(KEY, hashed).mapInArrow(Pack(number).run, PACKED).union(_clock(session))
+    name = name_of(fn)
+    packed = (
+        df.withColumn(KEY, hashed).mapInArrow(ship(Pack(number).run, name), PACKED).union(_clock(session))
+    )
     with warnings.catch_warnings():
         # Spark's own, of a pandas that is newer than it; nothing but blobs passes through pandas here.
         warnings.simplefilter("ignore", FutureWarning)
         leaving = packed.groupBy(BUCKET).transformWithStateInPandas(
             StreamProcessor(plan), LEAVING, "Append", "ProcessingTime"
         )
-    return leaving.mapInArrow(Unpack().run, output)
+    return leaving.mapInArrow(ship(Unpack().run, name), output)
 
 
 def _clock(session: Any) -> DataFrame:
