@@ -24,7 +24,7 @@ FAULTS ?= 200
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz chaos sanitize mutation lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -102,6 +102,7 @@ mutation: build  ## plant each seeded defect and write into spec/README.md which
 lint: build typing  ## ruff, cython-lint, mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m spec.contracts check
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint kernel tests/embedding
 	$(PY) -m mypy
 
@@ -109,6 +110,9 @@ lint: build typing  ## ruff, cython-lint, mypy
 typing: env
 	@rm -rf build/typing && mkdir -p build/typing/pillarbox
 	@ln -s $(CURDIR)/pyruntime/* $(CURDIR)/kernel build/typing/pillarbox/
+
+contracts: build  ## write docs/contracts.md from the tests
+	@$(PY) -m spec.contracts
 
 format: env  ## let ruff correct what it can
 	$(PY) -m ruff check --fix .

@@ -31,6 +31,7 @@ def generated_squares(rows: list[int]) -> Iterator[int]:
     return (row * row for row in rows)
 
 
+@pytest.mark.contract("Each row of a batch gets its own result.")
 @pytest.mark.parametrize("fn", [squares, blocking_squares, generated_squares])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_each_row_gets_its_own_result(fn: Callable[[list[int]], Any], ordered: bool) -> None:
@@ -192,6 +193,7 @@ def test_a_row_that_the_rate_cannot_weigh_fails_alone() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_max_calls_counts_calls_of_batches_and_marks_the_rows_that_are_left() -> None:
     async def script() -> None:
         service = Service()
@@ -274,6 +276,7 @@ def test_equal_rows_share_one_place_in_a_batch() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_rows_that_share_a_poison_row_fail_with_it() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         if 2 in rows:
@@ -322,6 +325,7 @@ def test_waiting_rows_are_counted_wherever_they_wait() -> None:
 # -- the end -------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("when", [0.5, 1.5, 3.0])
 def test_stopping_in_mid_batch_leaves_no_task_and_no_timer_and_calls_nothing_more(when: float) -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:

@@ -16,6 +16,7 @@ from pillarbox.aio.failure import Failed
 from tests.aio.virtual import HOUR, Rig, Scripted, again, answers, infos, play, poison
 
 
+@pytest.mark.contract
 def test_an_exception_among_the_results_fails_its_row_alone() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         return [KeyError(row) if row == 2 else ("answer", row) for row in rows]
@@ -128,6 +129,7 @@ def test_batches_that_come_back_are_called_in_the_order_in_which_they_do() -> No
     play(script)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("size", [2, 7, 64])
 def test_only_the_poison_row_fails_after_few_more_rounds(size: int) -> None:
     async def script() -> None:
@@ -233,6 +235,7 @@ def test_rows_whose_attempts_are_used_up_take_none_from_those_beside_them() -> N
     play(script)
 
 
+@pytest.mark.contract
 def test_a_row_in_its_last_attempt_does_not_fail_for_a_poison_row_beside_it() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         if 2 in rows:
@@ -254,6 +257,7 @@ def test_a_row_in_its_last_attempt_does_not_fail_for_a_poison_row_beside_it() ->
     play(script)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("given", "gave"),
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from pillarbox.aio import Batch
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, play
 
@@ -22,6 +24,7 @@ def test_a_full_batch_is_called_at_once() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_a_batch_that_is_not_full_is_called_when_its_oldest_row_has_waited_linger() -> None:
     async def script() -> None:
         service = Service()
@@ -190,6 +193,7 @@ def test_a_row_that_pauses_alone_is_waited_for_as_long_as_linger() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_capacity_counts_batches_in_flight() -> None:
     async def script() -> None:
         service = Service(seconds=1)
@@ -205,6 +209,7 @@ def test_capacity_counts_batches_in_flight() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_a_row_is_weighed_once_and_a_batch_weighs_no_more_than_it_may() -> None:
     async def script() -> None:
         weighed: list[int] = []

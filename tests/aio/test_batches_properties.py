@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -135,6 +136,9 @@ async def play_out(plan: Plan) -> tuple[Rig, Planned]:
     return rig, service
 
 
+@pytest.mark.contract(
+    "Whatever the sizes, arrivals and failures of batches, every row gets its own result or its own error."
+)
 @settings(deadline=None, max_examples=150)
 @given(plans())
 def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
@@ -157,6 +161,7 @@ def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
             assert rig.times[row] <= service.first[row] + TIMEOUT + 1e-6
 
 
+@pytest.mark.contract
 @settings(deadline=None, max_examples=100)
 @given(plans())
 def test_no_batch_is_larger_than_allowed_and_no_more_run_than_the_capacity(plan: Plan) -> None:
@@ -206,6 +211,7 @@ def test_few_calls_are_made_for_the_sake_of_rows_that_fail(plan: Plan) -> None:
     assert more <= most
 
 
+@pytest.mark.contract
 @settings(deadline=None, max_examples=100)
 @given(plans())
 def test_a_row_that_fails_alone_has_exactly_the_attempts_of_the_policy(plan: Plan) -> None:

@@ -64,6 +64,7 @@ def test_the_attempt_timeout_of_a_batch_is_said_as_such() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_a_row_that_times_out_leaves_its_batch_which_goes_on_for_the_others() -> None:
     def reply(number: int, rows: list[int]) -> list[Any]:
         return [OSError("busy") if number == 1 else ("answer", row) for row in rows]
@@ -85,6 +86,7 @@ def test_a_row_that_times_out_leaves_its_batch_which_goes_on_for_the_others() ->
     play(script)
 
 
+@pytest.mark.contract
 def test_a_batch_is_cancelled_when_its_last_row_has_timed_out() -> None:
     async def script() -> None:
         service = Service(seconds=HOUR)

@@ -10,6 +10,7 @@ import pytest
 from pillarbox import Batch, Coordinator, Options, Rate, Retry, async_map
 
 
+@pytest.mark.contract
 def test_a_result_that_comes_too_late_is_paid_for_all_the_same() -> None:
     release = threading.Event()
 
@@ -49,6 +50,7 @@ def test_rows_that_are_tried_again_do_not_overtake_one_that_the_rate_holds_back(
     assert begun.index("heavy") <= 16
 
 
+@pytest.mark.contract
 def test_rows_that_were_not_called_are_not_kept_as_results() -> None:
     async def call(row: int) -> int:
         return row
@@ -76,6 +78,7 @@ def test_an_error_whose_attributes_raise_fails_its_row() -> None:
     assert [outcome.error and outcome.error.type for outcome in outcomes] == ["Bad", "Bad"]
 
 
+@pytest.mark.contract
 def test_options_that_are_used_twice_are_two_budgets() -> None:
     async def call(row: int) -> int:
         return row

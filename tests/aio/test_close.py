@@ -80,6 +80,7 @@ def by_with(results: object) -> None:
         pass
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("end", [by_close, by_with])
 @pytest.mark.parametrize("source", [rows, lambda: range(100)], ids=["iterator", "collection"])
 def test_closing_early_cancels_the_calls_and_ends_the_threads(
@@ -111,6 +112,7 @@ def test_an_iterator_that_was_never_used_starts_nothing() -> None:
     assert pillarbox_threads() == []
 
 
+@pytest.mark.contract
 def test_after_the_last_result_no_thread_is_left() -> None:
     results = async_map(identity, rows())
     assert len(list(results)) == 100
@@ -147,6 +149,7 @@ class Session:
         return row
 
 
+@pytest.mark.contract
 def test_a_resource_is_opened_before_the_first_call_and_closed_after_the_last() -> None:
     session = Session()
     assert list(async_map(session, range(3))) == [0, 1, 2]
@@ -197,6 +200,7 @@ def test_a_resource_that_cannot_be_opened_says_so_and_leaves_nothing() -> None:
         next(async_map(Broken(), [1]))
 
 
+@pytest.mark.contract
 def test_closing_waits_for_blocking_calls_before_it_closes_their_resource() -> None:
     class Connection:
         def __init__(self) -> None:
@@ -226,6 +230,7 @@ def test_closing_waits_for_blocking_calls_before_it_closes_their_resource() -> N
     assert pillarbox_threads() == []
 
 
+@pytest.mark.contract
 def test_an_error_while_closing_does_not_hide_the_error_of_a_call(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Session):
         async def __aexit__(self, *error: object) -> None:
@@ -337,6 +342,7 @@ def test_ctrl_c_while_waiting_for_a_result_cancels_and_ends() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.contract
 def test_a_process_ends_although_an_iterator_is_left_open() -> None:
     process = run_script(
         """

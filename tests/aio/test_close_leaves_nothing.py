@@ -49,6 +49,7 @@ def loop(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+@pytest.mark.contract("However a job ends, no thread, task, file, socket, event loop or timer is left.")
 @pytest.mark.parametrize("mode", MODES)
 def test_no_ending_leaves_anything_in_the_process(loop: str, mode: str) -> None:
     process = leaving(loop, mode, *ENDINGS)

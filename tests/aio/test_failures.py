@@ -34,6 +34,7 @@ class Flaky:
         return row
 
 
+@pytest.mark.contract
 def test_an_error_fails_with_the_row_the_attempts_and_the_original_traceback() -> None:
     async def broken(row: str) -> str:
         raise ValueError("bad gateway")
@@ -53,6 +54,7 @@ def test_an_error_fails_with_the_row_the_attempts_and_the_original_traceback() -
     assert names[-1] == "broken"
 
 
+@pytest.mark.contract
 def test_errors_can_be_pickled() -> None:
     failed = pickle.loads(pickle.dumps(CallFailed(2, ValueError("x"), "row")))
     assert (failed.attempts, failed.row, str(failed)) == (
@@ -76,17 +78,20 @@ def test_a_retry_succeeds_in_a_later_attempt(ordered: bool) -> None:
     assert (counts.calls, counts.retries, counts.errors) == (60, 40, 0)
 
 
+@pytest.mark.contract
 def test_after_the_last_attempt_the_error_says_how_many_there_were() -> None:
     with pytest.raises(CallFailed, match="call failed after 3 attempts for row 7: ConnectionError: row 7"):
         list(async_map(Flaky(3), [7], retry=FAST))
 
 
+@pytest.mark.contract
 def test_only_the_named_errors_are_retried() -> None:
     flaky = Flaky(1)
     with pytest.raises(CallFailed, match="after 1 attempt"):
         list(async_map(flaky, [1], retry=Retry(attempts=5, on=(TimeoutError,))))
 
 
+@pytest.mark.contract
 def test_a_call_that_waits_for_its_retry_holds_no_slot() -> None:
     second = threading.Event()
 
@@ -103,6 +108,7 @@ def test_a_call_that_waits_for_its_retry_holds_no_slot() -> None:
     results.close()
 
 
+@pytest.mark.contract
 def test_errors_null_gives_none_for_failed_rows_and_goes_on() -> None:
     async def odd_only(row: int) -> int:
         if row % 2 == 0:
@@ -115,6 +121,7 @@ def test_errors_null_gives_none_for_failed_rows_and_goes_on() -> None:
     assert counts is not None and counts.errors == 3
 
 
+@pytest.mark.contract
 def test_a_timeout_cancels_the_coroutine_and_fails_with_the_limit() -> None:
     cancelled = threading.Event()
 
@@ -146,6 +153,7 @@ def test_an_attempt_that_times_out_is_tried_again() -> None:
     assert counts is not None and (counts.timeouts, counts.retries, counts.late) == (1, 1, 0)
 
 
+@pytest.mark.contract
 def test_the_timeout_bounds_all_attempts_and_their_pauses() -> None:
     async def fail(row: int) -> None:
         raise ConnectionError
@@ -155,6 +163,7 @@ def test_the_timeout_bounds_all_attempts_and_their_pauses() -> None:
         list(async_map(fail, [1], timeout=0.1, retry=retry))
 
 
+@pytest.mark.contract
 def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
     async def call(row: int) -> int:
         await asyncio.sleep(0.05)
@@ -164,6 +173,7 @@ def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
     assert list(async_map(call, range(20), capacity=1, timeout=0.5)) == list(range(20))
 
 
+@pytest.mark.contract
 def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,6 +198,7 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
     assert "stubborn did not end within" in caplog.text
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_a_function_that_raises_what_ends_loops_fails_its_row_and_nothing_hangs(
     kind: type[BaseException],
@@ -225,6 +236,7 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
     assert list(async_map(odd, range(20), capacity=2)) == list(range(20))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("limits", "met"),
     [
@@ -252,6 +264,7 @@ def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that
     assert "release.wait(30)" in str(caught.value)
 
 
+@pytest.mark.contract
 def test_a_failed_job_cancels_the_calls_in_flight() -> None:
     cancelled = threading.Event()
 
@@ -272,6 +285,7 @@ def test_a_failed_job_cancels_the_calls_in_flight() -> None:
 # -- blocking functions --------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_a_blocking_function_runs_in_threads_under_the_same_limits() -> None:
     lock = threading.Lock()
     running = most = 0
@@ -343,6 +357,7 @@ def test_a_blocking_call_that_returns_late_is_counted_and_ignored() -> None:
     assert counts is not None and (counts.timeouts, counts.late, counts.abandoned) == (1, 1, 0)
 
 
+@pytest.mark.contract
 def test_a_plain_function_that_returns_an_awaitable_is_refused_with_advice() -> None:
     async def inner(row: int) -> int:
         return row

@@ -46,6 +46,7 @@ async def slow(row: int) -> int:
     return row
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_raises_fails_its_rows_and_nothing_hangs(hook: str, kind: type[BaseException]) -> None:
@@ -112,6 +113,7 @@ def test_a_table_of_columns_is_no_list_of_results() -> None:
     assert {outcome.error and outcome.error.type for outcome in outcomes} == {"BatchResultError"}
 
 
+@pytest.mark.contract
 def test_values_of_other_types_are_other_rows_although_they_are_equal() -> None:
     async def kind(row: object) -> str:
         await asyncio.sleep(0.001)

@@ -64,6 +64,7 @@ def kept(ledger: Ledger, run: str = "run") -> list[Any]:
     return [record.value for record in ledger.reader(scope(run)).records()]
 
 
+@pytest.mark.contract("A second run with the same ledger calls nothing and gives the same.")
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_second_run_calls_nothing_and_gives_the_same(ledger: Ledger, mode: str, ordered: bool) -> None:
@@ -80,6 +81,7 @@ def test_a_second_run_calls_nothing_and_gives_the_same(ledger: Ledger, mode: str
     assert (statistics.found, statistics.calls, statistics.results) == (300, 0, 300)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("other", [{"run": "another"}, {"uid": "another"}, {"key": [0]}])
 def test_what_another_run_operator_or_key_kept_is_not_found(ledger: Ledger, other: dict[str, Any]) -> None:
     service = Service()
@@ -109,6 +111,7 @@ def test_a_row_is_known_by_its_key_columns_and_without_them_by_all_with_a_count(
     ]
 
 
+@pytest.mark.contract
 def test_the_order_holds_where_some_rows_are_found_and_others_called(ledger: Ledger) -> None:
     service = Service()
     options = Options(ledger=ledger, uid="uid", run="run", capacity=16)
@@ -118,6 +121,7 @@ def test_the_order_holds_where_some_rows_are_found_and_others_called(ledger: Led
     assert set(service.calls.values()) == {1}
 
 
+@pytest.mark.contract
 def test_what_was_taken_from_a_process_that_is_killed_is_never_called_again(tmp_path: Path) -> None:
     program = """
 import asyncio, os, sys
@@ -195,6 +199,7 @@ def test_rows_wait_for_the_disk_and_calls_for_rows_that_wait_too_long(ledger: Le
     assert taken == [*range(taken[-1] + 1)]
 
 
+@pytest.mark.contract
 def test_a_second_attempt_waits_for_the_results_of_the_first(ledger: Ledger) -> None:
     service = Service()
     half, go_on = threading.Event(), threading.Event()
@@ -221,6 +226,7 @@ def test_a_second_attempt_waits_for_the_results_of_the_first(ledger: Ledger) -> 
     assert results == first == [[row, 1] for row in range(200)]
 
 
+@pytest.mark.contract
 def test_an_attempt_whose_rival_goes_away_makes_the_calls_itself(ledger: Ledger) -> None:
     service = Service()
 
@@ -272,6 +278,7 @@ async def odd_fails(row: int) -> int:
     return row
 
 
+@pytest.mark.contract
 def test_what_stands_for_a_time_out_or_for_no_call_is_nobodys_answer(ledger: Ledger) -> None:
     async def call(row: int) -> int:
         if row < 3:
@@ -368,6 +375,7 @@ def test_what_a_call_cost_is_kept_with_it(ledger: Ledger) -> None:
 # -- what goes wrong -----------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_a_result_that_cannot_be_kept_ends_the_job_and_says_what_can(ledger: Ledger) -> None:
     async def call(row: int) -> object:
         return object()
@@ -386,6 +394,7 @@ def test_a_row_without_a_key_ends_the_job_and_says_so(ledger: Ledger) -> None:
         list(async_map(call, [{"name": 1}], ledger=ledger, uid="uid", run="run", key=["id"]))
 
 
+@pytest.mark.contract
 def test_a_ledger_that_goes_away_ends_the_job_with_that_reason(ledger: Ledger) -> None:
     async def call(row: int) -> int:
         if row == 50:
@@ -418,6 +427,7 @@ def test_arguments_that_cannot_be_are_refused_at_the_call(
         async_map(odd_fails, [1], **options)
 
 
+@pytest.mark.contract
 def test_a_place_that_cannot_be_written_is_refused_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises((LedgerError, OSError)):

@@ -34,6 +34,7 @@ def failing_calls(calls: Counter[int]) -> Callable[[int], Any]:
     return call
 
 
+@pytest.mark.contract
 def test_failed_rows_are_called_again_unless_their_errors_count_as_results(ledger: Ledger) -> None:
     calls = Counter[int]()
     given: dict[str, Any] = {"uid": "uid", "run": "run", "errors": "column"}
@@ -54,6 +55,7 @@ def test_failed_rows_are_called_again_unless_their_errors_count_as_results(ledge
     assert (statistics.errors, statistics.found) == (5, 10)
 
 
+@pytest.mark.contract
 def test_a_job_that_fails_keeps_what_had_an_answer(ledger: Ledger) -> None:
     calls = Counter[int]()
 

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def expected(rows: list[int], errors: str) -> list[Any]:
     return [None if is_bad else f"answer {row}" for row, is_bad in zip(rows, bad, strict=True)]
 
 
+@pytest.mark.contract
 @settings(max_examples=60, deadline=None)
 @given(
     rows=ROWS,

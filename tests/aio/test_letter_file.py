@@ -21,6 +21,7 @@ def letters(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.contract
 def test_failed_items_are_put_aside_with_their_error_and_left_out(tmp_path: Path) -> None:
     path = tmp_path / "failed.jsonl"
     assert list(async_map(picky, range(4), dead_letter=path)) == [0, 1, 3]
@@ -34,6 +35,7 @@ def test_failed_items_are_put_aside_with_their_error_and_left_out(tmp_path: Path
     assert letter["_failed_at"].endswith("+00:00")
 
 
+@pytest.mark.contract
 def test_a_letter_is_in_the_file_before_a_later_result_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "failed.jsonl"
     with async_map(picky, range(4), dead_letter=path, capacity=1) as results:

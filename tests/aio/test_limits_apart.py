@@ -40,6 +40,7 @@ class Gated:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.contract
 def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> None:
     async def script() -> None:
         gated = Gated()
@@ -59,6 +60,7 @@ def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> No
     play(script)
 
 
+@pytest.mark.contract
 def test_unordered_a_slow_call_holds_back_no_other_row() -> None:
     async def script() -> None:
         gated = Gated()
@@ -95,6 +97,7 @@ def test_a_row_that_pauses_holds_its_place_in_the_window_and_no_slot() -> None:
     play(script)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 def test_max_bytes_bounds_the_rows_that_are_held(ordered: bool) -> None:
     async def script() -> None:
@@ -165,6 +168,7 @@ def test_a_row_that_is_larger_than_max_bytes_is_let_in_alone() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
     began = threading.Semaphore(0)
 
@@ -270,6 +274,7 @@ def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
     assert counts.capacity != Adaptive().start
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("given", "message"),
     [

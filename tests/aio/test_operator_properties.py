@@ -186,6 +186,7 @@ def _quiet() -> Iterator[None]:
     log.setLevel(level)
 
 
+@pytest.mark.contract
 @settings(max_examples=200)
 @given(rows=ROWS, given_options=OPTIONS)
 def test_every_row_has_one_outcome_within_its_limits(rows: list[Row], given_options: dict[str, Any]) -> None:
@@ -237,6 +238,7 @@ def check_outcome(number: int, result: Any, emitted: float, seen: Seen, options:
             assert emitted <= seen.started[number] + timed + 1e-6
 
 
+@pytest.mark.contract
 @given(rows=ROWS, given_options=OPTIONS, stop_at=st.floats(0, 20))
 def test_a_stopped_operator_emits_nothing_more_and_leaves_nothing(
     rows: list[Row], given_options: dict[str, Any], stop_at: float
@@ -248,6 +250,7 @@ def test_a_stopped_operator_emits_nothing_more_and_leaves_nothing(
     assert len(set(numbers)) == len(numbers)
 
 
+@pytest.mark.contract
 @given(rows=ROWS, given_options=OPTIONS, memo=st.integers(0, 3))
 def test_equal_rows_share_a_call_and_get_equal_results(
     rows: list[Row], given_options: dict[str, Any], memo: int
@@ -264,6 +267,7 @@ def test_equal_rows_share_a_call_and_get_equal_results(
             assert rows[result].key == call.row[1].key, "a result of a row that is not equal"
 
 
+@pytest.mark.contract
 @given(
     rows=ROWS,
     given_options=OPTIONS,
@@ -285,6 +289,7 @@ def test_no_more_calls_begin_than_the_rate_lets_through(
             assert last - first + 1 <= most + 1e-6, "more than the rate and its burst"
 
 
+@pytest.mark.contract
 @given(rows=ROWS, given_options=OPTIONS, most=st.integers(1, 20))
 def test_no_more_calls_are_made_than_allowed_and_the_rest_is_marked(
     rows: list[Row], given_options: dict[str, Any], most: int

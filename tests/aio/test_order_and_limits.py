@@ -67,6 +67,7 @@ async def identity(row: int) -> int:
     return row
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("rows", [[], [1], list(range(1000))], ids=["none", "one", "many"])
 @pytest.mark.parametrize("lazy", [True, False], ids=["iterator", "collection"])
@@ -82,6 +83,7 @@ def test_every_row_yields_its_result_exactly_once(rows: list[int], ordered: bool
         assert results == rows
 
 
+@pytest.mark.contract
 def test_in_order_a_result_waits_for_all_before_it() -> None:
     gate = Gate()
     results, thread, _ = in_background(async_map(gate, range(3)))
@@ -94,6 +96,7 @@ def test_in_order_a_result_waits_for_all_before_it() -> None:
     assert results == [0, 1, 2]
 
 
+@pytest.mark.contract
 def test_unordered_a_result_leaves_as_soon_as_it_is_there() -> None:
     gate = Gate()
     results, thread, changed = in_background(async_map(gate, range(3), ordered=False))
@@ -105,6 +108,7 @@ def test_unordered_a_result_leaves_as_soon_as_it_is_there() -> None:
     assert results == [2, 0, 1]
 
 
+@pytest.mark.contract
 def test_no_more_calls_than_capacity_are_in_flight() -> None:
     gate = Gate()
     results, thread, _ = in_background(async_map(gate, range(12), capacity=3))
@@ -131,6 +135,7 @@ def test_a_slow_head_does_not_idle_the_slots_until_the_reorder_window_is_full() 
     assert results == list(range(20))
 
 
+@pytest.mark.contract
 def test_no_more_rows_than_the_window_and_the_read_ahead_are_read() -> None:
     read = 0
     gate = Gate()
@@ -151,6 +156,7 @@ def test_no_more_rows_than_the_window_and_the_read_ahead_are_read() -> None:
     assert results == list(range(1000))
 
 
+@pytest.mark.contract
 def test_the_consumer_holds_up_the_reading_when_it_does_not_take_results() -> None:
     started = 0
 
@@ -190,6 +196,7 @@ def test_results_are_those_of_the_plain_map_for_any_rows_and_limits(
     assert (results if ordered else sorted(results)) == pairs
 
 
+@pytest.mark.contract
 def test_none_is_a_row_and_a_result_like_any_other() -> None:
     assert list(async_map(identity, iter([None, 1, None]))) == [None, 1, None]  # type: ignore[list-item]
 
@@ -231,6 +238,7 @@ def test_calls_see_the_context_of_the_caller_and_not_each_others() -> None:
     assert list(async_map(lambda row: variable.get(), range(5), capacity=2)) == ["caller"] * 5
 
 
+@pytest.mark.contract
 def test_an_error_of_the_input_reaches_the_caller_as_it_is() -> None:
     def rows() -> Iterator[int]:
         yield 1
@@ -240,6 +248,7 @@ def test_an_error_of_the_input_reaches_the_caller_as_it_is() -> None:
         list(async_map(identity, rows()))
 
 
+@pytest.mark.contract
 def test_results_can_be_taken_inside_of_a_running_event_loop() -> None:
     async def main() -> list[int]:
         return list(async_map(identity, range(10)))
@@ -262,6 +271,7 @@ def test_statistics_count_rows_calls_and_results() -> None:
     )
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -310,6 +320,7 @@ def test_a_failed_iterator_gives_no_more_results() -> None:
     assert list(results) == []
 
 
+@pytest.mark.contract
 def test_what_may_wait_is_not_read_on_the_event_loop() -> None:
     class Table(Collection[int]):
         def __len__(self) -> int:

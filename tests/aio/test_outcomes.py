@@ -25,6 +25,7 @@ async def odd_only(row: int) -> int:
     return row
 
 
+@pytest.mark.contract('With errors="column" a row gives a result, or what is said about its error.')
 def test_column_gives_a_result_or_what_is_said_about_the_error() -> None:
     calls: dict[int, int] = {}
 
@@ -103,6 +104,7 @@ def test_a_long_message_is_shortened() -> None:
     assert error.message == "x" * 999 + "…"
 
 
+@pytest.mark.contract('A failed row gives None with errors="null", and nothing with errors="drop".')
 def test_null_gives_none_and_drop_gives_nothing() -> None:
     assert list(async_map(odd_only, range(5), errors="null")) == [None, 1, None, 3, None]
     results = async_map(odd_only, range(5), errors="drop")
@@ -112,6 +114,7 @@ def test_null_gives_none_and_drop_gives_nothing() -> None:
     assert (counts.errors, counts.errors_by_type, counts.results) == (3, {"ValueError": 3}, 5)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("errors", ["null", "column", "drop"])
 def test_the_first_failure_of_each_kind_is_logged_with_its_row(
     errors: str, caplog: pytest.LogCaptureFixture
@@ -127,6 +130,7 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_row(
 # -- fail_after ----------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 def test_more_failures_than_fail_after_end_the_job_and_as_many_do_not(ordered: bool) -> None:
     async def script() -> None:
@@ -181,6 +185,7 @@ def test_a_fraction_of_few_rows_is_looked_at_in_the_end() -> None:
     assert len(list(async_map(odd_only, range(10), errors="drop", fail_after=0.5))) == 5
 
 
+@pytest.mark.contract
 def test_the_failures_of_all_rows_count_and_not_those_of_their_attempts() -> None:
     calls: dict[int, int] = {}
 
@@ -203,6 +208,7 @@ async def slow_for_2(row: int) -> int:
     return row
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("given", "gets"),
     [("none came", "none came"), (None, None), (lambda row: -row, -2)],
@@ -264,6 +270,7 @@ def test_an_on_timeout_that_raises_fails_the_row_with_its_error() -> None:
 # -- usage ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_what_calls_cost_is_added_up() -> None:
     def usage(row: int, result: int) -> Any:
         assert result == row * 10
@@ -304,6 +311,7 @@ def test_results_that_are_not_accepted_cost_too() -> None:
     assert counts is not None and counts.cost == 3
 
 
+@pytest.mark.contract
 def test_rows_beyond_max_cost_are_marked_and_not_called() -> None:
     calls: list[int] = []
 
@@ -328,6 +336,7 @@ def test_rows_beyond_max_cost_are_marked_and_not_called() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_what_is_not_called_is_no_failure_for_fail_after() -> None:
     async def script() -> None:
         rig = Rig(odd_only, max_calls=2, errors="null", fail_after=1, capacity=1)

@@ -46,6 +46,7 @@ def is_busy(error: BaseException) -> bool:
     return "busy" in str(error)
 
 
+@pytest.mark.contract
 @given(attempt=st.integers(1, 10_000), initial=SECONDS, maximum=SECONDS, multiplier=st.floats(1, 1e6))
 def test_a_pause_is_between_zero_and_its_bound(
     attempt: int, initial: float, maximum: float, multiplier: float
@@ -62,10 +63,12 @@ def test_pauses_grow_by_the_multiplier_up_to_the_maximum() -> None:
     assert [retry.pause(attempt) for attempt in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
+@pytest.mark.contract
 def test_rows_that_failed_together_do_not_come_back_together() -> None:
     assert len({Retry(initial=1.0).pause(1) for _ in range(100)}) > 90
 
 
+@pytest.mark.contract
 @given(attempts=st.integers(1, 20), attempt=st.integers(1, 30))
 def test_there_are_never_more_attempts_than_allowed(attempts: int, attempt: int) -> None:
     assert Retry(attempts).applies(attempt, ValueError()) == (attempt < attempts)
@@ -131,6 +134,7 @@ def test_the_predicate_sees_the_error_and_is_not_asked_after_the_last_attempt() 
     assert seen == [error]
 
 
+@pytest.mark.contract
 def test_a_rejected_result_is_asked_for_again_whatever_the_errors_that_are_retried() -> None:
     policy = retry_policy(Retry(3, on=(OSError,), when=lambda error: False, result=lambda each: each is None))
     assert policy.checks_results
@@ -163,6 +167,7 @@ def test_what_a_predicate_or_a_hook_raises_comes_out() -> None:
             call(retry_policy(Retry(retry_after=broken)))
 
 
+@pytest.mark.contract
 @given(
     attempt=st.integers(1, 50),
     initial=st.floats(0, 100),
@@ -190,6 +195,7 @@ def test_rows_that_a_service_sent_away_together_do_not_come_back_together() -> N
     assert len({policy.pause(1, Refused(30.0), 0.0) for _ in range(100)}) > 90
 
 
+@pytest.mark.contract
 def test_a_service_that_asks_for_a_day_is_called_again_after_five_minutes() -> None:
     policy = retry_policy(Retry(jitter=False))
     assert policy.pause(1, Refused(86_400.0), 0.0) == MAX_RETRY_AFTER == 300.0
@@ -211,6 +217,7 @@ def test_a_hook_that_gives_no_seconds_is_an_error(delay: Any, error: type[Except
         policy.pause(1, OSError(), 0.0)
 
 
+@pytest.mark.contract
 def test_a_retry_travels_to_another_process() -> None:
     cloudpickle = pytest.importorskip("cloudpickle")
     plain = Retry(5, on=(OSError,), when=is_busy, budget=RetryBudget(0.5, 3))

@@ -42,6 +42,7 @@ def test_seconds_are_seconds(seconds: int) -> None:
     assert delay_of({"RETRY-AFTER-MS": str(seconds)}) == seconds / 1000
 
 
+@pytest.mark.contract("A date in Retry-After is the time from the date of the answer, and never negative.")
 @given(now=st.integers(0, YEAR_9999), then=st.integers(0, YEAR_9999))
 def test_a_date_is_the_time_from_the_date_of_the_answer_and_never_negative(now: int, then: int) -> None:
     delay = dated(formatdate(then, usegmt=True), formatdate(now, usegmt=True))
@@ -70,6 +71,7 @@ def test_without_a_date_of_the_answer_the_clock_of_the_machine_counts(
     assert dated(formatdate(NOON - 30, usegmt=True), None) == 0
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "text",
     [
@@ -110,6 +112,7 @@ def test_headers_that_mean_different_things_are_not_read(limits: str) -> None:
     assert retry_after_of(Refused(429, {limits: "7"})) is None
 
 
+@pytest.mark.contract
 @given(delay=st.floats(0, 1e6))
 def test_a_retry_after_is_never_shortened_and_at_most_a_tenth_longer(delay: float) -> None:
     # Hypothesis begins each example with the same random numbers.
@@ -181,6 +184,7 @@ def test_a_status_is_a_status_and_no_other_number(error: BaseException, status: 
     assert status_of(error) == status
 
 
+@pytest.mark.contract("An answer with 429 is an overload.")
 @pytest.mark.parametrize(
     ("status", "headers", "overload"),
     [

@@ -71,6 +71,7 @@ def by_openai(url: str) -> None:
 CLIENTS = (by_aiohttp, by_httpx, by_requests, by_urllib, by_openai)
 
 
+@pytest.mark.contract("Retry-After is read from the errors of usual clients.")
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [429, 503])
 def test_seconds_are_read_from_the_error_of_a_client(client: Callable[[str], None], status: int) -> None:
@@ -170,6 +171,7 @@ def test_the_errors_of_aws_are_read() -> None:
     assert (status_of(error), retry_after_of(error), is_overload(error)) == (404, None, False)
 
 
+@pytest.mark.contract
 def test_what_the_client_of_aws_takes_for_throttling_is_an_overload() -> None:
     exceptions = pytest.importorskip("botocore.exceptions")
     checker = importlib.import_module("botocore.retries.standard").ThrottledRetryableChecker

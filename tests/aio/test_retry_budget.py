@@ -26,6 +26,7 @@ def begin(policy: RetryPolicy, rows: int) -> None:
         policy.began(1)
 
 
+@pytest.mark.contract
 @given(steps=STEPS, share=st.floats(0, 2), least=st.integers(0, 5), seconds=st.floats(0.5, 5))
 def test_no_stretch_of_time_has_more_retries_than_its_budget(
     steps: list[tuple[str, float]], share: float, least: int, seconds: float
@@ -112,6 +113,7 @@ def test_only_what_would_be_tried_again_uses_the_budget() -> None:
     assert policy.refused == 1
 
 
+@pytest.mark.contract
 def test_each_operator_has_an_account_of_its_own() -> None:
     retry = Retry(budget=RetryBudget(0.0, 1))
     one, other = retry_policy(retry, FakeClock()), retry_policy(retry, FakeClock())

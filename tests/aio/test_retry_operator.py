@@ -69,6 +69,7 @@ def by_date() -> Reply:
     return Reply(503, {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(now + 1, usegmt=True)})
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("refusal", [by_seconds, by_date])
 def test_no_row_comes_back_before_the_service_said(refusal: Callable[[], Reply]) -> None:
     service = Service(refusal)
@@ -117,6 +118,7 @@ def test_a_plain_function_is_tried_again_as_a_coroutine_is() -> None:
     assert min(service.pauses) >= 1.0 - ROUNDING
 
 
+@pytest.mark.contract
 def test_a_result_that_is_no_good_is_asked_for_again() -> None:
     asked: Counter[int] = Counter()
 
@@ -150,6 +152,7 @@ def broken(value: Any) -> Any:
     return False
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("name", ["when", "result", "retry_after"])
 def test_a_predicate_that_raises_fails_that_row_with_its_error_and_no_other(name: str) -> None:
     asked: Counter[str] = Counter()
@@ -186,6 +189,7 @@ def test_a_hook_that_raises_where_calls_are_held_back_fails_that_row_only(limits
     assert [each.error and each.error.type for each in outcomes] == [None, "Fault", None]
 
 
+@pytest.mark.contract
 def test_rows_share_no_state_and_waiting_ones_hold_no_slot() -> None:
     asked: Counter[int] = Counter()
     others = threading.Event()
@@ -240,6 +244,7 @@ def test_an_object_of_tenacity_is_obeyed() -> None:
     assert asked == {0: 1, 1: 3, 2: 3, 3: 3}
 
 
+@pytest.mark.contract
 def test_the_end_of_the_input_waits_for_retries_at_their_own_times() -> None:
     began: dict[int, list[float]] = {}
 

@@ -113,6 +113,7 @@ def by_policy(policy: RetryPolicy, outcomes: list[Any]) -> tuple[list[float], An
     raise AssertionError("it has not stopped")
 
 
+@pytest.mark.contract
 @given(
     stop=st.sampled_from(sorted(STOPS)),
     wait=st.sampled_from(sorted(WAITS)),

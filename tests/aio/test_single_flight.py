@@ -29,6 +29,7 @@ class One:
         return (row, number)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 def test_equal_rows_in_flight_share_one_call_and_each_gets_its_result(ordered: bool) -> None:
     async def script() -> None:
@@ -48,6 +49,7 @@ def test_equal_rows_in_flight_share_one_call_and_each_gets_its_result(ordered: b
     play(script)
 
 
+@pytest.mark.contract
 def test_without_dedupe_equal_rows_are_called_each_for_itself() -> None:
     async def script() -> None:
         one = One()
@@ -158,6 +160,7 @@ def test_a_key_that_raises_fails_its_row_alone() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_rows_that_share_a_call_share_its_failure_and_are_all_counted() -> None:
     async def script() -> None:
         one = One(bad="a")
@@ -227,6 +230,7 @@ def test_rows_that_share_a_row_that_is_not_called_are_marked_and_counted() -> No
 # -- memo ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_a_result_that_is_kept_is_given_to_later_rows_without_a_call() -> None:
     async def script() -> None:
         one = One()
@@ -242,6 +246,7 @@ def test_a_result_that_is_kept_is_given_to_later_rows_without_a_call() -> None:
     play(script)
 
 
+@pytest.mark.contract("No more results are kept in the memo than asked for; the longest unused goes.")
 def test_no_more_results_are_kept_than_asked_for_the_longest_unused_goes() -> None:
     async def script() -> None:
         one = One()
@@ -273,6 +278,7 @@ def test_a_result_of_none_is_kept_too() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_a_failure_is_never_kept() -> None:
     async def script() -> None:
         one = One(bad="a")

@@ -19,6 +19,7 @@ def happened(outcome: Outcome) -> list[str]:
     return [fault.kind for fault in outcome.fired if fault.kind != "the job's end"]
 
 
+@pytest.mark.contract
 def test_a_batch_gives_each_row_once_whatever_dies(cluster: Session, harmed: Harmed) -> None:
     faults = ["executor", "stopped worker", "writing worker", "driver", "worker"]
     outcome = harmed(cluster, "batch", *faults)
@@ -26,6 +27,7 @@ def test_a_batch_gives_each_row_once_whatever_dies(cluster: Session, harmed: Har
     assert outcome.verdict.wrong == []
 
 
+@pytest.mark.contract
 def test_a_stream_gives_each_row_once_whatever_dies(cluster: Session, harmed: Harmed) -> None:
     faults = ["writing worker", "executor", "service hangs", "clock", "worker"]
     outcome = harmed(cluster, "stream", *faults)

@@ -17,6 +17,7 @@ def happened(outcome: Outcome) -> list[str]:
     return [fault.kind for fault in outcome.fired if fault.kind != "the job's end"]
 
 
+@pytest.mark.contract
 def test_a_batch_gives_each_row_once_and_no_finished_call_is_paid_again(
     local: Session, harmed: Harmed
 ) -> None:
@@ -27,6 +28,7 @@ def test_a_batch_gives_each_row_once_and_no_finished_call_is_paid_again(
     assert outcome.starts == 1
 
 
+@pytest.mark.contract
 def test_a_stream_goes_on_from_its_checkpoint_and_no_finished_call_is_paid_again(
     local: Session, harmed: Harmed
 ) -> None:
@@ -37,6 +39,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_no_finished_call_is_paid_again
     assert outcome.starts == 2
 
 
+@pytest.mark.contract
 def test_a_full_disk_ends_the_job_with_that_reason_and_loses_nothing(local: Session, harmed: Harmed) -> None:
     outcome = harmed(local, "batch", "full disk")
     if outcome.skipped:

@@ -56,6 +56,7 @@ def calls(url: str) -> dict[str, int]:
 
 
 # Two starts of Spark: half a minute, or several on a machine that is busy.
+@pytest.mark.contract
 @pytest.mark.timeout(600)
 @needs_source_streams
 def test_a_driver_that_is_killed_and_started_again_writes_every_order_once(tmp_path: Path) -> None:

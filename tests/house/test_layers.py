@@ -98,6 +98,7 @@ def imports_of(module: str, path: Path) -> Iterator[str]:
     return python_imports(source, module, path.stem == "__init__")
 
 
+@pytest.mark.contract
 def test_imports_point_down_only() -> None:
     files = list(sources())
     assert len(files) > 20

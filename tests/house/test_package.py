@@ -30,6 +30,7 @@ def modules_after(statement: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
+@pytest.mark.contract
 def test_importing_pillarbox_imports_no_heavy_package() -> None:
     loaded = modules_after("import pillarbox")
     assert "pillarbox" in loaded
@@ -73,6 +74,7 @@ def undescribed(name: str, value: Any) -> list[str]:
     return [name] if inspect.isroutine(value) and not inspect.getdoc(value) else []
 
 
+@pytest.mark.contract
 def test_every_public_name_is_described() -> None:
     names = public_names()
     assert len(names) > 30

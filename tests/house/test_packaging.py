@@ -95,6 +95,7 @@ def test_the_sdist_holds_what_a_build_needs_and_no_build(dist: Path) -> None:
     assert [name for name in names if name.endswith((".so", ".cpp", ".pyc"))] == []
 
 
+@pytest.mark.contract
 def test_the_metadata_names_the_licence_and_no_required_package(dist: Path) -> None:
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
         metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode()
@@ -107,6 +108,7 @@ def test_the_metadata_names_the_licence_and_no_required_package(dist: Path) -> N
     assert required == []
 
 
+@pytest.mark.contract
 def test_the_wheel_runs_where_the_checkout_is_not(installed: Path, tmp_path: Path) -> None:
     script = "import pillarbox\nprint(pillarbox.__file__)\nprint(list(pillarbox.async_map(abs, [-1, 2])))"
     lines = run([sys.executable, "-c", script], tmp_path, installed).splitlines()
@@ -121,6 +123,7 @@ def project(name: str, installed: Path, folder: Path) -> Path:
     return copy
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("name", ["relay", "native", "mixed"])
 def test_another_project_builds_on_the_kernel(name: str, installed: Path, tmp_path: Path) -> None:
     copy = project(name, installed, tmp_path)

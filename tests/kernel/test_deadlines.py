@@ -136,6 +136,7 @@ def test_a_hundred_thousand_timers_come_out_sorted(clock: Clock, lengths: int) -
 # ---- each method
 
 
+@pytest.mark.contract
 def test_a_timer_is_due_when_its_seconds_have_passed_and_not_before(clock: Clock) -> None:
     deadlines = Deadlines(clock)
     deadlines.arm(10, "a")
@@ -148,6 +149,7 @@ def test_a_timer_is_due_when_its_seconds_have_passed_and_not_before(clock: Clock
     assert deadlines.next_deadline() is None
 
 
+@pytest.mark.contract
 def test_timers_due_at_once_come_in_the_order_of_arming(clock: Clock) -> None:
     deadlines = Deadlines(clock)
     deadlines.arm(10.0, "long")
@@ -171,6 +173,7 @@ def test_a_limit_leaves_the_rest_for_the_next_call(clock: Clock) -> None:
         deadlines.expire(-1)
 
 
+@pytest.mark.contract("A handle of a deadline cancels once, and never another timer.")
 def test_a_handle_cancels_once_and_never_another_timer(clock: Clock) -> None:
     deadlines = Deadlines(clock)
     first = deadlines.arm(1.0, "first")
@@ -249,6 +252,7 @@ def test_without_a_clock_of_their_own_they_use_one_that_does_not_step() -> None:
     assert deadlines.next_deadline() == due
 
 
+@pytest.mark.contract
 def test_a_clock_that_steps_back_changes_no_order_and_delays_nothing_twice(clock: Clock) -> None:
     deadlines = Deadlines(clock)
     deadlines.arm(10.0, "a")
@@ -317,6 +321,7 @@ def test_a_clock_must_be_callable() -> None:
 # ---- threads
 
 
+@pytest.mark.contract("Deadlines refuse another thread.")
 @pytest.mark.parametrize("operation", ["arm", "cancel", "expire", "clear"])
 def test_another_thread_is_refused(elsewhere: Callable[[Callable[[], Any]], Any], operation: str) -> None:
     deadlines = Deadlines()

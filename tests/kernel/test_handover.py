@@ -33,6 +33,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 # ---- order and bounds
 
 
+@pytest.mark.contract("Items of a hand-over come out in the order in which they went in.")
 def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
     handover = Handover(10)
     for item in "abc":
@@ -52,6 +53,7 @@ def test_take_all_gives_the_whole_content_in_one_step() -> None:
     assert handover.statistics().nbytes == 0
 
 
+@pytest.mark.contract("The number of items in a hand-over is bounded.", convicts=["one_item_too_many"])
 def test_the_number_of_items_is_bounded() -> None:
     handover = Handover(2)
     assert handover.try_put("a") and handover.try_put("b")
@@ -63,6 +65,9 @@ def test_the_number_of_items_is_bounded() -> None:
     assert handover.try_put("c") is True
 
 
+@pytest.mark.contract(
+    "The bytes in a hand-over are bounded.", convicts=["bytes_not_counted", "bytes_stay_counted"]
+)
 def test_the_bytes_are_bounded() -> None:
     handover = Handover(100, max_bytes=10)
     assert handover.try_put("a", 6)
@@ -75,6 +80,7 @@ def test_the_bytes_are_bounded() -> None:
     assert handover.statistics().nbytes == 10
 
 
+@pytest.mark.contract
 def test_an_item_is_always_accepted_when_nothing_waits_however_large() -> None:
     handover = Handover(5, max_bytes=10)
     assert handover.try_put("large", 10**12) is True
@@ -112,6 +118,7 @@ def test_arguments_out_of_range_are_refused_by_name() -> None:
 # ---- the producer's end
 
 
+@pytest.mark.contract("After finish, what waits is handed out, and then every take raises.")
 def test_after_finish_what_waits_is_handed_out_and_then_every_take_raises() -> None:
     handover = Handover(5)
     handover.put("a")
@@ -126,6 +133,7 @@ def test_after_finish_what_waits_is_handed_out_and_then_every_take_raises() -> N
             take()
 
 
+@pytest.mark.contract(convicts=["failure_overtakes"])
 def test_a_failure_reaches_the_consumer_after_the_items_before_it() -> None:
     handover, failure = Handover(5), KeyError("lost")
     handover.put("a")
@@ -138,6 +146,9 @@ def test_a_failure_reaches_the_consumer_after_the_items_before_it() -> None:
     assert handover.ended is True
 
 
+@pytest.mark.contract(
+    "The first end of a hand-over decides, and nothing goes in after it.", convicts=["put_after_finish"]
+)
 @pytest.mark.parametrize("first", ["finish", "fail"])
 def test_the_first_end_decides_and_nothing_goes_in_after_it(first: str) -> None:
     handover = Handover(5)
@@ -151,6 +162,7 @@ def test_the_first_end_decides_and_nothing_goes_in_after_it(first: str) -> None:
         handover.take()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("end", ["finish", "fail"])
 def test_the_end_of_the_input_wakes_a_waiting_take(end: str) -> None:
     handover = Handover(5)
@@ -168,6 +180,7 @@ def test_the_end_of_the_input_wakes_a_waiting_take(end: str) -> None:
 # ---- the consumer's end
 
 
+@pytest.mark.contract("Close of a hand-over returns what waits, and refuses everything from then on.")
 def test_close_returns_what_waits_and_refuses_everything_from_then_on() -> None:
     handover = Handover(5)
     handover.put("a", 3)
@@ -184,6 +197,7 @@ def test_close_returns_what_waits_and_refuses_everything_from_then_on() -> None:
     assert (statistics.put, statistics.taken, statistics.refused, statistics.nbytes) == (2, 0, 2, 0)
 
 
+@pytest.mark.contract
 def test_close_lets_a_waiting_put_return_false_at_once() -> None:
     handover = Handover(1)
     handover.put("a")
@@ -230,6 +244,7 @@ def test_wake_up_makes_a_waiting_take_return_none() -> None:
     assert handover.put("a") and handover.take() == "a"
 
 
+@pytest.mark.contract(convicts=["wake_up_forgotten"])
 def test_a_wake_up_without_a_waiting_consumer_is_kept_for_one_wait() -> None:
     handover = Handover(2)
     handover.wake_up()
@@ -260,6 +275,7 @@ EVENTS: dict[str, Callable[[Handover], Any]] = {
 }
 
 
+@pytest.mark.contract(convicts=["put_forgets_armed"])
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_armed_consumer_is_called_once(event: str, elsewhere: Callable[..., Any]) -> None:
     handover, calls = Handover(5), list[str]()
@@ -287,6 +303,7 @@ def test_a_consumer_is_not_armed_when_there_is_something_to_do() -> None:
     assert handover.arm_wakeup_consumer(nothing) is False
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("event", ["take", "try_take", "take_all", "close"])
 def test_an_armed_producer_is_called_once_when_there_is_room(event: str) -> None:
     handover, calls = Handover(1), list[int]()
@@ -331,6 +348,9 @@ def test_a_wakeup_that_raises_leaves_the_call_as_it_was(monkeypatch: pytest.Monk
 # ---- threads
 
 
+@pytest.mark.contract(
+    "Everything that goes into a hand-over arrives once and in order, with either side waiting."
+)
 @pytest.mark.parametrize("max_items", [1, 3])
 def test_everything_arrives_once_and_in_order_with_either_side_waiting(max_items: int) -> None:
     handover, total = Handover(max_items, max_bytes=1000), 3000
@@ -359,6 +379,7 @@ def test_everything_arrives_once_and_in_order_with_either_side_waiting(max_items
     assert got == list(range(total))
 
 
+@pytest.mark.contract
 def test_ctrl_c_ends_a_waiting_put_and_a_waiting_take() -> None:
     script = """
 import os, signal, sys, threading

@@ -169,6 +169,7 @@ CASES: list[Any] = [
 every_case = pytest.mark.parametrize(("make", "kind"), CASES)
 
 
+@pytest.mark.contract("A cycle through what the kernel holds is collected.")
 @every_case
 def test_a_cycle_is_collected(make: Callable[[Cell, Any], Any], kind: type) -> None:
     cell = Cell()
@@ -181,6 +182,7 @@ def test_a_cycle_is_collected(make: Callable[[Cell, Any], Any], kind: type) -> N
     assert gone_too() is None
 
 
+@pytest.mark.contract
 @every_case
 def test_a_cycle_of_which_the_holder_is_used_stays(make: Callable[[Cell, Any], Any], kind: type) -> None:
     cell = Cell()

@@ -28,6 +28,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.contract("An error of the kernel is the same after pickling.")
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_an_error_is_the_same_after_pickling(error: PillarboxError, protocol: int) -> None:

@@ -16,6 +16,7 @@ if not hasattr(os, "fork"):
 SCRIPT = Path(__file__).with_name("forked_run.py")
 
 
+@pytest.mark.contract("What was made before a fork refuses to work in the child, and the parent goes on.")
 @pytest.mark.parametrize(
     "scenario",
     [

@@ -59,6 +59,7 @@ def works_or_refuses_clearly(answer: str) -> bool:
     return answer == "works" or ("refused" in answer and "interpreter" in answer)
 
 
+@pytest.mark.contract
 def test_a_second_interpreter_works_or_is_refused_and_the_main_one_goes_on() -> None:
     before, *others, after = looked("main", "first", "second", "main")
     assert (before, after) == ("works", "works")

@@ -21,6 +21,7 @@ MODEST = settings(
 )
 
 
+@pytest.mark.contract("Random operations on a mailbox answer as its model does.", convicts=["fetch_disarms"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_mailbox_keeps_its_contract(backend: str) -> None:
     def make() -> TaskMailbox:
@@ -30,6 +31,7 @@ def test_the_mailbox_keeps_its_contract(backend: str) -> None:
     mailbox_suite(make, urgent_burst=2, settings=how)().runTest()
 
 
+@pytest.mark.contract("Random operations on a result queue answer as its model does.")
 @pytest.mark.parametrize("capacity", [1, 4])
 @pytest.mark.parametrize("kind", [OrderedQueue, UnorderedQueue])
 def test_the_queues_keep_their_contract(
@@ -41,6 +43,7 @@ def test_the_queues_keep_their_contract(
     queue_suite(make, capacity=capacity, ordered=kind is OrderedQueue, settings=MODEST)().runTest()
 
 
+@pytest.mark.contract("Random operations on a hand-over answer as its model does.")
 @pytest.mark.parametrize(("max_items", "max_bytes"), [(1, None), (3, 10)])
 def test_the_handover_keeps_its_contract(max_items: int, max_bytes: int | None) -> None:
     def make() -> Handover:

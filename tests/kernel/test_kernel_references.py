@@ -28,6 +28,7 @@ class Tracked:
         self.at_end()
 
 
+@pytest.mark.contract
 def test_a_hundred_thousand_mails_leave_no_object_and_no_reference_behind() -> None:
     mailbox, argument = TaskMailbox(), object()
     references, mails = sys.getrefcount(argument), count_of(Mail)
@@ -46,6 +47,7 @@ def test_a_hundred_thousand_mails_leave_no_object_and_no_reference_behind() -> N
     assert count_of(Mail) == mails
 
 
+@pytest.mark.contract
 @both
 def test_a_hundred_thousand_entries_leave_no_reference_behind(
     queue_type: type[OrderedQueue] | type[UnorderedQueue],
@@ -105,6 +107,7 @@ def test_a_queue_holds_elements_and_results_and_lets_them_go_with_itself(
     assert all(ref() is None for ref in gone)
 
 
+@pytest.mark.contract
 def test_releasing_a_mail_may_put_into_the_same_mailbox() -> None:
     mailbox = TaskMailbox()
     put = list[bool]()

@@ -9,6 +9,7 @@ def nothing() -> None:
     pass
 
 
+@pytest.mark.contract("A mail runs its function with its arguments and returns its result.")
 def test_run_calls_the_function_with_its_arguments_and_returns_its_result() -> None:
     assert Mail(divmod, 17, 5).run() == (3, 2)
     with pytest.raises(ZeroDivisionError):
@@ -75,6 +76,7 @@ def test_repr_names_the_function_and_what_is_special() -> None:
     assert repr(Mail(nothing, description=bad)) == "<Mail description raised KeyError('no')>"
 
 
+@pytest.mark.contract(convicts=["claim_twice"])
 def test_a_mail_in_a_mailbox_may_not_be_put_again_anywhere_until_it_was_taken() -> None:
     mail, here, there = Mail(nothing), TaskMailbox(), TaskMailbox()
     here.put(mail)
@@ -96,6 +98,7 @@ def test_a_mail_in_a_mailbox_may_not_be_put_again_anywhere_until_it_was_taken() 
     there.put(mail)
 
 
+@pytest.mark.contract
 def test_a_put_all_that_names_a_mail_twice_leaves_nothing_behind() -> None:
     mailbox, mails = TaskMailbox(), [Mail(nothing), Mail(nothing)]
     with pytest.raises(ValueError, match="named twice"):

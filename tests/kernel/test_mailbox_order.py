@@ -21,6 +21,7 @@ def urgent(count: int) -> list[Mail]:
     return [Mail(nothing, urgent=True) for _ in range(count)]
 
 
+@pytest.mark.contract(convicts=["fetch_in_reverse"])
 def test_mails_are_taken_in_put_order() -> None:
     mailbox, mails = TaskMailbox(), plain(100)
     for mail in mails:
@@ -28,6 +29,7 @@ def test_mails_are_taken_in_put_order() -> None:
     assert [mailbox.try_take() for _ in mails] == mails
 
 
+@pytest.mark.contract(convicts=["priority_excluded"])
 def test_a_priority_selects_and_does_not_reorder() -> None:
     mailbox = TaskMailbox()
     mails = [Mail(nothing, priority=p) for p in (1, 3, 2, MIN_PRIORITY, MAX_PRIORITY)]
@@ -48,6 +50,7 @@ def test_what_a_take_left_behind_stays_before_what_was_put_later() -> None:
     assert mailbox.drain() == mails
 
 
+@pytest.mark.contract(convicts=["urgent_not_first"])
 def test_urgent_mails_come_first_and_in_put_order_however_many_fetches_lie_between() -> None:
     mailbox, ordinary, fast = TaskMailbox(), plain(2), urgent(3)
     mailbox.put_all([ordinary[0], fast[0]])
@@ -67,6 +70,7 @@ def test_an_urgent_mail_that_the_take_does_not_accept_waits() -> None:
     assert mailbox.try_take(1) is fast
 
 
+@pytest.mark.contract(convicts=["urgent_starves", "burst_too_long"])
 def test_after_a_burst_of_urgent_mails_one_ordinary_mail_is_taken() -> None:
     mailbox, ordinary, fast = TaskMailbox(urgent_burst=3), plain(2), urgent(8)
     mailbox.put_all([*ordinary, *fast])
@@ -90,6 +94,7 @@ def test_urgent_mails_go_on_after_a_burst_if_no_ordinary_one_is_accepted() -> No
     assert mailbox.drain() == [late, *more]
 
 
+@pytest.mark.contract(convicts=["batch_grows"])
 def test_a_mail_put_after_the_batch_was_made_is_not_in_it_an_urgent_one_excepted() -> None:
     mailbox, mails, fast = TaskMailbox(), plain(4), urgent(1)
     mailbox.put_all(mails[:2])
@@ -114,6 +119,7 @@ def test_a_take_does_not_add_to_the_batch() -> None:
     assert [mailbox.try_take_from_batch(), mailbox.try_take_from_batch()] == [mails[0], None]
 
 
+@pytest.mark.contract
 def test_a_take_gets_the_batch_before_what_came_later() -> None:
     mailbox, mails = TaskMailbox(), plain(3)
     mailbox.put(mails[0])
@@ -135,6 +141,7 @@ def test_a_second_batch_comes_behind_what_is_left_of_the_first() -> None:
     assert [mailbox.try_take_from_batch() for _ in range(4)] == [*mails, None]
 
 
+@pytest.mark.contract
 def test_a_mail_that_puts_itself_again_does_not_make_the_batch_endless() -> None:
     mailbox = TaskMailbox()
     mail = Mail(nothing)
@@ -146,6 +153,7 @@ def test_a_mail_that_puts_itself_again_does_not_make_the_batch_endless() -> None
     assert len(mailbox) == 1
 
 
+@pytest.mark.contract(convicts=["deferrable_not_skipped"])
 def test_deferrable_mails_are_skipped_by_a_take_that_asks_for_that_and_keep_their_place() -> None:
     mailbox = TaskMailbox()
     later = [Mail(nothing, deferrable=True), Mail(nothing, deferrable=True, urgent=True)]
@@ -160,6 +168,7 @@ def test_deferrable_mails_are_skipped_by_a_take_that_asks_for_that_and_keep_thei
     assert mailbox.try_take() is later[0]
 
 
+@pytest.mark.contract(convicts=["drain_skips_deferrable"])
 @pytest.mark.parametrize("way", ["take", "batch", "drain", "close"])
 def test_deferrable_mails_are_seen_by_everything_that_does_not_ask_to_skip_them(way: str) -> None:
     mailbox, mail = TaskMailbox(), Mail(nothing, deferrable=True)
@@ -188,6 +197,7 @@ def test_statistics_count_each_mail_once() -> None:
         statistics.put = 1  # type: ignore[misc]
 
 
+@pytest.mark.contract(convicts=["shared_lane_forgotten"])
 def test_a_take_finds_its_mail_among_more_kinds_than_have_a_lane_of_their_own() -> None:
     mailbox, numbers = TaskMailbox(), random.Random(1)
     waiting: list[Mail] = []

@@ -23,6 +23,7 @@ def test_it_runs_what_waits_in_take_order_with_its_arguments_and_says_how_many()
     assert mailbox.run_batch() == 0
 
 
+@pytest.mark.contract
 def test_what_a_mail_puts_is_of_the_next_batch_unless_it_is_urgent() -> None:
     mailbox, said = TaskMailbox(), list[str]()
 
@@ -65,6 +66,7 @@ def test_a_limit_of_no_mails_is_refused(limit: int) -> None:
         TaskMailbox().run_batch(limit)
 
 
+@pytest.mark.contract("What a mail of a batch raises is raised, and the rest of the batch stays.")
 def test_what_a_mail_raises_is_raised_and_the_rest_stays() -> None:
     mailbox, said = TaskMailbox(), list[str]()
     mailbox.put_all([Mail(said.append, "first"), Mail(fails), Mail(said.append, "third")])

@@ -82,6 +82,7 @@ def producers(request: pytest.FixtureRequest) -> int:
     return count
 
 
+@pytest.mark.contract("Mail that many producers put at once comes out once.")
 def test_a_storm_that_is_used_up_comes_out_once(producers: int) -> None:
     storm = Storm(TaskMailbox(urgent_burst=3), producers, seed=1)
     storm.consume(MAILS)
@@ -104,6 +105,7 @@ def test_what_a_storm_puts_before_a_quiesce_comes_out_once(producers: int) -> No
     storm.check()
 
 
+@pytest.mark.contract("Mail that many producers put before a close comes out or is returned, once.")
 def test_what_a_storm_puts_before_a_close_comes_out_or_is_returned_once(producers: int) -> None:
     mailbox = TaskMailbox(urgent_burst=3)
     storm = Storm(mailbox, producers, seed=3)
@@ -112,6 +114,7 @@ def test_what_a_storm_puts_before_a_close_comes_out_or_is_returned_once(producer
     storm.check()
 
 
+@pytest.mark.contract
 def test_another_thread_goes_on_where_a_consumer_died(producers: int) -> None:
     mailbox = TaskMailbox(urgent_burst=3)
     storm = Storm(mailbox, producers, seed=4)
@@ -136,6 +139,7 @@ def test_another_thread_goes_on_where_a_consumer_died(producers: int) -> None:
     assert deaths > 10
 
 
+@pytest.mark.contract
 def test_urgent_mail_without_end_does_not_keep_ordinary_mail_waiting() -> None:
     mailbox, burst = TaskMailbox(urgent_burst=5), 5
     over = threading.Event()
@@ -195,6 +199,7 @@ def test_finalizers_that_put_while_mail_is_released_in_several_threads() -> None
     assert len(mailbox) == 0
 
 
+@pytest.mark.contract
 def test_signals_among_waits_and_puts_lose_nothing(request: pytest.FixtureRequest) -> None:
     backend = request.node.callspec.params["each_backend"]
     script = f"""

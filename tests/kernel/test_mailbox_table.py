@@ -33,6 +33,7 @@ def mailbox_in(state: MailboxState, *mails: Mail) -> TaskMailbox:
 # ---- putting
 
 
+@pytest.mark.contract
 def test_put_accepts_while_open_and_the_mail_is_visible_to_every_later_take() -> None:
     mail = Mail(nothing)
     mailbox = mailbox_in(OPEN)
@@ -40,6 +41,10 @@ def test_put_accepts_while_open_and_the_mail_is_visible_to_every_later_take() ->
     assert mailbox.try_take() is mail
 
 
+@pytest.mark.contract(
+    "A put into a mailbox that is not open raises with the mail, and leaves nothing behind.",
+    convicts=["mutex_push_when_quiesced"],
+)
 @pytest.mark.parametrize("state", [QUIESCED, CLOSED])
 def test_put_raises_with_the_mail_and_leaves_nothing_behind(state: MailboxState) -> None:
     mailbox, mail = mailbox_in(state), Mail(nothing, description="the refused one")
@@ -52,6 +57,7 @@ def test_put_raises_with_the_mail_and_leaves_nothing_behind(state: MailboxState)
     TaskMailbox().put(mail)
 
 
+@pytest.mark.contract("Put_all accepts all mails, adjacent and in order.", convicts=["put_all_in_reverse"])
 def test_put_all_accepts_all_adjacent_and_in_order() -> None:
     mails = [Mail(nothing) for _ in range(5)]
     mailbox = mailbox_in(OPEN)
@@ -59,6 +65,7 @@ def test_put_all_accepts_all_adjacent_and_in_order() -> None:
     assert mailbox.drain() == mails
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", [QUIESCED, CLOSED])
 def test_put_all_raises_with_the_mails_and_leaves_none_behind(state: MailboxState) -> None:
     mailbox, mails = mailbox_in(state), (Mail(nothing), Mail(nothing))
@@ -92,6 +99,7 @@ def test_put_all_of_nothing_changes_nothing_and_is_refused_like_any_other() -> N
 # ---- taking
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", [OPEN, QUIESCED])
 def test_try_take_gives_the_first_eligible_mail_or_none(state: MailboxState) -> None:
     low, high = Mail(nothing, priority=0), Mail(nothing, priority=2)
@@ -111,6 +119,7 @@ def test_take_gives_the_first_eligible_mail(state: MailboxState) -> None:
     assert mailbox.take(timeout=0) is low
 
 
+@pytest.mark.contract
 def test_take_waits_while_open_until_its_time_is_over() -> None:
     mailbox = mailbox_in(OPEN, Mail(nothing, priority=0))
     assert mailbox.take(1, timeout=0) is None
@@ -118,6 +127,7 @@ def test_take_waits_while_open_until_its_time_is_over() -> None:
     assert len(mailbox) == 1
 
 
+@pytest.mark.contract(convicts=["ended_take_waits"])
 def test_take_raises_at_once_when_quiesced_and_nothing_is_eligible() -> None:
     mailbox = mailbox_in(QUIESCED, Mail(nothing, priority=0))
     with pytest.raises(MailboxClosedError, match="QUIESCED") as raised:
@@ -126,6 +136,7 @@ def test_take_raises_at_once_when_quiesced_and_nothing_is_eligible() -> None:
     assert len(mailbox) == 1
 
 
+@pytest.mark.contract(convicts=["batch_stops_short"])
 @pytest.mark.parametrize("state", [OPEN, QUIESCED])
 def test_create_batch_says_whether_there_is_anything_in_it(state: MailboxState) -> None:
     assert not mailbox_in(state).create_batch()
@@ -158,6 +169,7 @@ def test_has_mail_and_len_count_batch_and_queue(state: MailboxState) -> None:
     assert len(mailbox) == 0
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", [OPEN, QUIESCED])
 def test_drain_gives_everything_in_take_order(state: MailboxState) -> None:
     first, second, urgent = Mail(nothing), Mail(nothing), Mail(nothing, urgent=True)
@@ -176,6 +188,7 @@ CLOSED_TAKES: dict[str, Callable[[TaskMailbox], Any]] = {
 }
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("operation", CLOSED_TAKES)
 def test_every_take_raises_when_closed(operation: str) -> None:
     mailbox = mailbox_in(CLOSED, Mail(nothing))
@@ -197,6 +210,7 @@ def test_a_closed_mailbox_is_empty_whatever_was_in_it() -> None:
 # ---- ending
 
 
+@pytest.mark.contract(convicts=["quiesce_drops_mail"])
 @pytest.mark.parametrize(("before", "after"), [(OPEN, QUIESCED), (QUIESCED, QUIESCED), (CLOSED, CLOSED)])
 def test_quiesce_goes_forward_or_has_no_effect(before: MailboxState, after: MailboxState) -> None:
     mailbox = mailbox_in(before)
@@ -204,6 +218,7 @@ def test_quiesce_goes_forward_or_has_no_effect(before: MailboxState, after: Mail
     assert mailbox.state is after
 
 
+@pytest.mark.contract(convicts=["close_forgets_batch", "close_forgets_arrived"])
 @pytest.mark.parametrize("state", [OPEN, QUIESCED])
 def test_close_returns_every_mail_not_taken_exactly_once(state: MailboxState) -> None:
     mails = [Mail(nothing) for _ in range(6)]
@@ -238,6 +253,7 @@ CONFINED: dict[str, Callable[[TaskMailbox], Any]] = {
 }
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", MailboxState)
 @pytest.mark.parametrize("operation", CONFINED)
 def test_a_confined_operation_names_both_threads_to_another_thread(
@@ -253,6 +269,7 @@ def test_a_confined_operation_names_both_threads_to_another_thread(
     assert mailbox.statistics() == before
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", MailboxState)
 def test_what_is_thread_safe_works_in_another_thread(
     state: MailboxState, elsewhere: Callable[..., Any]
@@ -293,6 +310,7 @@ def test_another_thread_adopts_a_mailbox_with_mail_that_nobody_has_looked_at(
     assert mailbox.try_take() is None
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", MailboxState)
 def test_a_mailbox_that_is_in_use_or_ending_is_not_adopted(
     state: MailboxState, elsewhere: Callable[..., Any]
@@ -305,6 +323,7 @@ def test_a_mailbox_that_is_in_use_or_ending_is_not_adopted(
     assert mailbox.is_mailbox_thread
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("state", [OPEN, QUIESCED])
 def test_what_a_thread_that_has_ended_left_in_its_mailbox_is_for_who_adopts_it(state: MailboxState) -> None:
     left = [Mail(nothing), Mail(nothing), Mail(nothing)]
@@ -367,6 +386,7 @@ def test_the_next_thread_of_the_same_ident_is_not_robbed_of_its_mailbox() -> Non
 # ---- counts
 
 
+@pytest.mark.contract(convicts=["beyond_stays"])
 def test_mails_are_counted_also_beyond_what_the_word_of_the_inbox_counts() -> None:
     mailbox, many = TaskMailbox(), 65_535
     some = [Mail(nothing) for _ in range(many + 10)]

@@ -43,6 +43,7 @@ def run_script(text: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.contract(convicts=["fetch_drops_state"])
 @pytest.mark.parametrize("way", ["take", "try_take", "batch", "mixed"])
 @pytest.mark.usefixtures("short_switches")
 def test_every_mail_of_every_producer_is_taken_once_and_in_the_order_of_its_producer(way: str) -> None:
@@ -79,6 +80,7 @@ def test_every_mail_of_every_producer_is_taken_once_and_in_the_order_of_its_prod
     assert mailbox.statistics().put == mailbox.statistics().taken == producers * each
 
 
+@pytest.mark.contract
 @pytest.mark.usefixtures("short_switches")
 def test_mails_of_one_put_all_stay_adjacent_among_other_producers() -> None:
     mailbox, producers, rounds, size = TaskMailbox(), 4, 300, 7
@@ -103,6 +105,7 @@ def test_mails_of_one_put_all_stay_adjacent_among_other_producers() -> None:
         assert group == [(*group[0][:2], i) for i in range(size)]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("short_switches")
 def test_a_put_races_with_quiesce_to_one_outcome_that_both_sides_know(seed: int) -> None:
@@ -175,6 +178,7 @@ def test_close_returns_exactly_what_was_accepted_and_not_taken(seed: int) -> Non
     assert pairs == [(p, n) for p in range(producers) for n in range(accepted[p])]
 
 
+@pytest.mark.contract(convicts=["push_without_wake", "mutex_push_without_wake"])
 def test_a_sleeping_take_is_woken_by_the_put_and_not_by_its_own_clock() -> None:
     # Were a wake-up lost, the sleeper would go on only when its slice of 50 ms is over: 40 s for all rounds.
     there, back, rounds = TaskMailbox(), TaskMailbox(), 400
@@ -195,6 +199,7 @@ def test_a_sleeping_take_is_woken_by_the_put_and_not_by_its_own_clock() -> None:
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("seconds", [None, 30])
 def test_a_waiting_take_is_woken_by_quiesce(seconds: float | None) -> None:
     for _ in range(50):
@@ -220,6 +225,7 @@ def test_a_waiting_take_goes_on_waiting_when_the_mail_is_not_for_it() -> None:
     assert len(mailbox) == 101
 
 
+@pytest.mark.contract
 def test_a_take_of_no_mail_lasts_as_long_as_its_timeout() -> None:
     mailbox = TaskMailbox()
     for seconds in (0.02, 0.12):
@@ -261,6 +267,7 @@ def signalled(number):
 """
 
 
+@pytest.mark.contract
 def test_ctrl_c_ends_a_waiting_take_and_loses_no_mail() -> None:
     script = """
 try:
@@ -284,6 +291,7 @@ signalled(signal.SIGUSR1).run()
     assert (done.returncode, done.stdout, done.stderr) == (0, "from the handler\n", "")
 
 
+@pytest.mark.contract
 def test_the_interpreter_ends_while_a_daemon_thread_waits() -> None:
     script = """
 import threading

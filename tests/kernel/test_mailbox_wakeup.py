@@ -27,6 +27,7 @@ WAKERS: dict[str, Callable[[TaskMailbox], Any]] = {
 }
 
 
+@pytest.mark.contract(convicts=["armed_stays", "mutex_armed_stays"])
 @pytest.mark.parametrize("waker", WAKERS)
 def test_the_next_event_calls_the_wakeup_once_in_its_own_thread(
     waker: str, elsewhere: Callable[..., Any]
@@ -62,6 +63,7 @@ def test_the_wakeup_may_arm_again_and_put() -> None:
     assert calls == [0, 1, 2]
 
 
+@pytest.mark.contract(convicts=["arm_without_look"])
 @pytest.mark.parametrize("where", ["arrived", "batch", "backlog", "urgent"])
 def test_nothing_is_armed_while_a_mail_waits(where: str) -> None:
     mailbox, calls = TaskMailbox(), list[int]()
@@ -99,6 +101,7 @@ def test_a_take_leaves_the_wakeup_armed_and_close_drops_it() -> None:
     assert calls == []
 
 
+@pytest.mark.contract
 def test_a_wakeup_that_raises_does_not_make_the_put_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     mailbox, seen = TaskMailbox(), list[Any]()
     monkeypatch.setattr(sys, "unraisablehook", lambda info: seen.append((info.exc_type, info.object)))
@@ -134,6 +137,7 @@ def test_a_wakeup_is_released_when_it_was_called_replaced_closed_or_forgotten() 
         assert gone() is None, end
 
 
+@pytest.mark.contract
 def test_no_wakeup_is_lost_between_producers_and_an_event_loop() -> None:
     producers, each = 3, 2000
 

@@ -83,6 +83,7 @@ def later(call: Callable[..., Any], *arguments: Any) -> Iterator[None]:
     timer.join()
 
 
+@pytest.mark.contract("The C interface says its version and its sizes.")
 def test_the_table_says_its_version_and_its_sizes() -> None:
     assert (table.version_major, table.size) == (1, ctypes.sizeof(Functions))
     assert table.mail_size == ctypes.sizeof(NativeMail) == 32
@@ -248,6 +249,7 @@ def test_the_child_of_a_fork_gets_no_mailbox_of_its_parent() -> None:
     assert (done.stdout.split(), done.returncode) == (["ForkedError", "ForkedError"], 0), done.stderr
 
 
+@pytest.mark.contract
 def test_python_takes_what_native_code_has_put(mails: Mails) -> None:
     mailbox = TaskMailbox()
     target = table.of(mailbox)
@@ -281,6 +283,7 @@ def test_a_native_put_and_quiesce_call_the_wake_up(mails: Mails, unraisable: lis
     assert len(called) == 1
 
 
+@pytest.mark.contract
 def test_mail_of_python_runs_in_a_native_consumer(mails: Mails, unraisable: list[Any]) -> None:
     mailbox, consumer, said = TaskMailbox(), Consumer(), []
     failing = Mail(said.index, "what is not there")

@@ -50,6 +50,7 @@ def test_a_queue_with_a_bad_capacity_is_not_made(capacity: int) -> None:
     assert table.create_queue(capacity, True) is None
 
 
+@pytest.mark.contract("Entries of a native result queue leave with their results, in the order asked for.")
 def test_entries_leave_with_their_results_in_the_order_asked_for(queue: int, ordered: bool) -> None:
     handles = [put(queue, element) for element in ELEMENTS[:3]]
     assert put(queue, 4000) is None

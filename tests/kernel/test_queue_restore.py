@@ -42,6 +42,7 @@ def admit_all(queue: ResultQueue) -> dict[str, int]:
 # ---- snapshot
 
 
+@pytest.mark.contract
 @both
 def test_a_snapshot_keeps_results_and_errors_and_leaves_the_queue_as_it_is(queue_type: QueueType) -> None:
     queue, error = queue_type(5), KeyError("lost")
@@ -65,6 +66,7 @@ def test_a_result_that_is_none_is_told_from_no_result(queue_type: QueueType) -> 
     assert restored(queue_type, queue.snapshot()).admit_restored() is None
 
 
+@pytest.mark.contract(convicts=["snapshot_forgets_restored"])
 @both
 def test_a_snapshot_ends_with_what_is_still_to_be_restored_and_what_waits_at_the_door(
     queue_type: QueueType,
@@ -103,6 +105,7 @@ def test_a_snapshot_survives_pickling(queue_type: QueueType) -> None:
 # ---- restore
 
 
+@pytest.mark.contract(convicts=["restore_shuffles", "restored_called_again"])
 @both
 def test_restored_entries_come_back_in_order_and_finished_ones_are_not_called_again(
     queue_type: QueueType,
@@ -136,6 +139,7 @@ def test_a_restored_entry_can_be_renewed(queue_type: QueueType) -> None:
     assert queue.emit() == ("a", "A")
 
 
+@pytest.mark.contract
 @both
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_restoring_more_than_the_capacity_goes_on_as_entries_are_emitted(
@@ -167,6 +171,7 @@ def test_finished_entries_are_admitted_also_when_no_call_is_left(queue_type: Que
     assert queue.emit_many() == [(WATERMARK, "mark"), ("a", "A"), (WATERMARK, "mark")]
 
 
+@pytest.mark.contract(convicts=["put_overtakes_restored"])
 @both
 def test_nothing_new_goes_in_before_everything_is_restored(queue_type: QueueType) -> None:
     queue = restored(queue_type, FIVE, capacity=3)
@@ -301,6 +306,7 @@ def test_restoring_leaves_no_reference_behind(queue_type: QueueType) -> None:
     assert all(ref() is None for ref in gone)
 
 
+@pytest.mark.contract
 @both
 def test_over_several_lives_everything_is_emitted_once_and_no_result_is_asked_for_again(
     queue_type: QueueType,

@@ -53,6 +53,10 @@ def complete(queue: ResultQueue, handles: dict[str, int], letters: str) -> None:
 # ---- order
 
 
+@pytest.mark.contract(
+    "An ordered queue emits an entry when all before it have been emitted.",
+    convicts=["passes_unfinished_head"],
+)
 def test_ordered_emits_an_entry_when_all_before_it_have_been() -> None:
     queue, handles = filled(OrderedQueue, "abcd")
     complete(queue, handles, "cb")
@@ -63,6 +67,9 @@ def test_ordered_emits_an_entry_when_all_before_it_have_been() -> None:
     assert emitted(queue) == "d"
 
 
+@pytest.mark.contract(
+    "An unordered queue emits in the order of completions.", convicts=["finished_in_reverse"]
+)
 def test_unordered_emits_in_the_order_of_completions() -> None:
     queue, handles = filled(UnorderedQueue, "abcd")
     complete(queue, handles, "db")
@@ -71,6 +78,7 @@ def test_unordered_emits_in_the_order_of_completions() -> None:
     assert emitted(queue) == "ac"
 
 
+@pytest.mark.contract(convicts=["passes_watermark"])
 @both
 def test_no_element_passes_a_watermark_in_either_direction(queue_type: QueueType) -> None:
     queue, handles = filled(queue_type, "ab|cd|e")
@@ -84,6 +92,7 @@ def test_no_element_passes_a_watermark_in_either_direction(queue_type: QueueType
     assert emitted(queue) == "d|e"
 
 
+@pytest.mark.contract(convicts=["watermark_not_finished"])
 @both
 def test_a_watermark_at_the_head_is_emitted_at_once_and_several_stay_in_order(queue_type: QueueType) -> None:
     queue = queue_type(4)
@@ -93,6 +102,7 @@ def test_a_watermark_at_the_head_is_emitted_at_once_and_several_stay_in_order(qu
     assert [queue.emit() for _ in range(4)] == [(WATERMARK, 1), (WATERMARK, 2), (WATERMARK, None), None]
 
 
+@pytest.mark.contract
 @both
 def test_after_one_completion_everything_that_it_lets_go_is_emitted(queue_type: QueueType) -> None:
     queue, handles = filled(queue_type, "a|bcd|e")
@@ -130,6 +140,7 @@ def test_emit_many_keeps_its_limit(queue_type: QueueType, limit: int) -> None:
 # ---- capacity
 
 
+@pytest.mark.contract(convicts=["capacity_off_by_one"])
 @both
 def test_capacity_counts_elements_and_watermarks_until_they_are_emitted(queue_type: QueueType) -> None:
     queue, handles = filled(queue_type, "a|b", capacity=3)
@@ -156,6 +167,7 @@ def test_capacity_counts_elements_and_watermarks_until_they_are_emitted(queue_ty
     assert queue.is_empty
 
 
+@pytest.mark.contract(convicts=["slot_not_freed"])
 @both
 def test_a_queue_of_capacity_one_works_for_ever(queue_type: QueueType) -> None:
     queue = queue_type(1)
@@ -193,6 +205,7 @@ def test_the_base_is_not_constructible() -> None:
 # ---- completion and handles
 
 
+@pytest.mark.contract(convicts=["late_completion_overwrites"])
 @both
 def test_the_first_completion_wins_and_later_ones_are_counted(queue_type: QueueType) -> None:
     queue = queue_type(2)
@@ -205,6 +218,7 @@ def test_the_first_completion_wins_and_later_ones_are_counted(queue_type: QueueT
     assert (statistics.completed, statistics.late) == (1, 2)
 
 
+@pytest.mark.contract(convicts=["earlier_attempt_accepted"])
 @both
 def test_a_handle_of_an_earlier_attempt_has_no_effect(queue_type: QueueType) -> None:
     queue = queue_type(2)
@@ -231,6 +245,7 @@ def test_only_the_present_attempt_of_an_unfinished_entry_can_be_renewed(queue_ty
             queue.renew(handle)
 
 
+@pytest.mark.contract
 @both
 def test_a_handle_of_a_reused_slot_has_no_effect(queue_type: QueueType) -> None:
     queue = queue_type(1)
@@ -299,6 +314,7 @@ def test_clear_returns_what_was_not_emitted_and_ignores_its_completions(queue_ty
     assert emitted(queue) == ("vwxyz" if queue_type is OrderedQueue else "zyxwv")
 
 
+@pytest.mark.contract
 @both
 def test_nothing_is_emitted_and_nothing_taken_in_after_close(queue_type: QueueType) -> None:
     queue, handles = filled(queue_type, "ab|")
@@ -382,6 +398,7 @@ def test_an_empty_queue_may_be_adopted(queue_type: QueueType, elsewhere: Callabl
         queue.emit()
 
 
+@pytest.mark.contract
 @both
 def test_completions_of_many_threads_win_once_each_while_the_owner_emits(queue_type: QueueType) -> None:
     total, capacity, completers = 6000, 64, 3

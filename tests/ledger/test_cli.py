@@ -57,6 +57,7 @@ def test_show_writes_records_as_json_lines(place: str, capsys: pytest.CaptureFix
     assert said(capsys, "show", place, "--limit", "1").count("\n") == 1
 
 
+@pytest.mark.contract
 def test_verify_finds_what_is_damaged_and_exits_with_1(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def test_compact_merges_each_scope(place: str, capsys: pytest.CaptureFixture[str
     assert said(capsys, "compact", place).count("nothing to merge") == 2
 
 
+@pytest.mark.contract
 def test_expire_deletes_what_was_said_and_nothing_else(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +117,7 @@ def test_export_writes_files_that_others_read(
     assert sorted(os.listdir(tmp_path)) == [f"calls.{ending}", "ledger"]
 
 
+@pytest.mark.contract("Errors of the command line are one line that says what to do.")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

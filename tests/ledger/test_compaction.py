@@ -35,6 +35,7 @@ def names(ledger: Ledger, scope: Scope = SCOPE) -> list[str]:
     return [name for name, _ in ledger.folder(scope).segments()]
 
 
+@pytest.mark.contract
 def test_many_segments_become_one_with_the_same_records(ledger: Ledger) -> None:
     parts = [
         {number: [float(number)] * 9 for number in range(start, start + 40)} for start in range(0, 200, 40)
@@ -153,6 +154,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.contract
 def test_killed_at_any_step_a_compaction_loses_nothing_and_the_next_one_completes_it(ledger: Ledger) -> None:
     expected: dict[int, Any] = {}
     command = [sys.executable, "-c", KILLED, ledger.location]

@@ -36,6 +36,7 @@ def by_batch(scope: Scope) -> tuple[Any, ...]:
     return scope.run, -1 if scope.batch is None else scope.batch, scope.uid, scope.config
 
 
+@pytest.mark.contract
 def test_committed_micro_batches_expire_and_the_others_stay(ledger: Ledger) -> None:
     scopes = [Scope("query", uid, batch=batch) for batch in (3, 10, 11) for uid in ("a", "b")]
     others = [Scope("query-2", "a", batch=3), Scope("named", "a")]
@@ -97,6 +98,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.contract
 def test_several_tasks_expire_at_a_time_while_others_write_what_is_not_committed(ledger: Ledger) -> None:
     command = [sys.executable, "-c", EXPIRES, ledger.location]
     tasks = [

@@ -119,6 +119,7 @@ def test_a_lock_that_was_taken_on_a_deleted_file_is_taken_again(
     assert deleted == [".lock"]
 
 
+@pytest.mark.contract
 def test_a_zombie_of_an_expired_scope_that_has_begun_anew_acknowledges_nothing(
     ledger: Ledger,
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_zombie_of_an_expired_scope_that_has_begun_anew_acknowledges_nothing(
     keep(ledger, 4, "new")
 
 
+@pytest.mark.contract
 def test_what_could_not_be_made_durable_is_cut_off_and_nobody_takes_it_for_durable(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_commit_looks_at_no_segment_that_nobody_has_appended_to(
     other.close()
 
 
+@pytest.mark.contract
 def test_a_process_that_is_killed_between_announcement_and_record_harms_nobody(
     ledger: Ledger,
 ) -> None:
@@ -312,6 +315,7 @@ def test_a_merge_publishes_and_deletes_while_nobody_commits(
     assert seen == [True, True, True]
 
 
+@pytest.mark.contract
 def test_a_writer_refuses_to_work_in_a_forked_process(tmp_path: Path) -> None:
     script = """
 import os, sys

@@ -29,6 +29,7 @@ def test_a_sound_segment_has_every_record_and_no_damage() -> None:
     assert ENDS[-1] == len(CONTENT)
 
 
+@pytest.mark.contract
 def test_any_reader_of_arrow_streams_reads_a_segment() -> None:
     pa = pytest.importorskip("pyarrow")
     table = pa.ipc.open_stream(CONTENT).read_all()
@@ -41,6 +42,7 @@ def test_any_reader_of_arrow_streams_reads_a_segment() -> None:
     assert table.schema.metadata[b"segment"] == ID.encode()
 
 
+@pytest.mark.contract
 def test_cut_off_at_any_byte_a_segment_has_every_frame_before_the_cut() -> None:
     for length in range(len(CONTENT)):
         records, damage = look(CONTENT[:length])
@@ -54,6 +56,7 @@ def test_cut_off_at_any_byte_a_segment_has_every_frame_before_the_cut() -> None:
         assert all(part.offset == begin or (part.offset == BEGIN and not whole) for part in damage), length
 
 
+@pytest.mark.contract
 def test_a_flipped_bit_at_any_byte_costs_one_frame_at_most_and_never_gives_another_value() -> None:
     for offset in range(len(CONTENT)):
         flipped = bytearray(CONTENT)
@@ -71,6 +74,7 @@ def test_a_flipped_bit_at_any_byte_costs_one_frame_at_most_and_never_gives_anoth
             assert damage[0].offset <= offset < damage[0].offset + damage[0].length, offset
 
 
+@pytest.mark.contract
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_bytes_that_are_overwritten_moved_or_missing_never_give_another_value(data: st.DataObject) -> None:
@@ -97,6 +101,7 @@ def test_bytes_that_are_overwritten_moved_or_missing_never_give_another_value(da
     assert records.items() <= FOUND.items()
 
 
+@pytest.mark.contract
 def test_frames_of_another_segment_or_of_another_place_are_not_trusted() -> None:
     other = segment([{7: "seven"}], "ffffffffffffffff")
     records, damage = look(CONTENT + other)

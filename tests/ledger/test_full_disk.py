@@ -57,6 +57,7 @@ def fill_up(path: Path) -> None:
             file.write(b"x" * 512)
 
 
+@pytest.mark.contract
 def test_a_full_disk_fails_the_writer_with_that_reason_and_loses_nothing(small_disk: Path) -> None:
     ledger = Ledger(str(small_disk / "ledger"))
     (small_disk / "other").write_bytes(b"x" * 2**16)

@@ -60,11 +60,13 @@ SAMPLES: dict[str, Any] = {
 }
 
 
+@pytest.mark.contract
 def test_values_that_differ_in_type_or_content_have_different_fingerprints() -> None:
     assert len({fingerprint(value) for value in SAMPLES.values()}) == len(SAMPLES)
     assert {len(fingerprint(value)) for value in SAMPLES.values()} == {KEY_BYTES}
 
 
+@pytest.mark.contract
 def test_a_fingerprint_does_not_depend_on_the_process_or_its_hash_seed() -> None:
     script = (
         "from tests.ledger.test_keys import SAMPLES, fingerprint\n"
@@ -79,6 +81,7 @@ def test_a_fingerprint_does_not_depend_on_the_process_or_its_hash_seed() -> None
         assert done.stdout.split() == here
 
 
+@pytest.mark.contract
 def test_fingerprints_are_those_of_earlier_versions() -> None:
     # A change of one of these makes every ledger in use call everything again.
     assert canonical([None, True, 1, 1.0, "é", b"\0", (), {"b": 1, "a": None}, NAN]) == (
@@ -133,6 +136,7 @@ def test_a_value_without_a_fingerprint_is_refused_by_its_type(value: Any) -> Non
         fingerprint(value)
 
 
+@pytest.mark.contract
 def test_equal_rows_of_a_task_have_keys_of_their_own_and_the_same_ones_again_in_a_replay() -> None:
     rows = [{"id": 1}, {"id": 2}, {"id": 1}, {"id": 1}]
     first, again = KeyMaker(), KeyMaker()

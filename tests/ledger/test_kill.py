@@ -42,6 +42,7 @@ def parsed(said: bytes) -> dict[int, str]:
     return {int(line.split()[0]): line.split()[1] for line in whole.splitlines()}
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_killed_process_has_acknowledged_is_found(tmp_path: Path, seed: int) -> None:
     ledger = Ledger(str(tmp_path))
@@ -62,6 +63,7 @@ def test_what_a_killed_process_has_acknowledged_is_found(tmp_path: Path, seed: i
     assert again.damage == []
 
 
+@pytest.mark.contract
 def test_of_two_processes_with_the_same_keys_everybody_has_the_same_results(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path))
     one, other = started(ledger, 0, "one"), started(ledger, 0, "other")

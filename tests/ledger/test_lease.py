@@ -41,6 +41,7 @@ def renew(lease: Lease, clock: Clock) -> None:
     os.utime(lease.path, ns=(int(clock.now * 1e9),) * 2)
 
 
+@pytest.mark.contract
 def test_one_attempt_has_the_lease_until_it_lets_go(tmp_path: Path) -> None:
     one, other = two(tmp_path)
     assert one.acquire() and one.acquire()
@@ -58,6 +59,7 @@ def test_leases_of_other_tasks_are_others(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 2
 
 
+@pytest.mark.contract("A holder that renews its lease keeps it, and one that does not loses it.")
 def test_a_holder_that_renews_keeps_it_and_one_that_does_not_loses_it(tmp_path: Path, clock: Clock) -> None:
     one, other = two(tmp_path)
     assert one.acquire()
@@ -102,6 +104,7 @@ def test_two_that_wait_do_not_wait_for_each_other_when_the_holder_has_gone(
     assert other.acquire()
 
 
+@pytest.mark.contract
 def test_a_clock_that_is_set_neither_ends_nor_extends_a_lease(tmp_path: Path, clock: Clock) -> None:
     one, other = two(tmp_path)
     assert one.acquire()
@@ -154,6 +157,7 @@ def ended(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+@pytest.mark.contract
 def test_a_holder_that_is_killed_frees_the_lease_at_once(tmp_path: Path, clock: Clock) -> None:
     process = holder(tmp_path)
     other = Lease(str(tmp_path), "task")

@@ -46,6 +46,7 @@ def test_a_file_is_no_place_for_a_ledger(tmp_path: Path) -> None:
         Ledger(str(tmp_path / "file"))
 
 
+@pytest.mark.contract
 def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_ledger_pickles_and_a_relative_path_is_that_of_whoever_made_it(
     assert Ledger(f"file://{tmp_path}/with%20space").local_path == f"{tmp_path}/with space"
 
 
+@pytest.mark.contract
 def test_what_a_url_says_beside_its_place_is_not_shown() -> None:
     ledger = Ledger("s3://KEY:SECRET@bucket/path?session_token=TOKEN")
     assert "Ledger('s3://bucket/path'" in repr(ledger)
@@ -76,6 +78,7 @@ def test_check_says_early_that_nothing_can_be_written(tmp_path: Path) -> None:
         Ledger(str(tmp_path / "file" / "below")).check()
 
 
+@pytest.mark.contract
 def test_a_ledger_of_a_later_version_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "v2").mkdir()
     with pytest.raises(
@@ -117,6 +120,7 @@ def test_a_scope_without_sense_is_refused(arguments: tuple[Any, ...], said: str)
         Scope(*arguments)
 
 
+@pytest.mark.contract
 def test_results_of_another_configuration_run_batch_or_operator_are_not_found(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path))
     scope = Scope.of("run", "uid", {"model": "small"}, batch=1)
@@ -154,6 +158,7 @@ def damaged(ledger: Ledger, offset: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.contract
 def test_damage_is_said_once_and_costs_its_records_only(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), commit_rows=1)
     with ledger.writer(SCOPE) as writer:

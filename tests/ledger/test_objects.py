@@ -54,6 +54,7 @@ def test_what_was_acknowledged_is_found_commit_by_commit(ledger: Ledger, tmp_pat
     assert ledger.lease(SCOPE, "task") is None
 
 
+@pytest.mark.contract("In a store of objects the older of two records of a key counts.")
 def test_of_two_records_of_a_key_the_older_one_counts(ledger: Ledger, tmp_path: Path) -> None:
     for value in ("first", "second"):
         with ledger.writer(SCOPE) as writer:
@@ -68,6 +69,7 @@ def test_of_two_records_of_a_key_the_older_one_counts(ledger: Ledger, tmp_path: 
     assert record is not None and record.value == "first"
 
 
+@pytest.mark.contract
 def test_objects_are_merged_and_expire(ledger: Ledger) -> None:
     for number in range(3):
         with ledger.writer(SCOPE) as writer:

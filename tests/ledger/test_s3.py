@@ -30,6 +30,7 @@ def ledger(server: S3Server) -> Ledger:
     return Ledger(f"{server.bucket()}/calls", filesystem=server.store())
 
 
+@pytest.mark.contract
 def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> None:
     calls = Counter[int]()
 
@@ -53,6 +54,7 @@ def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> N
     assert not [*ledger.scopes()]
 
 
+@pytest.mark.contract
 def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, server: S3Server) -> None:
     program = f"""
 import asyncio, os

@@ -64,6 +64,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other) and (not isinstance(one, Decimal) or str(one) == str(other))
 
 
+@pytest.mark.contract("A kept value comes back as it was.")
 @given(values)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     encoded = encode(value)
@@ -105,6 +106,7 @@ def test_arrays_and_numbers_of_numpy_come_back_with_their_type(kind: str) -> Non
     back[0][0, 0] = 1
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -154,6 +156,7 @@ def ring() -> str:
     return "rung"
 
 
+@pytest.mark.contract
 def test_a_pickled_value_is_read_only_by_whoever_allows_it() -> None:
     encoded = encode(Alarm(), allow_pickle=True)
     with pytest.raises(LedgerValueError, match="reading it would run code"):

@@ -57,6 +57,7 @@ def test_what_was_acknowledged_is_in_the_ledger_with_what_was_said_about_it(ledg
         assert reader.get(key(3)) is None
 
 
+@pytest.mark.contract
 def test_nothing_is_acknowledged_before_the_disk_has_it(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ def test_nothing_is_acknowledged_before_the_disk_has_it(
     writer.close()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("limits", "values"),
     [({"commit_rows": 5}, ["x"] * 5), ({"commit_bytes": 1000}, ["x" * 1000]), ({"loss_window": 0.02}, ["x"])],
@@ -184,6 +186,7 @@ def test_an_attempt_that_has_nothing_to_keep_leaves_no_segment(ledger: Ledger) -
     assert segments_in(ledger) == []
 
 
+@pytest.mark.contract
 def test_of_two_writers_the_first_one_s_result_is_that_of_both(ledger: Ledger) -> None:
     commits: list[Commit] = []
     one, other = ledger.writer(SCOPE), ledger.writer(SCOPE, on_commit=commits.append)
@@ -215,6 +218,7 @@ def test_a_key_that_comes_twice_keeps_its_first_result_in_one_commit_and_across_
     assert len(ledger.reader(SCOPE)) == 1
 
 
+@pytest.mark.contract
 def test_what_another_has_written_is_made_durable_before_it_is_given_out(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +334,7 @@ def failing(writer: LedgerWriter) -> None:
     assert not writer._thread.is_alive()
 
 
+@pytest.mark.contract
 def test_the_first_failure_ends_the_writer_and_is_told_to_everybody(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def test_it_pickles_and_opens_with_its_start() -> None:
     assert adaptive.open().limit == 3
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("serves", [8, 64, 256])
 def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: int, sigma: float) -> None:
@@ -51,6 +52,9 @@ def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: 
     assert caller.served - served >= 0.88 * 15.0 * serves / 0.02
 
 
+@pytest.mark.contract(
+    "The capacity that is found follows a service that becomes twice as large, and one that shrinks again."
+)
 def test_it_recovers_when_the_service_becomes_twice_as_large_and_when_it_shrinks_again() -> None:
     service = Service(32, sigma=0.5)
     caller = Caller(Adaptive(), service)
@@ -66,6 +70,7 @@ def test_it_recovers_when_the_service_becomes_twice_as_large_and_when_it_shrinks
     assert statistics.median(caller.last(20.0)) >= 0.8 * 16
 
 
+@pytest.mark.contract("A service that is slower from now on does not make the capacity collapse.")
 def test_a_service_that_is_slower_from_now_on_does_not_make_it_collapse() -> None:
     service = Service(64, sigma=0.5)
     caller = Caller(Adaptive(), service)
@@ -85,6 +90,7 @@ def test_noise_alone_does_not_make_it_fall() -> None:
     assert min(caller.last(19.0)) == 256
 
 
+@pytest.mark.contract("Overload brings the capacity down at most once in a round trip.")
 def test_overload_brings_it_down_at_most_once_in_a_round_trip() -> None:
     clock = FakeClock(50.0)
     controller = Adaptive(start=100, decrease=0.5).open(clock)
@@ -127,6 +133,7 @@ def test_a_limit_that_is_not_used_does_not_grow() -> None:
     assert caller.controller.limit <= 32
 
 
+@pytest.mark.contract
 def test_the_limit_stays_between_least_and_most() -> None:
     caller = Caller(Adaptive(start=8, least=6, most=20), Service(1000, sigma=0.5))
     caller.run(20.0)

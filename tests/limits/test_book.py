@@ -209,6 +209,7 @@ def drain(
     return got | {name: int(units_of[name] / units) for name, units in weights.items()}
 
 
+@pytest.mark.contract
 def test_all_who_want_calls_get_equal_shares_of_the_rate_however_much_one_wants() -> None:
     clock = FakeClock(100.0)
     book = Book(Limits(per_second=200.0, burst=0.2), clock)
@@ -217,6 +218,7 @@ def test_all_who_want_calls_get_equal_shares_of_the_rate_however_much_one_wants(
     assert all(calls == pytest.approx(500, rel=0.1) for calls in got.values())
 
 
+@pytest.mark.contract
 def test_a_task_with_heavy_calls_is_not_overtaken_for_ever() -> None:
     clock = FakeClock(100.0)
     book = Book(Limits(units_per_second=100.0, burst=1.0), clock)
@@ -226,6 +228,7 @@ def test_a_task_with_heavy_calls_is_not_overtaken_for_ever() -> None:
     assert 5900 <= got["heavy"] * 500 + got["light"] <= 6000 + 500
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("rate", [0.5, 30.0, 5000.0])
 def test_what_is_granted_stays_below_the_rate_and_reaches_it(rate: float) -> None:
     clock = FakeClock(100.0)

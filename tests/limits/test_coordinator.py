@@ -53,6 +53,7 @@ def test_a_bad_argument_is_refused_by_name(given: dict[str, Any], error: type[Ex
         Coordinator(**given)
 
 
+@pytest.mark.contract("A coordinator of limits listens on loopback unless asked, and only while it runs.")
 def test_it_listens_on_loopback_unless_asked_and_only_while_it_runs() -> None:
     coordinator = Coordinator()
     with pytest.raises(RuntimeError, match="not started"):
@@ -81,6 +82,7 @@ def test_what_travels_finds_the_coordinator_and_its_text_does_not_show_the_secre
         assert named.named() is named
 
 
+@pytest.mark.contract("A coordinator holds the rate of all tasks together, and each gets its share.")
 def test_the_rate_of_all_tasks_together_is_held_and_each_gets_its_share() -> None:
     limits = Limits(per_second=400.0, burst=0.25)
     with Coordinator() as coordinator:
@@ -133,6 +135,7 @@ def test_units_are_shared_and_a_heavy_call_pays_for_itself() -> None:
         asyncio.run(run())
 
 
+@pytest.mark.contract("With a coordinator max_calls holds for all tasks together, to the last one.")
 def test_max_calls_holds_for_all_together_to_the_last_one() -> None:
     with Coordinator() as coordinator:
         them = callers(coordinator.named("g"), Limits(max_calls=503), 7)
@@ -159,6 +162,7 @@ def test_what_a_task_holds_and_does_not_use_is_there_for_the_others() -> None:
         asyncio.run(asyncio.wait_for(run(coordinator), 30))
 
 
+@pytest.mark.contract("With a coordinator max_cost ends the calls of all tasks.")
 def test_max_cost_ends_the_calls_of_all() -> None:
     async def run(coordinator: Coordinator) -> None:
         shared = coordinator.named("g")
@@ -177,6 +181,7 @@ def test_max_cost_ends_the_calls_of_all() -> None:
         asyncio.run(run(coordinator))
 
 
+@pytest.mark.contract
 def test_one_overload_cools_all_down_within_a_round_trip() -> None:
     async def run(coordinator: Coordinator) -> None:
         shared = coordinator.named("g")
@@ -199,6 +204,7 @@ def test_one_overload_cools_all_down_within_a_round_trip() -> None:
         asyncio.run(run(coordinator))
 
 
+@pytest.mark.contract
 def test_tasks_with_other_limits_under_one_name_are_refused_with_the_difference() -> None:
     async def run(coordinator: Coordinator) -> None:
         shared = coordinator.named("g")

@@ -56,6 +56,7 @@ def test_a_call_that_kills_its_process_has_been_counted(loop: str) -> None:
         assert begun == coordinator.statistics()["g"].calls == 1
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("loop", LOOPS)
 def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: str) -> None:
     pytest.importorskip(loop)
@@ -71,6 +72,7 @@ def test_calls_that_kill_their_processes_are_never_more_than_are_allowed(loop: s
         assert coordinator.statistics()["g"].calls == 4
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("loop", LOOPS)
 def test_what_a_killed_process_had_not_begun_is_granted_again(loop: str) -> None:
     pytest.importorskip(loop)

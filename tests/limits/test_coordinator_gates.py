@@ -36,6 +36,7 @@ async def use(coordinator: Coordinator, name: str | None, limits: Limits, number
         return await caller.calls(number=number)
 
 
+@pytest.mark.contract
 @pytest.mark.usefixtures("quick")
 def test_a_rate_that_nobody_uses_is_forgotten_and_one_in_use_is_not(tmp_path: Path) -> None:
     async def test(coordinator: Coordinator) -> None:
@@ -52,6 +53,7 @@ def test_a_rate_that_nobody_uses_is_forgotten_and_one_in_use_is_not(tmp_path: Pa
     check(test, tmp_path / "state")
 
 
+@pytest.mark.contract
 @pytest.mark.usefixtures("quick")
 def test_a_budget_that_nobody_uses_still_counts_and_takes_little_room(tmp_path: Path) -> None:
     def written() -> dict[str, object]:

@@ -45,6 +45,9 @@ async def in_turns(tasks: list[Caller], number: int) -> int:
     return begun
 
 
+@pytest.mark.contract(
+    "A coordinator that is killed and started again lets exactly the rest of the calls begin."
+)
 def test_killed_and_started_again_it_lets_exactly_the_rest_begin(tmp_path: Path) -> None:
     limits = Limits(max_calls=400, max_cost=1e9)
 
@@ -116,6 +119,7 @@ def test_stopped_and_started_in_one_process_it_goes_on() -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.contract
 def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
     limits = Limits(per_second=300.0, burst=1.0)
 
@@ -156,6 +160,7 @@ def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> No
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.contract("A job whose coordinator is away for longer than its patience fails and says why.")
 def test_a_job_that_waits_longer_than_its_patience_fails_and_says_why() -> None:
     async def run() -> None:
         coordinator = Coordinator(patience=0.4).start()

@@ -34,6 +34,7 @@ def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
         asyncio.run(asyncio.wait_for(run(coordinator), 60))
 
 
+@pytest.mark.contract
 def test_a_task_without_the_secret_is_not_served_and_its_job_says_why() -> None:
     async def run(coordinator: Coordinator) -> None:
         handle = CoordinatorHandle((coordinator.address,), os.urandom(32), "g", 0.5)
@@ -68,6 +69,7 @@ def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
+@pytest.mark.contract("Garbage to a coordinator ends its connection and nothing else.")
 @pytest.mark.parametrize("size", [1, 64, 100_000])
 def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
     async def run(coordinator: Coordinator) -> None:
@@ -121,6 +123,7 @@ async def _all(reader: asyncio.StreamReader) -> bytes:
     return found
 
 
+@pytest.mark.contract("A frame to a coordinator that is sent again is refused and counts once.")
 def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
     async def run(coordinator: Coordinator) -> None:
         peer = await Peer().connect(coordinator)

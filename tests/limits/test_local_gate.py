@@ -42,6 +42,7 @@ bursts = st.floats(0.001, 10.0)
 idles = st.lists(st.floats(0.0, 5.0), min_size=1, max_size=8)
 
 
+@pytest.mark.contract
 @given(rates, bursts, idles)
 def test_never_more_calls_begin_than_burst_and_rate_allow_over_any_time(
     rate: float, burst: float, idle: list[float]
@@ -108,6 +109,7 @@ def test_a_call_heavier_than_the_burst_goes_when_nothing_is_used_and_the_others_
     assert gate.admit(1.0) == pytest.approx(91.0, abs=1e-3)
 
 
+@pytest.mark.contract
 def test_max_calls_ends_the_calls_with_the_last_that_is_allowed() -> None:
     gate = gate_of(calls=3)
     assert [gate.admit() for _ in range(2)] == [0.0, 0.0]
@@ -118,6 +120,7 @@ def test_max_calls_ends_the_calls_with_the_last_that_is_allowed() -> None:
     assert gate.statistics().granted == 3
 
 
+@pytest.mark.contract
 def test_max_cost_ends_the_calls_when_it_is_reached() -> None:
     gate = gate_of(cost=1.0)
     for _ in range(3):
@@ -144,6 +147,7 @@ def test_of_several_cool_downs_the_one_that_ends_last_counts() -> None:
     assert gate.statistics().cool_downs == 4
 
 
+@pytest.mark.contract
 def test_after_a_cool_down_there_is_no_burst() -> None:
     gate = gate_of(Rate(100.0, 60_000.0, weight=float, burst=1.0))
     gate.cool_down(10.0)

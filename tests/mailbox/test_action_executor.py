@@ -56,6 +56,7 @@ def test_a_lock_that_a_yield_would_hang_in_is_refused() -> None:
         SynchronizedActionExecutor(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.contract
 def test_each_mail_and_each_default_action_runs_under_the_lock_of_its_processor() -> None:
     lock = WatchedLock()
     held: list[tuple[str, int]] = []

@@ -48,10 +48,12 @@ class Task:
 # ---- as concurrent.futures has it
 
 
+@pytest.mark.contract("The executor of a mailbox is one of the standard library.")
 def test_it_is_an_executor_of_the_standard_library(processor: MailboxProcessor) -> None:
     assert isinstance(processor.executor(), Executor)
 
 
+@pytest.mark.contract
 def test_work_of_other_threads_runs_on_the_mailbox_thread() -> None:
     with Task() as processor, processor.executor() as executor:
         ident = executor.submit(threading.get_ident).result(30)
@@ -73,6 +75,7 @@ def test_a_submission_shows_the_name_of_its_function(processor: MailboxProcessor
     assert [mail.description for mail in processor.mailbox.drain()] == ["int", "MailboxProcessor.drain"]
 
 
+@pytest.mark.contract
 def test_an_error_of_submitted_work_goes_to_its_future_only(processor: MailboxProcessor) -> None:
     bad = processor.executor().submit(int, "x")
     good = processor.executor().submit(int, "1")
@@ -92,6 +95,7 @@ def test_an_interrupt_in_submitted_work_goes_to_the_loop_too(processor: MailboxP
     assert isinstance(future.exception(0), KeyboardInterrupt)
 
 
+@pytest.mark.contract
 def test_a_future_that_is_cancelled_in_time_does_not_run(processor: MailboxProcessor) -> None:
     log: list[str] = []
     future = processor.executor().submit(log.append, "cancelled")
@@ -135,6 +139,7 @@ def test_a_coroutine_that_is_cancelled_cancels_its_work(processor: MailboxProces
 # ---- after the end
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("end", ["prepare_close", "close"])
 def test_work_is_refused_after_the_end_with_an_error_that_says_so(
     processor: MailboxProcessor, end: str
@@ -165,6 +170,7 @@ def test_a_shut_down_executor_refuses_work_and_leaves_the_mailbox_open(processor
     assert "OPEN" in repr(other)
 
 
+@pytest.mark.contract
 def test_a_shutdown_waits_for_what_was_submitted() -> None:
     with Task() as processor:
         log: list[int] = []
@@ -220,6 +226,7 @@ def test_a_shutdown_that_waits_returns_when_the_task_closes() -> None:
         assert future.cancelled()
 
 
+@pytest.mark.contract
 def test_submissions_that_race_with_a_shutdown_all_end() -> None:
     with Task() as processor:
         for _ in range(30):
@@ -282,6 +289,7 @@ def test_a_yield_may_leave_deferrable_mail_where_it_is(processor: MailboxProcess
     assert log[-1] == "low"
 
 
+@pytest.mark.contract
 def test_a_yield_waits_for_mail_of_another_thread(processor: MailboxProcessor) -> None:
     log: list[str] = []
     thread = threading.Thread(target=processor.executor().execute, args=(log.append, "mail"))
@@ -291,6 +299,7 @@ def test_a_yield_waits_for_mail_of_another_thread(processor: MailboxProcessor) -
     assert log == ["mail"]
 
 
+@pytest.mark.contract
 def test_a_yield_raises_what_its_mail_raises(processor: MailboxProcessor) -> None:
     def fail() -> None:
         raise LookupError("of the mail")

@@ -23,6 +23,7 @@ async def run(processor: MailboxProcessor) -> None:
     await asyncio.wait_for(ended, 30)
 
 
+@pytest.mark.contract("Mail of other threads wakes the event loop of which a processor is a guest.")
 def test_mail_of_other_threads_wakes_the_loop() -> None:
     async def main() -> int:
         count = 0
@@ -54,6 +55,7 @@ def test_mail_of_other_threads_wakes_the_loop() -> None:
     assert asyncio.run(main()) == 400
 
 
+@pytest.mark.contract
 def test_coroutines_and_the_default_action_take_turns() -> None:
     async def main() -> list[str]:
         log: list[str] = []

@@ -76,6 +76,7 @@ def test_mails_that_put_themselves_again_twice_over_do_not_starve_the_input() ->
     assert mails == 2**8 - 1
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("behind", [1, 5, 200])
 def test_urgent_mail_without_end_starves_neither_timers_nor_the_default_action(behind: int) -> None:
     log: list[str] = []
@@ -176,6 +177,7 @@ def test_the_hot_path_does_not_take_mail_one_by_one_until_none_is_left() -> None
 # ---- the end
 
 
+@pytest.mark.contract
 def test_a_drain_skips_no_deferrable_mail() -> None:
     log: list[int] = []
     processor = MailboxProcessor(idle)
@@ -202,6 +204,7 @@ def test_a_poison_mail_to_a_closed_mailbox_harms_nobody(end: str) -> None:
     processor.run_mailbox_loop()
 
 
+@pytest.mark.contract("A poison mail that races with the close of its mailbox harms nobody.")
 def test_a_poison_mail_races_with_the_close_of_its_mailbox() -> None:
     for _ in range(50):
         processor = MailboxProcessor(idle)
@@ -229,6 +232,7 @@ def test_a_poison_mail_races_with_the_close_of_its_mailbox() -> None:
         assert errors == []
 
 
+@pytest.mark.contract
 def test_a_completion_into_a_closed_mailbox_is_ignored_and_counted() -> None:
     processor = MailboxProcessor(idle)
     executor = processor.executor()
@@ -242,6 +246,7 @@ def test_a_completion_into_a_closed_mailbox_is_ignored_and_counted() -> None:
     assert processor.mailbox.statistics().rejected == 1
 
 
+@pytest.mark.contract
 def test_work_that_a_close_drops_wakes_all_that_wait_for_it() -> None:
     from concurrent.futures import wait
 
@@ -289,6 +294,7 @@ def test_an_error_reported_to_a_quiesced_mailbox_is_raised_at_the_end_of_the_dra
     assert "takes no mail any more" in caplog.text
 
 
+@pytest.mark.contract
 def test_an_error_reported_to_a_quiesced_mailbox_is_raised_at_the_end_of_the_loop() -> None:
     def action(controller: Controller) -> None:
         processor.prepare_close()
@@ -312,6 +318,7 @@ def test_a_late_error_is_raised_rather_than_that_no_mail_can_come() -> None:
     assert isinstance(caught.value.__context__, MailboxClosedError)
 
 
+@pytest.mark.contract
 def test_an_error_behind_the_first_one_is_logged_by_the_close(caplog: pytest.LogCaptureFixture) -> None:
     processor = MailboxProcessor(idle)
     for number in (1, 2):

@@ -35,6 +35,7 @@ def idle(controller: Controller) -> None:
     controller.suspend_default_action()
 
 
+@pytest.mark.contract
 def test_a_suspended_loop_returns_and_goes_on_when_it_is_run_again() -> None:
     log: list[str] = []
 
@@ -76,6 +77,7 @@ def later(act: Callable[[MailboxProcessor], object]) -> Iterator[MailboxProcesso
     thread.join()
 
 
+@pytest.mark.contract
 def test_another_thread_suspends_a_loop_that_waits_for_mail() -> None:
     with later(MailboxProcessor.suspend) as processor:
         processor.run_mailbox_loop()
@@ -179,6 +181,7 @@ def test_a_resumption_overtakes_ordinary_mail() -> None:
     assert log == ["action", "available True", "action"]
 
 
+@pytest.mark.contract
 def test_a_resumption_after_the_end_of_any_kind_is_ignored() -> None:
     for end in ("prepare_close", "close"):
         held: list[Suspension] = []
@@ -236,6 +239,7 @@ def test_no_action_and_no_mail_runs_after_all_actions_are_completed() -> None:
     assert len(processor.mailbox) == 1
 
 
+@pytest.mark.contract
 def test_a_loop_that_no_mail_can_wake_ends_with_an_error() -> None:
     processor = MailboxProcessor(idle)
     processor.executor().execute(processor.prepare_close)
@@ -270,6 +274,7 @@ def test_a_suspension_that_many_threads_resume_is_resumed_once() -> None:
     assert processor.statistics().default_actions == 1
 
 
+@pytest.mark.contract
 def test_a_quiesced_mailbox_does_not_stop_the_default_action() -> None:
     def action(controller: Controller) -> None:
         if processor.statistics().default_actions == 10:
@@ -293,6 +298,7 @@ def test_closing_within_an_action_ends_the_loop() -> None:
     assert log == ["action"]
 
 
+@pytest.mark.contract
 def test_what_is_confined_refuses_other_threads_and_leaves_no_trace() -> None:
     processor = MailboxProcessor(lambda controller: controller.all_actions_completed())
     executor = processor.executor()
@@ -313,6 +319,7 @@ def test_what_is_confined_refuses_other_threads_and_leaves_no_trace() -> None:
     assert processor.statistics().default_actions == 1
 
 
+@pytest.mark.contract
 def test_ctrl_c_ends_the_loop_and_loses_no_mail() -> None:
     processor = MailboxProcessor(idle)
     log: list[str] = []

@@ -68,6 +68,7 @@ def test_quantiles_are_right_to_an_eighth_and_the_largest_is_exact() -> None:
 # ---- times
 
 
+@pytest.mark.contract
 def test_time_is_divided_among_what_the_task_did() -> None:
     clock = Clock()
     times = TaskTimes(clock)

@@ -32,6 +32,7 @@ def suspends_once(suspended: list[Suspension]) -> Any:
     return action
 
 
+@pytest.mark.contract
 def test_the_default_action_runs_until_it_says_that_all_is_done() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(3, log))
@@ -40,6 +41,7 @@ def test_the_default_action_runs_until_it_says_that_all_is_done() -> None:
     assert not processor.is_running
 
 
+@pytest.mark.contract
 def test_mail_runs_before_the_default_action_of_its_round() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(1, log))
@@ -49,6 +51,7 @@ def test_mail_runs_before_the_default_action_of_its_round() -> None:
     assert log == ["mail 0", "mail 1", "mail 2", "action"]
 
 
+@pytest.mark.contract
 def test_a_mail_that_puts_itself_again_does_not_starve_the_default_action() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(3, log))
@@ -76,6 +79,7 @@ def test_not_even_an_urgent_mail_that_puts_itself_again_starves_it() -> None:
     assert log == ["action"] * 3
 
 
+@pytest.mark.contract
 def test_a_mail_that_raises_ends_the_loop_with_its_error() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(10, log))
@@ -114,6 +118,7 @@ def test_a_suspended_default_action_runs_again_when_another_thread_resumes_it() 
     assert processor.statistics().default_actions == 2
 
 
+@pytest.mark.contract
 def test_suspensions_are_counted_and_each_is_resumed_once() -> None:
     held: list[Suspension] = []
 
@@ -143,6 +148,7 @@ def test_a_suspension_may_be_resumed_after_the_end() -> None:
     thread.join()
 
 
+@pytest.mark.contract
 def test_an_error_reported_by_another_thread_ends_the_loop() -> None:
     processor = MailboxProcessor(suspends_once([]))
     thread = threading.Thread(target=processor.report_error, args=(LookupError("elsewhere"),))
@@ -174,6 +180,7 @@ def test_only_the_mailbox_thread_may_run_it() -> None:
     assert all("intruder" in str(error) for error in caught)
 
 
+@pytest.mark.contract
 def test_prepare_close_refuses_new_mail_and_lets_what_is_there_be_drained() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(1, log))
@@ -185,6 +192,7 @@ def test_prepare_close_refuses_new_mail_and_lets_what_is_there_be_drained() -> N
     assert log == ["before"]
 
 
+@pytest.mark.contract
 def test_close_cancels_the_futures_of_dropped_mails() -> None:
     processor = MailboxProcessor(ends_after(1, []))
     futures = [processor.executor().submit(int, "1") for _ in range(3)]
@@ -203,6 +211,7 @@ def test_submit_gives_the_result_or_the_error_of_the_work() -> None:
     assert isinstance(bad.exception(0), ValueError)
 
 
+@pytest.mark.contract
 def test_a_yield_runs_mail_of_its_priority_or_higher_only() -> None:
     log: list[str] = []
     processor = MailboxProcessor(ends_after(1, log))

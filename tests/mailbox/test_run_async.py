@@ -35,6 +35,7 @@ async def until_asleep(processor: MailboxProcessor) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.contract
 def test_a_task_and_coroutines_take_turns() -> None:
     log: list[str] = []
 
@@ -206,6 +207,7 @@ def test_an_error_reported_after_the_quiesce_is_the_one_that_is_raised() -> None
         run(main)
 
 
+@pytest.mark.contract
 def test_a_cancelled_run_takes_no_more_steps_and_may_be_run_again() -> None:
     async def main() -> None:
         processor = guest(lambda controller: None)
@@ -225,6 +227,7 @@ def test_a_cancelled_run_takes_no_more_steps_and_may_be_run_again() -> None:
     run(main)
 
 
+@pytest.mark.contract
 def test_an_error_that_meets_a_cancellation_is_not_lost() -> None:
     async def main() -> None:
         processor = guest(lambda controller: None)

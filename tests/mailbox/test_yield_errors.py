@@ -103,6 +103,7 @@ def test_an_error_that_the_yielding_mail_catches_ends_the_task_once(
     assert log == ["stubborn", "after"]
 
 
+@pytest.mark.contract
 def test_an_error_that_the_default_action_catches_in_a_yield_ends_the_task() -> None:
     calls = 0
 

@@ -14,6 +14,33 @@ def scenarios(program: str) -> list[str]:
     return run(compiled(program, *SCHEDULED), "list").stdout.split()
 
 
+@pytest.mark.contract(
+    "In every schedule with two preemptions nothing is lost, nothing comes twice, nobody is left asleep.",
+    convicts=[
+        "check_then_push",
+        "wake_before_push",
+        "wake_only_when_empty",
+        "park_without_look",
+        "woken_once",
+        "woken_too_early",
+        "late_signal",
+        "counts_torn",
+        "quiesce_without_wake",
+        "armed_is_enough",
+        "arm_disowns",
+        "mutex_park_without_look",
+        "mutex_quiesce_without_wake",
+        "mutex_push_unlocked",
+        "ended_by_a_later_look",
+        "clear_without_waiting",
+        "running_beyond_size",
+        "taken_in_two_steps",
+        "handover_put_without_wake",
+        "take_without_wake",
+        "finish_without_wake",
+        "close_without_wake",
+    ],
+)
 @pytest.mark.parametrize("program", ["mailbox_schedules", "queue_schedules", "handover_schedules"])
 def test_every_schedule_with_two_preemptions_keeps_the_promises(program: str) -> None:
     done = run(compiled(program, *SCHEDULED), "all", PREEMPTIONS, RANDOM, SEED)

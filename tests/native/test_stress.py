@@ -16,6 +16,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.contract(convicts=["slab_stays", "slab_released_early"])
 @pytest.mark.parametrize(("program", "kind"), PROGRAMS)
 @pytest.mark.parametrize("sanitizer", ["-O2", "-DPILLARBOX_NO_FUTEX", TSAN, ASAN])
 def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitizer: str) -> None:
@@ -24,6 +25,23 @@ def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitiz
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+@pytest.mark.contract(
+    convicts=[
+        "weak_close",
+        "weak_push",
+        "weak_fetch",
+        "weak_claim",
+        "weak_release",
+        "weak_free",
+        "weak_put",
+        "weak_complete",
+        "weak_finish",
+        "weak_collect",
+        "weak_emit",
+        "weak_snapshot",
+        "weak_take",
+    ]
+)
 @pytest.mark.parametrize(("program", "edge"), EDGES)
 def test_one_edge_between_two_threads_is_enough_to_pass_something_on(program: str, edge: str) -> None:
     needs(TSAN)

@@ -32,6 +32,7 @@ def test_every_name_that_it_has_is_there() -> None:
         _ = observe.reports
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("made", "missing", "extra"),
     [

@@ -52,6 +52,7 @@ def values(metric: Any) -> dict[tuple[tuple[str, Any], ...], float]:
     return {tuple(sorted(point.attributes.items())): point.value for point in metric.data.data_points}
 
 
+@pytest.mark.contract("OpenTelemetry reads what an operator did.")
 def test_what_a_real_operator_did_is_read(reader: Any) -> None:
     async def call(n: int) -> int:
         if n % 10 == 0:

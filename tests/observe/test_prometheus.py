@@ -59,6 +59,7 @@ def sample(found: dict[Any, float], name: str, **labels: str) -> float:
     return found[f"pillarbox_{name}", frozenset(labels.items())]
 
 
+@pytest.mark.contract("Prometheus scrapes what an operator did.")
 def test_what_a_real_operator_did_is_scraped() -> None:
     async def call(n: int) -> int:
         if n % 10 == 0:
@@ -110,6 +111,7 @@ def test_the_buckets_of_a_histogram_count_exactly_and_upwards() -> None:
     assert sample(found, "attempt_duration_seconds_bucket", le="+Inf") == len(durations)
 
 
+@pytest.mark.contract
 def test_counts_of_rows_do_not_go_back_when_a_task_runs_again() -> None:
     source = Source(Totals(results=50, calls=50))
     exporter = PrometheusExporter()
@@ -195,6 +197,7 @@ def test_two_exporters_never_give_a_registry_the_same_names() -> None:
     PrometheusExporter(registry).close()
 
 
+@pytest.mark.contract("The metrics server listens on loopback, and beyond only with a token.")
 def test_it_listens_on_loopback_and_beyond_only_with_a_token() -> None:
     exporter = PrometheusExporter()
     with exporter.serve(0) as server:

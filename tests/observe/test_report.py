@@ -253,6 +253,7 @@ def test_what_is_below_the_pointer_is_said_and_within_the_chart(tmp_path: Path) 
     asyncio.run(look())
 
 
+@pytest.mark.contract("The numbers of a report are those of the totals.")
 def test_the_numbers_on_the_page_are_those_of_the_totals(tmp_path: Path) -> None:
     watch = real()
     totals = watch.totals
@@ -279,6 +280,7 @@ def test_the_numbers_on_the_page_are_those_of_the_totals(tmp_path: Path) -> None
     assert said["slots busy"] == f"{busy:.0%}"
 
 
+@pytest.mark.contract
 def test_a_script_would_not_run_even_if_it_stood_in_the_page(tmp_path: Path) -> None:
     path = report(Totals(), tmp_path / "report.html")
     whole = path.read_text()

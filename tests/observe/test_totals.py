@@ -95,6 +95,7 @@ def test_every_field_has_a_rule_for_adding_up() -> None:
     assert set(OperatorStatistics._fields) == fields
 
 
+@pytest.mark.contract("Totals of tasks merge in any order and in any groups.")
 @settings(deadline=None, max_examples=50)
 @given(totals(), totals(), totals())
 def test_merging_may_go_in_any_order_and_in_any_groups(a: Totals, b: Totals, c: Totals) -> None:
@@ -104,6 +105,7 @@ def test_merging_may_go_in_any_order_and_in_any_groups(a: Totals, b: Totals, c: 
     assert whole.calls == a.calls + b.calls + c.calls
 
 
+@pytest.mark.contract
 @settings(deadline=None, max_examples=50)
 @given(totals())
 def test_json_gives_the_same_totals_back(some: Totals) -> None:

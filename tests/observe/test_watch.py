@@ -61,6 +61,7 @@ def test_a_bad_interval_is_refused(interval: Any) -> None:
         Watch(Totals(), interval=interval)
 
 
+@pytest.mark.contract
 def test_what_an_iterator_has_done_is_read_before_during_and_after() -> None:
     async def call(n: int) -> int:
         return n

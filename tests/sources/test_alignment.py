@@ -18,6 +18,7 @@ def held(alignment: Alignment) -> set[str]:
     return {split_id for split_id, time in alignment.watermarks().items() if time > limit}
 
 
+@pytest.mark.contract
 def test_a_split_that_is_ahead_by_more_than_the_drift_is_held_until_the_slowest_has_come_up() -> None:
     alignment = Alignment(10.0)
     alignment.report({"a": 100.0, "b": 110.0, "c": 110.1})
@@ -43,6 +44,7 @@ def test_a_split_that_nobody_has_begun_holds_nobody() -> None:
     assert held(alignment) == {"a"}
 
 
+@pytest.mark.contract
 def test_an_idle_split_holds_nobody_and_counts_again_when_it_wakes() -> None:
     alignment = Alignment(10.0)
     alignment.report({"slow": 0.0, "fast": 100.0})
@@ -63,6 +65,7 @@ def test_an_idle_split_that_is_far_ahead_stays_held() -> None:
     assert held(alignment) == set()
 
 
+@pytest.mark.contract
 def test_when_all_are_idle_or_none_is_left_nobody_is_held() -> None:
     alignment = Alignment(10.0)
     alignment.report({"a": 0.0, "b": 100.0, "c": 200.0})

@@ -228,6 +228,7 @@ def test_what_the_source_rules_is_given_without_being_asked_for() -> None:
     assert given(second) == [["s1", "s3"]]
 
 
+@pytest.mark.contract
 def test_nobody_is_told_that_no_more_come_while_another_could_die_and_leave_something() -> None:
     run = Run(2)
     first, second = run.open(0), run.open(1)
@@ -270,6 +271,7 @@ def test_what_a_complete_checkpoint_counts_in_waits_for_the_reader_itself() -> N
     assert again.under_way == [AddSplits((Split("s0", 1, LENGTH),), 3)]
 
 
+@pytest.mark.contract
 def test_what_was_finished_before_a_complete_checkpoint_does_not_come_back() -> None:
     run = Run(1)
     reader = run.open(0)
@@ -298,6 +300,7 @@ def test_a_checkpoint_during_which_a_reader_dies_is_given_up() -> None:
         run.assignment.complete(taken.number)
 
 
+@pytest.mark.contract
 def test_a_reader_that_dies_twice_gets_what_it_had_once_each_time() -> None:
     run = Run(1)
     reader = run.open(0)

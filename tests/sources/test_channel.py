@@ -146,6 +146,7 @@ def test_an_answer_may_come_later_and_holds_up_no_other(handle: ChannelHandle, e
             failing.result(LONG)
 
 
+@pytest.mark.contract
 def test_messages_come_both_ways_in_order_each_once(handle: ChannelHandle, echo: Echo) -> None:
     ear = Ear()
     with handle.connect({"subtask": 3}, receive=ear.receive) as client:
@@ -156,6 +157,7 @@ def test_messages_come_both_ways_in_order_each_once(handle: ChannelHandle, echo:
     assert echo.about == [{"subtask": 3}]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("cut_after", [900, 2500, 8000])
 def test_broken_connections_lose_nothing_and_repeat_nothing(echo: Echo, cut_after: int) -> None:
     ear = Ear()
@@ -213,6 +215,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.contract
 def test_a_killed_process_counts_as_dead_after_the_grace(handle: ChannelHandle, echo: Echo) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", CLIENT, pickle.dumps(handle).hex()],
@@ -413,6 +416,7 @@ def test_a_handle_pickles_and_shows_no_secret(channel: SourceChannel, handle: Ch
         assert repr(secret)[2:-1] not in text
 
 
+@pytest.mark.contract("A channel listens on this machine alone unless it is asked.")
 def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
     with SourceChannel() as channel:
         assert channel.address[0] == "127.0.0.1"

@@ -81,6 +81,7 @@ def with_channel(test: Callable[[ChannelHandle, Count], Awaitable[None]]) -> Non
             assert client.request("how many", timeout=30) == len(count.heard)
 
 
+@pytest.mark.contract
 def test_a_reader_without_the_secret_is_not_served_and_its_task_says_why() -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         stranger = ChannelHandle(handle.addresses, os.urandom(32), "count")
@@ -182,6 +183,7 @@ def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
     with_channel(run)
 
 
+@pytest.mark.contract
 def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         known = await Known().connect(handle)

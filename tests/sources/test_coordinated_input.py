@@ -35,6 +35,7 @@ def run_tasks(coordinator: SourceCoordinator[Range], source: Numbers, count: int
     return [row for output in outputs for row in output.records]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("model", list(Threading))
 def test_tasks_share_the_splits_of_a_bounded_source(model: Threading) -> None:
     splits = ranges(20, 35)
@@ -44,6 +45,7 @@ def test_tasks_share_the_splits_of_a_bounded_source(model: Threading) -> None:
     assert by_split(rows) == expected(splits)
 
 
+@pytest.mark.contract
 def test_a_job_goes_on_from_a_checkpoint_with_another_number_of_tasks() -> None:
     splits = ranges(6, 50)
     source = Numbers(splits)

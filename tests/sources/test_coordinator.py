@@ -144,6 +144,7 @@ def test_events_go_both_ways_in_order(channel: SourceChannel, reader: Links) -> 
         assert world.heard("event") == [(0, event) for event in said]
 
 
+@pytest.mark.contract
 def test_what_the_enumerator_raises_fails_every_reader_and_who_comes_later(
     channel: SourceChannel, reader: Links
 ) -> None:
@@ -293,6 +294,7 @@ def test_a_reader_that_dies_holds_nobody(channel: SourceChannel, reader: Links) 
         fast.until(EventTimeLimit(110.0))
 
 
+@pytest.mark.contract
 def test_a_checkpoint_is_json_and_another_parallelism_goes_on_from_it(
     channel: SourceChannel, reader: Links
 ) -> None:

@@ -126,6 +126,7 @@ def test_connections_that_break_again_and_again_lose_and_repeat_nothing() -> Non
     assert by_split(output.records) == expected(splits)
 
 
+@pytest.mark.contract
 def test_the_splits_of_a_killed_process_are_read_by_the_other(channel: SourceChannel) -> None:
     splits = ranges(6, 40)
     source = Picklable(splits)
@@ -146,6 +147,7 @@ def test_the_splits_of_a_killed_process_are_read_by_the_other(channel: SourceCha
     assert by_split(second.records) == expected(splits)
 
 
+@pytest.mark.contract
 def test_a_killed_process_goes_on_from_the_last_complete_checkpoint(channel: SourceChannel) -> None:
     splits = ranges(4, 40)
     source = Picklable(splits)

@@ -73,6 +73,7 @@ def test_it_discovers_until_nothing_is_found_and_says_that_no_more_come() -> Non
         assert len(changes) == 4
 
 
+@pytest.mark.contract
 def test_what_is_new_is_found_while_it_runs_and_the_end_never_comes() -> None:
     world = World(1)
     with running(world, 0.01) as thread:
@@ -132,6 +133,7 @@ def test_a_first_discovery_that_fails_ends_it_and_everybody_is_told() -> None:
     assert len(failed) == 1
 
 
+@pytest.mark.contract
 def test_a_later_discovery_that_fails_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,9 @@ def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> SplitWatermarks
     return found
 
 
+@pytest.mark.contract(
+    "The lowest watermark of the splits counts, and a split without a record holds it back."
+)
 def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
     marks = watermarks(FakeClock(), "a", "b", out_of_order=2.0)
     assert marks.merged() == Merged(None, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ orders = st.lists(
 )
 
 
+@pytest.mark.contract
 @settings(max_examples=150, deadline=None)
 @given(orders, st.sampled_from(list(Threading)), st.integers(1, 3), st.integers(1, 25))
 def test_orders_between_fetches_lose_nothing_and_repeat_nothing(

@@ -56,6 +56,7 @@ def read_to_end(reader: FetchingReader[Range]) -> list[Any]:
     return read_while(reader, lambda: bool(reader.splits()))
 
 
+@pytest.mark.contract
 @ALL
 def test_each_row_comes_once_and_in_the_order_of_its_split(model: Threading) -> None:
     splits = [*ranges(5, 95), Range("none", 4, 4), Range("exact", 0, 20)]
@@ -125,6 +126,7 @@ def test_a_split_that_comes_while_a_fetch_blocks_is_taken_up_at_once(model: Thre
         assert by_split(read_to_end(reader)) == {"first": [*range(5)], "second": [*range(5)]}
 
 
+@pytest.mark.contract
 @ALL
 def test_nothing_is_fetched_ahead_beyond_the_bound(model: Threading) -> None:
     script = Script(batch=1)
@@ -137,6 +139,7 @@ def test_nothing_is_fetched_ahead_beyond_the_bound(model: Threading) -> None:
             script.wait_for(lambda fetches=3 + taken: len(script.told("fetch")) == fetches)  # type: ignore[misc]
 
 
+@pytest.mark.contract
 def test_bytes_bound_what_is_fetched_ahead() -> None:
     script = Script(batch=1000)
     with reading(script, ONE, max_batches=100, max_bytes=1) as reader:
@@ -147,6 +150,7 @@ def test_bytes_bound_what_is_fetched_ahead() -> None:
         assert len(script.told("fetch")) <= 4
 
 
+@pytest.mark.contract
 @ALL
 def test_of_a_split_that_was_removed_nothing_comes_any_more(model: Threading) -> None:
     with reading(Script(), model) as reader:
@@ -206,6 +210,7 @@ def test_a_split_that_is_given_again_is_not_paused_though_the_one_before_was(mod
         assert [number for _, number in read_to_end(reader)] == [*range(20, 40)]
 
 
+@pytest.mark.contract
 @ALL
 def test_a_paused_split_gives_only_what_was_fetched_and_goes_on_without_a_gap(model: Threading) -> None:
     script = Script(batch=1)
@@ -276,6 +281,7 @@ def test_a_client_that_cannot_pause_splits_is_named() -> None:
         reader.close()
 
 
+@pytest.mark.contract
 @ALL
 def test_a_failure_comes_after_the_rows_before_it_and_names_the_split(model: Threading) -> None:
     script = Script()
@@ -338,6 +344,7 @@ def test_rows_of_a_split_that_is_finished_or_unknown_are_an_error(split_id: str)
         reader.close()
 
 
+@pytest.mark.contract
 @ALL
 def test_close_wakes_a_fetch_that_blocks_and_leaves_no_thread(model: Threading) -> None:
     script = Script()

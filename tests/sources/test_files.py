@@ -47,6 +47,7 @@ def new(harness: SourceHarness[FileSplit, Known]) -> list[Any]:
 # -- what is found -----------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_a_folder_is_read_in_the_order_in_which_files_were_modified(tmp_path: Path) -> None:
     put(tmp_path / "b.txt", "second", 200)
     put(tmp_path / "a.txt", "third", 300)
@@ -122,6 +123,7 @@ def test_a_bounded_source_ends_with_the_files_of_its_first_look(tmp_path: Path) 
 # -- new, late and rewritten files ----------------------------------------------------------------------
 
 
+@pytest.mark.contract("New files are found while a source of files runs.")
 def test_new_files_are_found_while_it_runs(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "a", 100)
     source = FileSource(tmp_path, "text", discovery_interval=0.01)
@@ -223,6 +225,7 @@ KINDS = {
 }
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("what", KINDS)
 def test_a_file_that_cannot_be_read_fails_the_read_and_is_named(tmp_path: Path, what: str) -> None:
     source, split = broken(tmp_path, what)
@@ -356,6 +359,7 @@ def test_dictionaries_and_columns_of_nulls_are_plain_to_others(tmp_path: Path) -
     assert fetch(source).to_pylist() == [{"d": "x", "n": None}, {"d": "y", "n": None}]
 
 
+@pytest.mark.contract("A value in a file that does not fit its column is named.")
 def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, 2**40]}), tmp_path / "1.parquet")
     with pytest.raises(ReadFailed, match="column 'a' is int64 and cannot be read as int32"):
@@ -436,6 +440,7 @@ def test_a_source_travels_and_shows_no_secret(tmp_path: Path) -> None:
     assert read(pickle.loads(pickle.dumps(source))) == [("a",)]
 
 
+@pytest.mark.contract
 def test_secrets_of_a_uri_are_not_shown() -> None:
     source = FileSource("s3://key:secret@bucket/a/*.csv?region=eu-west-1", "csv", VALUE)
     assert repr(source) == "FileSource('s3://bucket/a/*.csv?...', format='csv')"

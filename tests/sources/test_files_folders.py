@@ -35,6 +35,7 @@ def read(source: FileSource) -> list[Any]:
         return sorted(harness.read_all(), key=str)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "text"])
 def test_folders_give_columns_behind_those_of_the_files(tmp_path: Path, form: str) -> None:
     put(tmp_path / "day=2024-01-31" / "hour=07", form)

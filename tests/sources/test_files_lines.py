@@ -65,6 +65,7 @@ bytes_with_lines = st.lists(st.sampled_from([b"\n", b"a", b"bc", b'"', b"\r", b"
 )
 
 
+@pytest.mark.contract
 @PURE
 @given(bytes_with_lines, st.lists(st.integers(0, 300)))
 def test_ranges_that_meet_anywhere_have_each_line_once(data: bytes, cuts: list[int]) -> None:
@@ -167,6 +168,7 @@ CSV_ROWS = st.lists(st.tuples(TEXT, TEXT), max_size=8)
 STRINGS = pa.schema([("a", pa.string()), ("b", pa.string())])
 
 
+@pytest.mark.contract
 @PROPERTY
 @given(CSV_ROWS, NEWLINES, st.booleans(), SIZES, SIZES, st.integers(1, 5))
 def test_csv_with_newlines_in_values_has_each_row_once(
@@ -199,6 +201,7 @@ def test_csv_in_ranges_has_each_row_once_or_says_that_it_cannot(
     assert found == rows or (newlines and "newlines_in_values=True" in found), found
 
 
+@pytest.mark.contract
 def test_a_cut_within_quotes_is_refused_and_never_read_wrong(tmp_path: Path) -> None:
     rows = [("1", "x\n2,y\n3,z"), ("4", "w")]
     path = written(tmp_path / "a.csv", table(rows, "\n", True))
@@ -246,6 +249,7 @@ def test_json_lines_have_each_row_once(
     assert all(len(batch) <= limit for batch in batches)
 
 
+@pytest.mark.contract
 @PROPERTY
 @given(st.integers(0, 80), st.integers(1, 30), st.integers(1, 4000), st.integers(1, 900), st.integers(7, 50))
 def test_parquet_has_each_row_once(

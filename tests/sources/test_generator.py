@@ -31,6 +31,7 @@ def test_each_id_comes_once_whatever_the_splits() -> None:
         assert all(0.0 <= row[3] < 1.0 for row in found)
 
 
+@pytest.mark.contract("Rows of the generator are the same wherever reading begins.")
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 40), st.integers(1, 60), st.integers(1, 17), st.floats(0, 50))
 def test_rows_are_the_same_wherever_reading_begins(

@@ -99,6 +99,7 @@ def test_a_function_is_read_to_its_end(section: int) -> None:
     assert no_thread_is_left()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("section", [1, 7])
 def test_a_function_goes_on_from_a_checkpoint_without_a_gap(section: int) -> None:
     source = FromSourceFunction(make(Counting, 10**9, section), capacity=10)

@@ -63,6 +63,7 @@ def test_a_split_is_paused_when_it_is_beyond_and_resumed_behind_what_was_put_asi
     assert reader.orders == told == [(["a"], []), ([], ["a"])]
 
 
+@pytest.mark.contract
 def test_a_limit_that_falls_holds_what_is_beyond_it_already() -> None:
     reader = Batches(batch("a", 5.0), batch("b", 50.0))
     limited = limited_to(math.inf, reader)

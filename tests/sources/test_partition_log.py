@@ -122,6 +122,7 @@ def read_all(read: SharedRead[Split], partition: int, stop_after: int | None = N
     return found
 
 
+@pytest.mark.contract
 def test_partitions_share_by_need_and_a_retry_reads_the_same() -> None:
     with SharedRead(Findable(World(2500)), 4) as read:
         first = read_all(read, 0, 700)

@@ -47,6 +47,7 @@ def test_a_bounded_source_is_read_to_its_end_by_any_number_of_readers(model: Thr
     assert begun("pillarbox-fetch") == []
 
 
+@pytest.mark.contract
 @ALL
 def test_a_snapshot_goes_on_with_another_number_of_readers(model: Threading) -> None:
     splits = ranges(7, 25)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from pillarbox.sources import Fetched, SourceInput, WatermarkStrategy
 from pillarbox.sources.link import EventTimeLimit, state_from_json
 from pillarbox.task import Idleness, Watermark
@@ -125,6 +127,7 @@ def test_without_a_limit_of_drift_nothing_is_reported() -> None:
     assert link.reports == []
 
 
+@pytest.mark.contract
 def test_nothing_beyond_the_limit_is_emitted_but_the_batch_that_passed_it() -> None:
     reader, link, clock = Batches(), Link([Range("a"), Range("b")], answer=False), FakeClock()
     running = with_times(link, reader, clock, max_drift=60.0, idle_after=5.0)

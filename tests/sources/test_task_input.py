@@ -64,6 +64,7 @@ def test_an_arrow_batch_is_one_element_and_a_row_of_a_sequence_is_one() -> None:
     running.task.close()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("out", [0, 1, 7, 20, 23])
 def test_a_checkpoint_amid_a_batch_holds_how_much_of_it_is_out(
     out: int, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def test_rows_of_an_arrow_batch_are_passed_over_too() -> None:
     running.task.close()
 
 
+@pytest.mark.contract
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.sampled_from(list(Threading)))
 def test_each_row_is_behind_a_checkpoint_or_before_it_whenever_it_is_taken(

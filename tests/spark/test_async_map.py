@@ -20,6 +20,7 @@ from pillarbox import Retry
 from pillarbox.spark import async_map
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("partitions", [1, 2, 4])
 def test_rows_in_are_rows_out_exactly_once(spark: SparkSession, partitions: int, ordered: bool) -> None:
@@ -55,6 +56,7 @@ def test_empty_input_and_empty_partitions(spark: SparkSession) -> None:
     assert async_map(sparse, call, schema="id long").collect() == [Row(id=2), Row(id=5)]
 
 
+@pytest.mark.contract
 def test_kept_columns_stand_before_the_results_of_their_rows(spark: SparkSession) -> None:
     async def call(row: Any) -> list[tuple[int]]:
         await asyncio.sleep((row.id * 31 % 7) / 1000)
@@ -72,6 +74,7 @@ def test_kept_columns_stand_before_the_results_of_their_rows(spark: SparkSession
     assert async_map(df, call, schema="n long", keep="*").columns == ["id", "text", "raw", "n"]
 
 
+@pytest.mark.contract
 def test_a_result_may_take_any_form_of_a_row(spark: SparkSession) -> None:
     def call(row: Any) -> Any:
         from collections import namedtuple
@@ -103,6 +106,7 @@ def test_a_schema_of_one_column_takes_bare_values(spark: SparkSession) -> None:
     assert [row.n for row in rows] == [0, None, 2, 3, 4, 4]
 
 
+@pytest.mark.contract
 def test_zero_to_n_rows_from_an_async_iterator(spark: SparkSession) -> None:
     async def call(row: Any) -> AsyncIterator[tuple[int, int]]:
         for i in range(row.id):
@@ -143,6 +147,7 @@ def fails(df: DataFrame) -> str:
     return str(caught.value)
 
 
+@pytest.mark.contract
 def test_an_error_fails_the_task_with_the_row_the_attempts_and_the_traceback(spark: SparkSession) -> None:
     async def lookup_price(row: Any) -> int:
         if row.id == 7:
@@ -167,6 +172,7 @@ def test_a_timeout_fails_the_task_and_says_which_limit(spark: SparkSession) -> N
     assert "CallTimeout: no result within timeout=0.2 s, in attempt 1 for row Record(id=" in text
 
 
+@pytest.mark.contract
 def test_errors_null_keeps_the_row_with_nulls(spark: SparkSession) -> None:
     async def call(row: Any) -> tuple[int, str]:
         if row.id % 2:
@@ -182,6 +188,7 @@ def test_errors_null_keeps_the_row_with_nulls(spark: SparkSession) -> None:
     ]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -210,6 +217,7 @@ def test_null_in_a_column_that_is_not_null_is_an_error(spark: SparkSession) -> N
     )
 
 
+@pytest.mark.contract
 def test_limit_ends_a_job_early(spark: SparkSession, tmp_path: Path) -> None:
     async def call(row: Any) -> int:
         value: int = row.id
@@ -222,6 +230,7 @@ def test_limit_ends_a_job_early(spark: SparkSession, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) < 5000
 
 
+@pytest.mark.contract
 def test_a_resource_is_opened_once_in_a_worker_that_runs_several_tasks(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -266,6 +275,7 @@ def test_a_resource_is_closed_when_its_task_fails(spark: SparkSession, tmp_path:
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.contract
 def test_untouched_columns_are_never_turned_into_python_objects(spark: SparkSession) -> None:
     async def call(row: Any) -> tuple[int, list[str]]:
         value: int = row.id
@@ -279,6 +289,7 @@ def test_untouched_columns_are_never_turned_into_python_objects(spark: SparkSess
     assert rows[3].wide == "x" * 100 and rows[3].nested == [1]
 
 
+@pytest.mark.contract
 def test_nothing_is_called_before_an_action(spark: SparkSession, tmp_path: Path) -> None:
     async def call(row: Any) -> int:
         (tmp_path / "called").touch()
@@ -294,6 +305,7 @@ async def nothing(row: Any) -> None:
     return None
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -324,6 +336,7 @@ def test_a_bad_argument_is_named_on_the_driver(
     assert message in str(caught.value)
 
 
+@pytest.mark.contract
 def test_a_function_that_cannot_be_sent_is_refused_on_the_driver(spark: SparkSession) -> None:
     import threading
 

@@ -22,6 +22,7 @@ from pillarbox import Ledger, Retry
 from pillarbox.spark import async_udf
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_each_row_gets_the_result_of_its_own_values(spark: SparkSession, partitions: int) -> None:
     @async_udf("array<float>", capacity=32, timeout=30.0, retry=Retry(attempts=4))
@@ -87,6 +88,7 @@ def test_an_object_is_opened_around_its_calls(spark: SparkSession) -> None:
     assert all(row.opened for row in rows)
 
 
+@pytest.mark.contract
 def test_errors_null_gives_null(spark: SparkSession) -> None:
     @async_udf("struct<n:long>", errors="null")
     async def odd(n: int) -> dict[str, int]:
@@ -139,6 +141,7 @@ def test_empty_input_calls_nothing(spark: SparkSession) -> None:
     assert spark.range(0).select(call("id")).collect() == []
 
 
+@pytest.mark.contract
 def test_wrong_columns_are_refused_where_the_column_is_made(spark: SparkSession) -> None:
     @async_udf("long")
     async def call(a: int, b: int) -> int:

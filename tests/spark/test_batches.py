@@ -35,6 +35,7 @@ def test_async_udf_gives_the_function_a_list_for_each_argument(spark: SparkSessi
     assert all(row.got == row.name * row.number for row in found)
 
 
+@pytest.mark.contract
 def test_a_poison_row_of_a_batch_is_the_only_one_with_an_error(spark: SparkSession) -> None:
     @async_udf("long", batch=Batch(10), errors="column")
     async def picky(numbers: list[int]) -> list[int]:

@@ -17,6 +17,7 @@ from pillarbox.spark import async_map, async_udf, failed, not_done
 RunScript = Callable[..., list[str]]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_max_calls_counts_over_all_partitions_and_marks_the_rest(
     spark: SparkSession, tmp_path: Path, partitions: int
@@ -52,6 +53,7 @@ def test_max_calls_counts_over_all_partitions_and_marks_the_rest(
     assert not_done(again).columns == ["id", "n"]
 
 
+@pytest.mark.contract
 def test_max_cost_ends_a_job_before_it_costs_more_than_what_was_in_flight(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -75,6 +77,7 @@ def test_max_cost_ends_a_job_before_it_costs_more_than_what_was_in_flight(
     assert 20 <= calls < 400
 
 
+@pytest.mark.contract
 def test_rows_not_called_are_among_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     async def call(row: Any) -> int:
         return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 RunScript = Callable[..., list[str]]
 
 # The service holds each connection open and never answers, so that what still calls is seen there. A worker
@@ -131,6 +133,7 @@ for how in (end, limit, downstream, cancel, stop):
 """
 
 
+@pytest.mark.contract
 def test_nothing_is_left_in_a_worker_however_its_job_ends(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(SCRIPT, str(tmp_path))
     assert lines[0] == "1 True"

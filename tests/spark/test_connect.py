@@ -9,6 +9,7 @@ import pytest
 RunScript = Callable[..., list[str]]
 
 
+@pytest.mark.contract
 def test_maps_and_columns_work_over_connect(run_script: RunScript) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     lines = run_script(

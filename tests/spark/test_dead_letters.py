@@ -34,6 +34,7 @@ def letters(folder: Path) -> list[str]:
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_failed_rows_are_put_aside_with_their_whole_input(
@@ -152,6 +153,7 @@ def test_dead_letters_go_together_with_other_errors(spark: SparkSession, tmp_pat
     assert spark.read.parquet(str(tmp_path / "l")).count() == 2
 
 
+@pytest.mark.contract
 def test_a_task_that_fails_leaves_nothing_and_the_next_attempt_leaves_each_row_once(
     run_script: RunScript, tmp_path: Path
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_file_uri_is_a_local_folder(spark: SparkSession, tmp_path: Path, schem
     assert spark.read.parquet(str(tmp_path / "l")).count() == 2
 
 
+@pytest.mark.contract
 def test_secrets_of_an_address_are_never_shown(spark: SparkSession) -> None:
     address = "s3a://key:secret@bucket/letters?region=eu-west-1"
     letter = DeadLetter(address)

@@ -27,6 +27,7 @@ async def picky(row: Any) -> tuple[int, str]:
     return row.id, f"row {row.id}"
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 def test_errors_column_says_beside_the_results_what_failed(spark: SparkSession, ordered: bool) -> None:
     df = async_map(
@@ -64,6 +65,7 @@ def test_rows_of_a_list_have_no_error_and_a_failed_row_has_one(spark: SparkSessi
     assert shown == [(1, 1, None), (2, None, "ValueError"), (3, 3, None), (3, 3, None), (3, 3, None)]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("ordered", [True, False])
 def test_errors_drop_leaves_failed_rows_out(spark: SparkSession, ordered: bool) -> None:
     df = async_map(
@@ -154,6 +156,7 @@ def test_an_input_column_of_that_name_may_be_read_where_it_is_not_kept(spark: Sp
     assert async_map(df, call, schema="n long", errors="column").first() == Row(n=5, _error=None)
 
 
+@pytest.mark.contract
 def test_more_failures_than_allowed_end_the_job_with_the_last_traceback(spark: SparkSession) -> None:
     async def fails_in_here(row: Any) -> int:
         raise ValueError("broken")

@@ -64,6 +64,7 @@ def test_retries_are_paid_for_and_counted() -> None:
     assert found.seconds.expected == pytest.approx(1250 * 0.1 / 10 + 0.1)
 
 
+@pytest.mark.contract("The bounds of an estimate hold as often as they say.")
 def test_the_bounds_hold_as_often_as_they_say() -> None:
     chance = random.Random(7)
     # Log-normal, with mean 1 and a tail.
@@ -132,6 +133,7 @@ def test_a_sample_travels_as_text() -> None:
     assert forecast(back, Options(), rows=10, tasks=1) == forecast(measured, Options(), rows=10, tasks=1)
 
 
+@pytest.mark.contract
 def test_an_estimate_calls_a_sample_and_prints_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
     async def call(row: Any) -> float:
         with open(tmp_path / "calls", "a") as file:

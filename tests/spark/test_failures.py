@@ -10,6 +10,7 @@ import pytest
 RunScript = Callable[..., list[str]]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("partitions", [1, 2, 4])
 def test_a_worker_that_is_killed_in_the_middle_loses_and_repeats_no_row(
     run_script: RunScript, tmp_path: Path, partitions: int
@@ -55,6 +56,7 @@ print(list(map(tuple, df.select("id", column("id")).collect())) == expected, (tm
     assert lines == ["True True"] * 3
 
 
+@pytest.mark.contract
 def test_a_query_that_is_stopped_leaves_the_session_usable(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(
         """

@@ -103,6 +103,7 @@ WIDE = struct(
 )
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "values",
     [
@@ -145,6 +146,7 @@ def test_values_of_every_type_are_kept(values: dict[str, Any]) -> None:
     assert array(through(KeptValues(kind, BERLIN)(value))) == array(value)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("schema", "result"),
     [

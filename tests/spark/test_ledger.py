@@ -51,6 +51,7 @@ def counting(tmp_path: Path) -> Counting:
     return Counting(tmp_path / "calls")
 
 
+@pytest.mark.contract
 def test_a_second_run_calls_nothing_however_the_rows_are_partitioned(
     spark: SparkSession, ledger: Ledger, counting: Counting
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_second_run_calls_nothing_however_the_rows_are_partitioned(
     assert counting.calls() == {str(row): 1 for row in range(300)}
 
 
+@pytest.mark.contract
 def test_a_column_finds_its_results_by_the_values_of_its_arguments(
     spark: SparkSession, ledger: Ledger, counting: Counting
 ) -> None:
@@ -150,6 +152,7 @@ def test_results_of_every_form_come_back_as_they_were(
     assert set(counting.calls().values()) == {1}
 
 
+@pytest.mark.contract
 def test_another_schema_finds_no_results_that_would_not_fit(
     spark: SparkSession, ledger: Ledger, counting: Counting
 ) -> None:
@@ -182,6 +185,7 @@ def test_one_function_of_two_columns_keeps_them_apart(spark: SparkSession, ledge
     assert [tuple(row) for row in both.collect()] == [("1 a", "1 b")]
 
 
+@pytest.mark.contract
 def test_two_operators_of_a_run_under_one_uid_are_told(spark: SparkSession, ledger: Ledger) -> None:
     options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
 
@@ -217,6 +221,7 @@ def test_a_result_that_does_not_fit_is_called_for_again(
     assert counting.calls()["0"] == 1
 
 
+@pytest.mark.contract("Of a run with a ledger, retry_failed calls only the rows that failed.")
 def test_only_rows_that_failed_are_called_again(
     spark: SparkSession, ledger: Ledger, counting: Counting
 ) -> None:
@@ -335,6 +340,7 @@ def first_time(name):
 """
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_task_that_is_tried_again_repeats_only_what_the_loss_window_allows(
     run_script: RunScript, tmp_path: Path, partitions: int
@@ -370,6 +376,7 @@ print(all(row > 1000 for row in repeated))
     assert lines == ["True True", "True True True", "True"]
 
 
+@pytest.mark.contract
 def test_a_micro_batch_that_is_done_again_finds_its_results_and_committed_ones_expire(
     run_script: RunScript, tmp_path: Path
 ) -> None:

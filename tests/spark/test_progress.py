@@ -13,6 +13,7 @@ from pillarbox import Retry
 from pillarbox.spark import Progress, async_map, async_udf
 
 
+@pytest.mark.contract
 def test_the_totals_are_those_of_all_tasks(spark: SparkSession, tmp_path: Path) -> None:
     async def call(row: Any) -> int:
         value: int = row.id
@@ -63,6 +64,7 @@ def test_tasks_partitions_and_the_series_add_up_to_the_totals(spark: SparkSessio
     assert seconds == sorted(seconds) and seconds[-1] == progress.totals.seconds
 
 
+@pytest.mark.contract
 def test_a_task_that_runs_again_counts_its_rows_once_and_its_calls_twice(run_script: Any) -> None:
     lines = run_script(
         """

@@ -15,6 +15,7 @@ from pillarbox.aio.options import Options
 from pillarbox.spark import async_map, async_udf
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(("function", "without"), [(async_map, set()), (async_udf, {"ordered"})])
 def test_the_signature_lists_every_option_with_its_default(function: Any, without: set[str]) -> None:
     parameters = inspect.signature(function).parameters
@@ -58,6 +59,7 @@ def test_an_option_by_name_stands_above_the_options_object(spark: SparkSession) 
     assert (seen["options"].capacity, seen["options"].timeout) == (9, 3.0)
 
 
+@pytest.mark.contract
 def test_an_unknown_option_is_refused_with_those_that_there_are(spark: SparkSession) -> None:
     with pytest.raises(TypeError, match="unknown option capacitty: the options are .*capacity"):
         async_map(spark.range(1), same, schema="n long", capacitty=3)  # type: ignore[call-arg]

@@ -18,6 +18,7 @@ cloudpickle.register_pickle_by_value(source_logs)
 RunScript = Callable[..., list[str]]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("register", [register_by_rule, register_source])
 def test_every_row_of_every_split_is_read_once(spark: SparkSession, register: Callable[..., str]) -> None:
     name = register(spark, RangeSource(25, 40), "ranges")
@@ -118,6 +119,7 @@ print(sorted(n for n, _ in rows) == list(range(1000)), len(os.listdir(marks)) >=
 """
 
 
+@pytest.mark.contract
 def test_killed_workers_neither_lose_nor_repeat_a_split(run_script: RunScript, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     assert run_script(KILLED, str(tmp_path), str(root), master="local[2,9]") == ["True True"]

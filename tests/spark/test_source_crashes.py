@@ -48,6 +48,7 @@ def offset(tmp_path: Path, number: int) -> Any:
     return json.loads((tmp_path / "checkpoint/offsets" / str(number)).read_text().splitlines()[-1])
 
 
+@pytest.mark.contract
 def test_after_a_killed_driver_another_parallelism_reads_every_row_once(
     run_script: RunScript, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def numbers(df: DataFrame) -> list[int]:
     return sorted(row.n for row in df.collect())
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("by_need", [True, False], ids=["given out by need", "dealt out when planned"])
 def test_queries_of_one_dataframe_each_get_their_own_rows(
     pushing: SparkSession, tmp_path: Path, by_need: bool

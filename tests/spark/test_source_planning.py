@@ -61,6 +61,7 @@ class Plans:
         return list(slices)
 
 
+@pytest.mark.contract("Whenever a stream of a source is restarted, every row is read once.")
 def test_whenever_it_is_restarted_every_row_is_read_once(tmp_path: Path) -> None:
     for seed in range(30):
         chance = random.Random(seed)
@@ -84,6 +85,7 @@ def test_whenever_it_is_restarted_every_row_is_read_once(tmp_path: Path) -> None
         assert sorted(plans.read) == sorted(written), seed
 
 
+@pytest.mark.contract
 def test_a_limit_is_kept_and_shared_and_what_some_leave_others_get(tmp_path: Path) -> None:
     append(tmp_path / "log", "a", range(100))
     append(tmp_path / "log", "b", range(3))

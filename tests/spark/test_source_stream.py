@@ -93,6 +93,7 @@ def test_new_splits_and_new_rows_are_found_while_the_stream_runs(stream: Stream)
     assert sorted(stream.rows) == [*[("a", n) for n in range(5)], ("b", 100)]
 
 
+@pytest.mark.contract
 def test_available_now_reads_nothing_that_came_later(stream: Stream) -> None:
     append(stream.log, "a", range(6))
     source = LogSource(str(stream.log))
@@ -114,6 +115,7 @@ def test_available_now_reads_nothing_that_came_later(stream: Stream) -> None:
     ]
 
 
+@pytest.mark.contract
 def test_a_restart_goes_on_where_the_checkpoint_stands_with_other_parallelism(stream: Stream) -> None:
     for file in "abcdef":
         append(stream.log, file, range(10))
@@ -139,6 +141,7 @@ def test_slices_are_cut_until_there_are_enough_tasks(stream: Stream) -> None:
     assert sizes == [25, 25, 25, 25]
 
 
+@pytest.mark.contract
 def test_the_source_is_told_what_is_durable_also_of_the_last_micro_batch(
     stream: Stream, tmp_path: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_splits_that_run_ahead_are_held_back(stream: Stream) -> None:
     assert 0 < widest <= 50
 
 
+@pytest.mark.contract
 def test_a_password_in_an_option_is_in_no_plan_no_offset_and_no_error(
     spark: SparkSession, stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:

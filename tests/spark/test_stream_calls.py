@@ -65,6 +65,7 @@ def process(gate: Path) -> Iterator[Callable[[], Process]]:
         yield start
 
 
+@pytest.mark.contract
 def test_the_replay_of_a_micro_batch_has_the_results_that_the_failed_one_emitted(
     process: Callable[[], Process], gate: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_failure_between_two_micro_batches_fails_the_next_one_and_is_then_forg
     assert here.ask("task") == []
 
 
+@pytest.mark.contract
 def test_a_call_is_adopted_by_its_ticket_and_no_other(process: Callable[[], Process], gate: Path) -> None:
     here = process()
     owner, numbers = here.ask("call -1,-2,5")
@@ -118,6 +120,7 @@ def test_a_call_that_another_process_makes_is_not_made_again(
     assert sorted(one.ask("calls")) == ["-1", "-2"]
 
 
+@pytest.mark.contract
 def test_a_call_whose_process_is_killed_is_made_again_at_once(
     process: Callable[[], Process], gate: Path
 ) -> None:

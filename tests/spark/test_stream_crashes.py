@@ -99,6 +99,7 @@ def pairs(line: str) -> list[list[int]]:
     return [json.loads(f"[{each.strip('()')}]") for each in line.split(";")]
 
 
+@pytest.mark.contract
 def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_not_called_again(
     run_script: RunScript, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_
     assert calls(tmp_path) == Counter({0: 2} | dict.fromkeys(range(1, 20), 1))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("how", ["alone", "ledger"])
 def test_after_a_killed_worker_the_output_is_whole_and_what_the_ledger_has_is_not_called_again(
     run_script: RunScript, tmp_path: Path, how: str

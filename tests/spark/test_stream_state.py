@@ -61,6 +61,7 @@ def test_a_blob_gives_back_rows_of_several_batches_in_their_order_with_all_that_
     assert [each[1:] for each in found] == [each[1:] for each in held]
 
 
+@pytest.mark.contract("State of a stream of version 1 is read.")
 def test_a_blob_of_version_1_is_read() -> None:
     blob = zlib.decompress(base64.b64decode(VERSION_1))
     first, second = decode(blob, COLUMNS, OUTPUT)
@@ -74,6 +75,7 @@ def test_a_blob_of_version_1_is_read() -> None:
     assert second.output.to_pydict() == {"double": [16]}
 
 
+@pytest.mark.contract("State of a stream of a later version is refused with both versions.")
 def test_a_blob_of_a_later_version_is_refused_with_both_versions() -> None:
     table = pa.ipc.open_stream(encode([Held(made(1)[0], 0, 0, None, 0, None, None)], OUTPUT)).read_all()
     later = table.replace_schema_metadata({b"pillarbox.stream.version": str(VERSION + 1).encode()})
@@ -93,6 +95,7 @@ def test_a_column_that_has_come_is_null_and_one_that_has_gone_is_left_out() -> N
     assert found.record.asDict() == {"new": None, "id": 2}
 
 
+@pytest.mark.contract
 def test_a_column_whose_type_has_changed_for_another_is_refused_by_name() -> None:
     blob = encode([Held(made(2)[0], 0, 0, None, 0, None, None)], OUTPUT)
     with pytest.raises(StreamStateError, match=re.escape("'text' is string, and the input has int64 now")):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 RunScript = Callable[..., list[str]]
 
 HEAD = """
@@ -21,6 +23,7 @@ def first_time(name):
 """
 
 
+@pytest.mark.contract
 def test_a_file_stream_yields_each_row_once_although_an_attempt_fails(
     run_script: RunScript, tmp_path: Path
 ) -> None:

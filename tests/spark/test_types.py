@@ -62,6 +62,7 @@ TYPES: list[tuple[str, Any, Any]] = [
 IDS = [ddl for ddl, _, _ in TYPES]
 
 
+@pytest.mark.contract("A value of each type of Spark goes through async_map.")
 @pytest.mark.parametrize(("ddl", "sql", "seen"), TYPES, ids=IDS)
 def test_a_value_goes_through_async_map(spark: SparkSession, ddl: str, sql: str, seen: Any) -> None:
     async def call(row: Any) -> Any:
@@ -78,6 +79,7 @@ def test_a_value_goes_through_async_map(spark: SparkSession, ddl: str, sql: str,
     assert [row.out for row in rows] == [row.v for row in rows] == [row.v for row in df.collect()]
 
 
+@pytest.mark.contract("A value of each type of Spark goes through async_udf.")
 @pytest.mark.parametrize(("ddl", "sql", "seen"), TYPES, ids=IDS)
 def test_a_value_goes_through_async_udf(spark: SparkSession, ddl: str, sql: str, seen: Any) -> None:
     @async_udf(ddl)

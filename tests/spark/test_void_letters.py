@@ -70,6 +70,7 @@ def test_partitions_that_one_task_runs_keep_their_letters_apart(spark: SparkSess
     assert ids(spark, tmp_path / "l") == list(range(2, 100, 4))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("speculation", ["false", "true"])
 def test_a_later_attempt_replaces_the_letters_of_the_same_task_unless_both_may_run(
     run_script: RunScript, tmp_path: Path, speculation: str
@@ -127,6 +128,7 @@ def test_both_sides_of_a_join_of_streams_keep_their_letters(spark: SparkSession,
     assert ids(spark, tmp_path / "l") == [2, 6, 102, 106]
 
 
+@pytest.mark.contract
 def test_a_replayed_micro_batch_replaces_its_letters_also_in_the_same_process(
     spark: SparkSession, tmp_path: Path
 ) -> None:

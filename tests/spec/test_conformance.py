@@ -18,6 +18,7 @@ SUBJECTS: list[tuple[str, Callable[[], Subject]]] = [
 ]
 
 
+@pytest.mark.contract("The kernel answers as specified on every edge of the graphs of the specification.")
 @pytest.mark.parametrize(("name", "make"), SUBJECTS)
 def test_the_kernel_answers_as_specified_on_every_edge(name: str, make: Callable[[], Subject]) -> None:
     loaded = graph.load(name)
@@ -25,6 +26,7 @@ def test_the_kernel_answers_as_specified_on_every_edge(name: str, make: Callable
     assert done.total() == len(loaded.edges) > 1000
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(("name", "make"), [entry for entry in SUBJECTS if entry[0] != "handover"])
 def test_a_wrong_thread_is_refused_in_every_state_and_changes_nothing(
     name: str, make: Callable[[], Subject]

@@ -41,6 +41,7 @@ def python(backend: str, operations: int, seed: int = 1) -> list[Event]:
     return trace.read(done.stdout)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("record", "backend", "seed"),
     [

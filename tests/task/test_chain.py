@@ -30,11 +30,13 @@ UNALIGNED = CheckpointOptions(aligned=False)
 END = Watermark(MAX_WATERMARK)
 
 
+@pytest.mark.contract
 def test_records_go_through_the_operators_in_order() -> None:
     rig = Rig(Map(lambda x: x + 1), Map(lambda x: x * 10))
     assert rig.run(1, 2, 3) == [20, 30, 40, END]
 
 
+@pytest.mark.contract
 def test_a_watermark_keeps_its_place_among_the_records() -> None:
     rig = Rig(Counted(2), Map(lambda pair: pair[0]))
     assert rig.run("a", Watermark(5.0), "b") == ["a", "a", Watermark(5.0), "b", "b", END]
@@ -122,6 +124,7 @@ def test_the_priority_of_an_operator_is_its_position() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_a_yield_runs_mail_of_its_own_operator_and_of_those_behind_it_only() -> None:
     log: list[str] = []
     door = Door()
@@ -147,6 +150,7 @@ def test_a_yield_runs_mail_of_its_own_operator_and_of_those_behind_it_only() -> 
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_nothing_passes_an_operator_that_yields_and_those_behind_it_go_on() -> None:
     door = Door()
     rig = Rig(Counted(3), door, Map(lambda pair: pair[1]))
@@ -184,6 +188,7 @@ def test_operators_are_restored_and_opened_from_the_output_to_the_input() -> Non
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_elements_on_their_way_are_worked_off_before_new_input() -> None:
     rig = Rig(Map(lambda x: x, "a"), Map(lambda x: x * 2, "b"))
     snapshot = TaskSnapshot(
@@ -197,6 +202,7 @@ def test_elements_on_their_way_are_worked_off_before_new_input() -> None:
     assert rig.run(3) == [2, 4, Watermark(1.0), 6, END]
 
 
+@pytest.mark.contract
 def test_a_snapshot_with_an_operator_that_the_chain_has_not_is_refused() -> None:
     rig = Rig(Map(str, "a"))
     snapshot = TaskSnapshot(CheckpointBarrier(1, 0.0), None, {"gone": OperatorSnapshot(1, ())})
@@ -357,6 +363,7 @@ def test_no_element_reaches_an_operator_while_its_own_mail_is_in_a_yield() -> No
     assert log[1:5] == ["b mail", "another", "yielded", "b process 1"]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("step", ["open", "prepare", "end_input", "finish", "complete", "aborted"])
 def test_no_element_reaches_an_operator_that_yields_in_another_of_its_methods(step: str) -> None:
     log: list[str] = []

@@ -30,6 +30,7 @@ def barriers(rig: Rig) -> list[int]:
     return [e.id for e in rig.output.elements if isinstance(e, CheckpointBarrier)]
 
 
+@pytest.mark.contract
 def test_an_older_checkpoint_that_comes_later_is_declined_and_the_task_goes_on() -> None:
     rig = Rig(Counted())
     older = rig.task.trigger_checkpoint_async(1)
@@ -95,6 +96,7 @@ def test_the_same_checkpoint_is_not_taken_twice() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract("A checkpoint that an operator declines sends no barrier, and the task goes on.")
 @pytest.mark.parametrize("prepare", [True, False])
 def test_one_that_an_operator_declines_sends_no_barrier_and_the_task_goes_on(prepare: bool) -> None:
     log: list[str] = []
@@ -123,6 +125,7 @@ def test_a_declined_barrier_of_the_input_reaches_the_responder_only() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_operators_hear_of_the_completion_of_what_they_have_in_it_and_of_nothing_else() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log), Declining(2))
@@ -173,6 +176,7 @@ def test_a_request_that_is_cancelled_before_it_runs_has_no_effect() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_whoever_asks_a_task_that_ends_or_has_ended_is_not_left_waiting() -> None:
     rig = Rig(Map(str))
     rig.task.restore()

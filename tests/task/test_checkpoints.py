@@ -33,6 +33,7 @@ def barriers(rig: Rig) -> list[int]:
 # -- taking one ------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_a_checkpoint_holds_the_states_and_its_barrier_follows_what_they_include() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log), Logging("b", log))
@@ -75,6 +76,7 @@ def test_an_unaligned_checkpoint_does_not_wait_until_what_prepare_emits_is_worke
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_a_checkpoint_is_taken_while_the_task_waits_for_input_or_for_room() -> None:
     rig = Rig(Map(str))
     rig.step()
@@ -90,6 +92,7 @@ def test_a_checkpoint_is_taken_while_the_task_waits_for_input_or_for_room() -> N
     rig.task.close()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("options", [CheckpointOptions(), UNALIGNED])
 def test_under_full_input_a_checkpoint_waits_for_no_more_than_the_record_at_work(
     options: CheckpointOptions,
@@ -175,6 +178,7 @@ def test_barriers_still_come_through_after_the_end_of_the_data() -> None:
     assert log.index("a finish") < log.index("a snapshot 3")
 
 
+@pytest.mark.contract
 def test_a_restored_task_goes_on_where_the_snapshot_was_taken() -> None:
     def task(end: int) -> Rig:
         return Rig(Counted(), Map(lambda x: x), input=Numbers(end))
@@ -265,6 +269,7 @@ def test_an_unaligned_checkpoint_is_taken_while_an_operator_waits_in_a_yield() -
     assert rig.output.records == [0, 1, 2]
 
 
+@pytest.mark.contract
 def test_what_was_on_its_way_in_an_unaligned_checkpoint_comes_out_once_after_the_restore() -> None:
     futures: list[Future[Any]] = []
 
@@ -286,6 +291,7 @@ def test_what_was_on_its_way_in_an_unaligned_checkpoint_comes_out_once_after_the
     assert again.output.records == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.contract
 def test_an_aligned_checkpoint_waits_until_the_operator_no_longer_yields() -> None:
     futures: list[Future[Any]] = []
 

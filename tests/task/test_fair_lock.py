@@ -36,6 +36,7 @@ def test_it_excludes_other_threads() -> None:
     assert not lock.is_held
 
 
+@pytest.mark.contract("Threads get the fair lock in the order in which they came.")
 def test_threads_get_it_in_the_order_in_which_they_came() -> None:
     lock = FairLock()
     queue = Queue(lock)

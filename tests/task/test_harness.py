@@ -80,6 +80,7 @@ def test_time_stands_still_unless_the_test_moves_it() -> None:
         assert harness.records == [(110.0, 3), (120.0, 3)]
 
 
+@pytest.mark.contract
 def test_a_snapshot_is_restored_into_a_new_operator() -> None:
     first = OperatorHarness(Sums())
     first.push(1, 2)

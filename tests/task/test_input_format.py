@@ -98,6 +98,7 @@ def notes_of(error: BaseException) -> str:
 # ---- splits
 
 
+@pytest.mark.contract
 def test_a_shared_split_goes_to_one_reader_also_if_many_ask_at_once() -> None:
     assigner = Numbers(1000).split_assigner(range(1000))  # type: ignore[arg-type]
     assert isinstance(assigner, SharedSplits)
@@ -267,6 +268,7 @@ def interrupted(make: Callable[[], Any], reads: int) -> tuple[list[Any], Any]:
     return output.elements, state
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("reads", range(10))
 def test_a_restored_format_gives_each_record_once(reads: int) -> None:
     def make() -> InputFormatSource[Split, int]:
@@ -276,6 +278,7 @@ def test_a_restored_format_gives_each_record_once(reads: int) -> None:
     assert read + emitted_by(make(), state) == RECORDS
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("reads", [0, 1, 5])
 def test_a_restored_iterable_gives_each_element_once(reads: int) -> None:
     def make() -> IterableSource:

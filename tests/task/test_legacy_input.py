@@ -90,6 +90,7 @@ def test_an_error_of_the_source_comes_out_after_what_it_had_emitted(make: Any) -
     assert output.elements == [1]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("capacity", [1, 2, 7])
 def test_a_source_is_no_further_ahead_than_the_capacity(
     make: Any, capacity: int, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +247,7 @@ def test_a_bad_capacity_is_named_with_its_value(capacity: Any, error: type[Excep
 # ---- in a task
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("section", [True, False])
 def test_a_task_with_a_legacy_source_emits_each_record_once_over_restarts(

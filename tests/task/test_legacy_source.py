@@ -61,6 +61,7 @@ def loop_that_never_gives_the_lock_up(source: Source, context: SourceContext) ->
             source.offset += 1
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "body", [loop_without_the_lock, loop_with_a_section_a_record, loop_that_never_gives_the_lock_up]
 )
@@ -88,6 +89,7 @@ def test_no_source_holds_a_checkpoint_for_longer_than_one_record(run: Any, body:
         assert [offset for _, offset in seen] == [5, 9]
 
 
+@pytest.mark.contract
 def test_a_record_and_its_state_are_one_step_also_if_the_state_comes_first(run: Any) -> None:
     def body(source: Source, context: SourceContext) -> None:
         while not source.stop.is_set():
@@ -256,6 +258,7 @@ def test_the_mailbox_thread_does_not_wait_for_room_which_it_makes_itself(run: An
 # ---- the end
 
 
+@pytest.mark.contract("An error of a legacy source reaches the task.")
 def test_an_error_of_the_source_reaches_the_task(run: Any) -> None:
     def fail(source: Source, context: SourceContext) -> None:
         raise LookupError("source")
@@ -290,6 +293,7 @@ def swallow_and_go_on(job: Job, context: SourceContext) -> None:
             context.collect("never")
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "waits",
     [
@@ -342,6 +346,7 @@ def test_a_cancel_interrupts_a_source_that_waits_for_room(run: Any) -> None:
     assert job.output.elements == []
 
 
+@pytest.mark.contract
 def test_a_source_that_ignores_its_cancel_is_named_and_abandoned_and_emits_nothing_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

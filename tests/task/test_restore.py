@@ -86,6 +86,7 @@ def handmade(**operators: OperatorSnapshot) -> TaskSnapshot:
 # -- finished operators ----------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("options", [CheckpointOptions(), UNALIGNED])
 def test_an_operator_that_was_finished_before_a_checkpoint_is_not_finished_again(
     options: CheckpointOptions,
@@ -154,6 +155,7 @@ def test_what_was_on_its_way_to_a_finished_operator_still_flows() -> None:
 # -- the end of event time -------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_the_end_of_event_time_comes_once_though_the_input_says_it_too() -> None:
     rig = Rig(Map(str))
     assert rig.run(1, END) == ["1", END]

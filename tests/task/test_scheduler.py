@@ -150,6 +150,7 @@ def test_the_same_seed_gives_the_same_order() -> None:
     assert play(3)[0] != play(4)[0]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("stepped", [True, False])
 def test_in_every_order_each_record_comes_out_once_and_in_order(stepped: bool) -> None:
     def scenario(scheduler: SeededScheduler) -> None:
@@ -192,6 +193,7 @@ def crash_and_restore(scheduler: SeededScheduler, calls: type[Calls] = Calls) ->
     return False
 
 
+@pytest.mark.contract
 def test_in_every_order_a_crash_and_a_restore_lose_nothing_and_repeat_nothing() -> None:
     on_their_way: list[bool] = []
     assert explore(lambda scheduler: on_their_way.append(crash_and_restore(scheduler)), range(120)) > 100

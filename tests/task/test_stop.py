@@ -29,6 +29,7 @@ def savepoint(id: int, drain: bool) -> CheckpointBarrier:
     return CheckpointBarrier(id, 0.0, CheckpointOptions(savepoint=True, drain=drain))
 
 
+@pytest.mark.contract
 def test_a_stop_without_drain_ends_after_the_savepoint_without_finishing_the_operators() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log))
@@ -46,6 +47,7 @@ def test_a_stop_without_drain_ends_after_the_savepoint_without_finishing_the_ope
     assert rig.output.elements == [1, savepoint(1, False)]
 
 
+@pytest.mark.contract
 def test_a_stop_with_drain_finishes_the_operators_before_the_savepoint() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log))
@@ -62,6 +64,7 @@ def test_a_stop_with_drain_finishes_the_operators_before_the_savepoint() -> None
     assert rig.task.state is TaskState.FINISHED
 
 
+@pytest.mark.contract
 def test_after_a_savepoint_nothing_leaves_the_task_though_timers_and_mail_still_run() -> None:
     clock = FakeClock()
 
@@ -90,6 +93,7 @@ def test_after_a_savepoint_nothing_leaves_the_task_though_timers_and_mail_still_
     assert rig.output.elements == before
 
 
+@pytest.mark.contract
 def test_an_aborted_stop_without_drain_goes_on_and_has_lost_nothing() -> None:
     log: list[str] = []
     rig = Rig(Counted(), Logging("b", log))

@@ -52,6 +52,7 @@ def test_a_task_without_input_is_idle_and_goes_on_when_there_is_some() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_a_task_whose_output_is_full_reads_nothing_and_is_back_pressured() -> None:
     clock = FakeClock()
     rig = Rig(Map(str), clock=clock)
@@ -95,6 +96,7 @@ def test_without_input_and_without_room_a_task_counts_as_back_pressured() -> Non
     rig.task.close()
 
 
+@pytest.mark.contract
 def test_mail_runs_while_the_task_waits_for_room() -> None:
     rig = Rig(Map(str))
     rig.output.block()
@@ -164,6 +166,7 @@ def test_an_input_that_says_no_status_is_told_so() -> None:
 # -- life ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_a_cancelled_task_raises_and_everything_is_closed_without_finishing() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log), name="mine")
@@ -232,6 +235,7 @@ def test_an_input_or_an_output_that_is_none_is_refused_when_the_task_is_made() -
         StreamTask(PushedInput(), [Map(str)], [])  # type: ignore[arg-type]
 
 
+@pytest.mark.contract
 def test_a_suspended_task_goes_on_when_it_is_run_again() -> None:
     rig = Rig(Map(str))
     rig.push(1)
@@ -287,6 +291,7 @@ def test_a_task_that_is_closed_from_within_is_closed_once(where: str) -> None:
     assert rig.task.state is TaskState.CANCELLED
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("method", ["restore", "run", "run_step", "close"])
 def test_a_task_belongs_to_the_thread_that_made_it(method: str) -> None:
     rig = Rig(Map(str))

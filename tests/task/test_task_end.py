@@ -45,6 +45,7 @@ def notes_of(error: BaseException) -> str:
 # -- the end of the input --------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_at_the_end_of_the_data_operators_are_finished_one_after_the_other() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log), Logging("b", log))
@@ -123,6 +124,7 @@ class Calls(Operator):
         return self.all_out
 
 
+@pytest.mark.contract
 def test_the_end_waits_for_what_is_under_way_and_mail_runs_meanwhile() -> None:
     log: list[str] = []
     calls = Calls()
@@ -275,6 +277,7 @@ def test_after_a_failure_in_restore_everything_is_closed_once(step: str) -> None
         rig.task.run()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("step", ["process", "watermark", "end_input", "finish", "close"])
 def test_whatever_step_fails_everything_is_closed_once(step: str) -> None:
     log: list[str] = []
@@ -288,6 +291,7 @@ def test_whatever_step_fails_everything_is_closed_once(step: str) -> None:
     assert rig.task.state is TaskState.FAILED
 
 
+@pytest.mark.contract
 def test_the_first_error_wins_and_later_ones_go_with_it() -> None:
     class Input(PushedInput):
         def close(self) -> None:
@@ -348,6 +352,7 @@ def test_a_mail_that_raises_ends_the_task_and_futures_of_mail_left_are_cancelled
     assert left.cancelled()
 
 
+@pytest.mark.contract
 def test_a_timer_does_not_outlive_the_task() -> None:
     clock = FakeClock()
     fired: list[float] = []

@@ -66,6 +66,7 @@ def test_another_thread_cancels_a_task_that_waits_in_a_yield() -> None:
     assert rig.task.state is TaskState.CANCELLED
 
 
+@pytest.mark.contract
 def test_every_request_of_threads_that_race_with_the_end_is_answered() -> None:
     rig = Rig(Map(str))
     futures: list[list[Future[Any]]] = [[], []]

@@ -59,6 +59,7 @@ def timer_threads() -> list[threading.Thread]:
 # ---- firing
 
 
+@pytest.mark.contract
 def test_a_timer_fires_once_when_the_clock_has_come_to_it() -> None:
     task = Task()
     timer = task.at(5.0)
@@ -76,6 +77,7 @@ def test_a_timer_fires_once_when_the_clock_has_come_to_it() -> None:
     assert not timer.cancel()
 
 
+@pytest.mark.contract
 def test_a_timer_fires_as_mail_and_never_in_the_call_that_registers_it() -> None:
     task = Task(now=10.0)
     task.at(3.0)
@@ -94,6 +96,7 @@ def test_its_mail_has_the_priority_of_the_operator() -> None:
     assert task.fired == [1.0]
 
 
+@pytest.mark.contract
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e8)), max_size=40), st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_timers_fire_in_the_order_of_their_timestamps_each_not_before_it(
@@ -146,6 +149,7 @@ def test_a_timer_may_register_and_cancel_others() -> None:
     assert task.fired == [1.0, 9.0]
 
 
+@pytest.mark.contract
 def test_a_cancelled_timer_does_not_fire_even_if_its_mail_is_there() -> None:
     task = Task()
     timer = task.at(1.0)
@@ -194,6 +198,7 @@ def test_while_a_timer_yields_others_fire() -> None:
 # ---- periodic
 
 
+@pytest.mark.contract
 def test_a_fixed_rate_makes_up_for_late_calls_and_does_not_drift() -> None:
     task = Task(now=1.0)
     timer = task.timers.schedule_at_fixed_rate(task.fired.append, 0.1, 0.1)
@@ -306,6 +311,7 @@ def test_slow_timers_give_way_after_a_millisecond() -> None:
     assert counts[:3] == [3, 6, 9]
 
 
+@pytest.mark.contract
 def test_timers_that_register_themselves_again_at_once_do_not_starve_the_input() -> None:
     task = Task(timers_a_mail=8)
 

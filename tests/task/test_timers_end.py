@@ -35,6 +35,7 @@ class Task:
         return self.timers.register_timer(timestamp, self.fired.append)
 
 
+@pytest.mark.contract
 def test_quiesce_forgets_what_is_not_due_and_lets_what_is_due_fire() -> None:
     task = Task(timers_a_mail=2)
     timers = [task.at(float(second)) for second in range(1, 8)]
@@ -154,6 +155,7 @@ def test_a_service_quiesced_after_its_mailbox_has_nothing_left_to_wait_for() -> 
     assert task.timers.timers_done().done()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("end", ["shutdown", "close"])
 def test_no_timer_outlives_the_end(end: str) -> None:
     task = Task()

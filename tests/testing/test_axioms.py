@@ -134,6 +134,7 @@ def test_only_one_thread_may_take() -> None:
         mailbox_violations(events)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_real_threads_did_keeps_every_axiom(record: Record, backend: str) -> None:
     events = record(backend, operations=3000)

@@ -10,6 +10,7 @@ import pytest
 from pillarbox.testing import FakeClock
 
 
+@pytest.mark.contract("The fake clock stands still until it is moved.")
 def test_it_stands_still_until_it_is_moved() -> None:
     clock = FakeClock(2.5)
     assert [clock(), clock()] == [2.5, 2.5]

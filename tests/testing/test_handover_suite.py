@@ -106,6 +106,7 @@ def run(make: Callable[[], Any], **options: Any) -> None:
     handover_suite(make, max_items=BOUNDS[0], max_bytes=BOUNDS[1], settings=UNSHRUNK, **options)().runTest()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_handover_is_found_out_by_the_operation_that_is_wrong(wrong: type[Handover]) -> None:
     with pytest.raises(Disagreement) as found:

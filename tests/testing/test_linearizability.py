@@ -59,6 +59,7 @@ def takes(events: list[Event]) -> list[int]:
     ]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_real_threads_did_at_a_mailbox_is_linearizable(record: Record, backend: str, seed: int) -> None:
@@ -277,6 +278,7 @@ def record_handover() -> list[Event]:
     return handover.events()
 
 
+@pytest.mark.contract
 def test_what_real_threads_did_at_a_handover_is_linearizable() -> None:
     events = record_handover()
     model = HandoverModel(4)
@@ -316,6 +318,7 @@ def record_queue(kind: type[OrderedQueue] | type[UnorderedQueue], model: type[Mo
     return numbered_handles(queue.events())
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(("kind", "model"), [(OrderedQueue, OrderedModel), (UnorderedQueue, UnorderedModel)])
 def test_what_real_threads_did_at_a_queue_is_linearizable(
     kind: type[OrderedQueue] | type[UnorderedQueue], model: type[OrderedModel] | type[UnorderedModel]

@@ -280,6 +280,7 @@ def test_a_right_mailbox_of_others_passes() -> None:
     run(TheirMailbox, max_examples=60)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_mailbox_is_found_out_by_the_operation_that_is_wrong(wrong: type[TheirMailbox]) -> None:
     with pytest.raises(Disagreement) as found:

@@ -101,6 +101,7 @@ WRONG: dict[Callable[[int], Any], tuple[bool, set[str]]] = {
 }
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_queue_is_found_out_by_the_operation_that_is_wrong(wrong: Callable[[int], Any]) -> None:
     ordered, operations = WRONG[wrong]

@@ -48,6 +48,7 @@ class Counted(Hosted[Counter]):
         self.ended.append(self._end())
 
 
+@pytest.mark.contract
 def test_a_server_that_cannot_begin_or_end_leaves_no_thread_and_may_be_started_again() -> None:
     counted = Counted()
     with pytest.raises(OSError, match="port is taken"):

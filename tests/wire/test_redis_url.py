@@ -56,6 +56,7 @@ def test_it_pickles_with_the_passwords_and_its_text_does_not_show_them(url: str,
     assert repr(again) == str(again) == shown
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "url",
     [

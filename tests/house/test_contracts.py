@@ -1,0 +1,110 @@
+"""The page of contracts is what its command writes, and no contract ends in silence."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spec import contracts
+from spec.contracts import Contract, ContractError
+from spec.manifest import read_all
+from spec.mutation import seeded
+
+TEST = """
+import pytest
+
+@pytest.mark.contract
+def test_a_row_is_called_once() -> None: ...
+
+@pytest.mark.parametrize("one", [1])
+@pytest.mark.contract("A mail that waits cannot be put again.", convicts=["claim_twice"])
+async def test_twice(one: int) -> None: ...
+
+def test_of_something_inside() -> None: ...
+"""
+
+
+def tree(root: Path, tests: str = TEST) -> Path:
+    """A project with one file of tests."""
+    for folder in ("tests/aio", "docs"):
+        (root / folder).mkdir(parents=True)
+    (root / "tests/aio/test_one.py").write_text(tests)
+    (root / "CHANGELOG.md").write_text("# Changelog\n")
+    return root
+
+
+def git(root: Path, *words: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
+
+
+@pytest.mark.contract("The page of contracts is what the tests say, and no line of it goes in silence.")
+def test_the_page_is_what_the_command_writes_and_no_contract_has_ended_in_silence() -> None:
+    assert contracts.check() == []
+
+
+def test_a_contract_is_a_marker_and_its_sentence_the_name_of_the_test(tmp_path: Path) -> None:
+    assert contracts.read(tree(tmp_path)) == [
+        Contract("A row is called once.", "tests/aio/test_one.py::test_a_row_is_called_once"),
+        Contract(
+            "A mail that waits cannot be put again.", "tests/aio/test_one.py::test_twice", ("claim_twice",)
+        ),
+    ]
+
+
+def test_a_line_that_goes_is_missed_until_the_changelog_quotes_it(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    (root / contracts.PAGE).write_text(contracts.page(contracts.read(root), []))
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "Hold two contracts")
+    now = {"A mail that waits cannot be put again."}
+    assert contracts.ever(root) == now | {"A row is called once."}
+    (root / contracts.PAGE).write_text(contracts.page(contracts.read(root)[1:], []))
+    git(root, "commit", "-qam", "Drop one")
+    assert contracts.sentences((root / contracts.PAGE).read_text()) == now
+    assert contracts.ended(contracts.ever(root), now, "# Changelog") == ["A row is called once."]
+    quoted = '- Gone: "A row is\n  called once": it is called twice now.'
+    assert contracts.ended(contracts.ever(root), now, quoted) == []
+
+
+def test_outside_of_a_checkout_there_is_nothing_to_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert contracts.ever(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("decorator", "error"),
+    [
+        ('@pytest.mark.contract("no full stop")', "one line that ends with a full stop"),
+        ('@pytest.mark.contract("A.", "B.")', "both optional"),
+        ('@pytest.mark.contract(by="a")', "both optional"),
+        ("@pytest.mark.contract(SENTENCE)", "literal values"),
+        ('@pytest.mark.contract("A row is called once.")', "hold the same"),
+    ],
+)
+def test_a_marker_that_says_nothing_sensible_is_named(tmp_path: Path, decorator: str, error: str) -> None:
+    root = tree(tmp_path, f"{TEST}\n{decorator}\ndef test_other() -> None: ...\n")
+    with pytest.raises(ContractError, match=error):
+        contracts.read(root)
+
+
+def test_a_defect_that_nobody_plants_and_one_that_nobody_convicts_are_named() -> None:
+    names = [defect.name for defect in seeded()]
+    held = Contract("A row is called once.", "tests/aio/test_one.py::test_a", tuple(names))
+    contracts.accused([held], seeded(), read_all())
+    with pytest.raises(ContractError, match="no contract convicts: " + names[3]):
+        contracts.accused(
+            [Contract(held.sentence, held.test, (*names[:3], *names[4:]))], seeded(), read_all()
+        )
+    with pytest.raises(ContractError, match="nobody plants: unheard_of"):
+        contracts.accused([Contract(held.sentence, held.test, (*names, "unheard_of"))], seeded(), read_all())
+
+
+def test_what_a_property_says_stands_above_it_or_is_its_name() -> None:
+    assert contracts.in_words("Ledger", "OneResult").startswith("Whichever attempts emit a key")
+    assert contracts.in_words("Mailbox", "TakenInOrder") == "Taken in order."
