@@ -94,6 +94,28 @@ class LocalFolder:
             folders.append(os.path.dirname(folders[-1]))
         return folders
 
+    def names(self) -> list[str]:
+        """The names of everything in the folder. Empty if there is no folder."""
+        try:
+            return os.listdir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def put(self, name: str, content: bytes) -> None:
+        """Make a small file, durably, if it is not there. Raises LedgerFullError and OSError."""
+        try:
+            file = os.open(self._join(name), os.O_CREAT | os.O_WRONLY, 0o666)
+            try:
+                os.write(file, content)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            sync_folder(self.path)
+        except OSError as error:
+            if error.errno in FULL:
+                raise full_error(self.path, error) from error
+            raise
+
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, in the order in which their records count. Empty if there is no folder."""
         found = []

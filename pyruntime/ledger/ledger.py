@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import secrets
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +31,8 @@ VALUES = ("json", "pickle")
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
 MOST_ROWS = 2**20
 MOST_BYTES = 2**30
+IDENTITY_FOLDER = ".identity"
+"""Below the location: a file for each name by which it is known to be the same place on every machine."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,40 @@ class Ledger:
         assert isinstance(target, ObjectFolder)
         target.put(".probe", b"")
         target.remove(".probe")
+
+    def identity(self) -> str:
+        """The name of this very place, which every machine that sees it finds; made where there is none.
+
+        Any thread, any process, several at a time: one that comes second by a moment makes a name of its own,
+        and both are found. Raises LedgerError and OSError.
+        """
+        names = self._identity_folder().names()
+        if names:
+            return min(names)
+        name = secrets.token_hex(8)
+        folder = self._identity_folder()
+        folder.make()
+        folder.put(name, b"")
+        return name
+
+    def check_identity(self, identity: str) -> None:
+        """Raise LedgerError unless this machine sees the place that `identity` is the name of. Any thread."""
+        folder = self._identity_folder()
+        if identity not in folder.names():
+            raise LedgerError(
+                f"location={_redacted(self.location)!r}: on {socket.gethostname()} this is not the place that "
+                f"the driver saw, whose mark {identity} is missing. Either each machine has a disk of its own "
+                "under this path, so that each would pay for calls that another has made: give a folder that "
+                "the driver and all workers share, or a bucket. Or it was deleted after the driver had "
+                "planned the job: plan it again"
+            )
+
+    def _identity_folder(self) -> Folder:
+        path = self.local_path
+        if path is not None:
+            return LocalFolder(os.path.join(path, IDENTITY_FOLDER))
+        filesystem, base = self._opened()
+        return ObjectFolder(filesystem, f"{base}/{IDENTITY_FOLDER}")
 
     def _opened(self) -> tuple[Any, str]:
         from pyarrow import fs

@@ -59,6 +59,13 @@ class ObjectFolder:
         if self._renames:
             self._files.create_dir(self.path, recursive=True)
 
+    def names(self) -> list[str]:
+        """The names of all objects of the folder. Empty if there is no folder."""
+        from pyarrow import fs
+
+        found = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return [info.base_name for info in found if info.is_file and not info.base_name.endswith(PART)]
+
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, the oldest first by the store's clock: the first record of a key counts."""
         from pyarrow import fs

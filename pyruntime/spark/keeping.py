@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.journal import Journal, open_journal, scope_of
 from pillarbox.aio.options import Options
-from pillarbox.ledger import KeyMaker, LedgerError, LedgerWarning, expire_batches
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerWarning, expire_batches
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.record import Record
 from pillarbox.spark.types import time_zone
@@ -38,7 +38,7 @@ class Keeping:
     results: the type of the results, which do not fit another. zone: the session's time zone. columns: those
     of a row. key: the positions of those that identify it, None for the whole row. arguments: the columns of
     `async_udf`, whose rows are tuples of arguments; None where they are records. only_failed: call only rows
-    that failed.
+    that failed. identity: the name of the ledger's place as the driver sees it; None where it cannot.
     """
 
     results: T.DataType
@@ -47,9 +47,19 @@ class Keeping:
     key: tuple[int, ...] | None
     arguments: str | None
     only_failed: bool
+    identity: str | None
+
+    def check_place(self, ledger: Ledger) -> None:
+        """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
+        if self.identity is None:
+            ledger.identity()
+        else:
+            ledger.check_identity(self.identity)
 
     def open(self, options: Options) -> Journal:
         """The journal of this task. Raises ValueError in a batch job without a run, LedgerError, OSError."""
+        assert options.ledger is not None
+        self.check_place(options.ledger)
         run, batch = _run(options)
         context = TaskContext.get()
         if batch is not None:
@@ -115,7 +125,10 @@ def settle_ledger(
         )
     check_keepable(results)
     ledger.check()
-    keeping = Keeping(results, zone, tuple(columns), key, arguments, only_failed)
+    # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
+    apart = session is not None and _is_connect(session) and ledger.local_path is not None
+    identity = None if apart else ledger.identity()
+    keeping = Keeping(results, zone, tuple(columns), key, arguments, only_failed, identity)
     if only_failed:
         _check_has_run(options, keeping)
     else:
@@ -170,9 +183,13 @@ def _position(name: str | int, columns: Sequence[str]) -> int:
 
 def _in_micro_batch(session: Any) -> bool:
     """Whether this is `foreachBatch`; over Connect nobody knows, so the task will say it."""
-    if session is None or type(session).__module__.startswith("pyspark.sql.connect"):
+    if session is None or _is_connect(session):
         return True
     return session.sparkContext.getLocalProperty(QUERY) is not None
+
+
+def _is_connect(session: Any) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def _run(options: Options) -> tuple[str, int | None]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox.ledger import Ledger, LedgerError, LedgerFormatError, LedgerValueError, LedgerWarning, Scope
+from pillarbox.ledger.folder import LocalFolder
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -147,6 +148,43 @@ def test_a_pickled_value_is_read_by_a_ledger_that_says_so(tmp_path: Path) -> Non
     assert reader.get(key(2)) is not None
     with pytest.raises(LedgerValueError, match='values="pickle"'):
         reader.get(key(1))
+
+
+@pytest.mark.parametrize("kind", ["local", "objects"])
+def test_a_place_is_known_by_its_mark_and_another_under_the_same_path_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    more: dict[str, Any] = {}
+    location = str(tmp_path / "calls")
+    if kind == "objects":
+        fs = pytest.importorskip("pyarrow.fs")
+        more = {"filesystem": fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())}
+        location = "calls"
+    ledger = Ledger(location, **more)
+    identity = ledger.identity()
+    assert Ledger(location, **more, loss_window=1.0).identity() == identity
+    ledger.check_identity(identity)
+    # Another disk is mounted there, as it is on a machine that does not share the folder.
+    (tmp_path / "calls").rename(tmp_path / "elsewhere")
+    for is_empty in (True, False):
+        with pytest.raises(LedgerError, match=f"not the place that the driver saw, whose mark {identity} is"):
+            ledger.check_identity(identity)
+        if is_empty:
+            assert ledger.identity() != identity
+
+
+def test_two_that_mark_a_place_at_once_are_both_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(str(tmp_path / "calls"))
+    with monkeypatch.context() as patched:
+        # Each looks before the other has written.
+        patched.setattr(LocalFolder, "names", lambda folder: [])
+        one, other = ledger.identity(), ledger.identity()
+    assert one != other
+    ledger.check_identity(one)
+    ledger.check_identity(other)
+    assert ledger.identity() == min(one, other)
 
 
 def damaged(ledger: Ledger, offset: int) -> None:

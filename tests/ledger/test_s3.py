@@ -54,6 +54,16 @@ def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> N
     assert not [*ledger.scopes()]
 
 
+def test_a_bucket_is_known_by_its_mark(ledger: Ledger, server: S3Server) -> None:
+    identity = ledger.identity()
+    again = Ledger(ledger.location, filesystem=server.store())
+    assert again.identity() == identity
+    again.check_identity(identity)
+    other = Ledger(f"{server.bucket()}/calls", filesystem=server.store())
+    with pytest.raises(LedgerError, match="not the place that the driver saw"):
+        other.check_identity(identity)
+
+
 @pytest.mark.contract
 def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, server: S3Server) -> None:
     program = f"""

@@ -294,6 +294,28 @@ def test_a_place_that_cannot_be_written_is_refused_on_the_driver(spark: SparkSes
         async_map(spark.range(2), same, schema="n long", ledger=ledger, uid="uid", run="run")
 
 
+@pytest.mark.parametrize("is_column", [False, True])
+def test_a_task_that_sees_another_folder_than_the_driver_fails_and_calls_nothing(
+    spark: SparkSession, ledger: Ledger, counting: Counting, tmp_path: Path, is_column: bool
+) -> None:
+    options = Options(ledger=ledger, uid="uid", run="run")
+
+    async def call(row: Any) -> int:
+        counting.note(row)
+        return 1
+
+    df = spark.range(0, 4, 1, 1)
+    if is_column:
+        out = df.select(async_udf("long", options=options)(call)("id"))
+    else:
+        out = async_map(df, call, schema="n long", options=options)
+    # The worker has a disk of its own under this path.
+    Path(ledger.location).rename(tmp_path / "the driver's")
+    with pytest.raises(PythonException, match="is not the place that the driver saw"):
+        out.collect()
+    assert not counting.calls()
+
+
 def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
     spark: SparkSession, ledger: Ledger
 ) -> None:

@@ -316,6 +316,7 @@ def _journal(work: Work, query: str) -> Journal:
     options: Options = work.options
     assert options.ledger is not None
     assert work.keeping is not None
+    work.keeping.check_place(options.ledger)
     return open_journal(
         options,
         query if options.run is None else options.run,
