@@ -31,7 +31,15 @@ help:  ## show the commands
 
 env: $(VENV)/.made  ## make .venv: the locked tools, and this project, editable
 
-$(VENV)/.made: pyproject.toml constraints.txt setup.py .ci/java_home.py
+# What an environment is made of stands in pyproject.toml above the options of pytest and of linters, which change
+# no environment. One that was made before this file was is as good as new.
+build/requirements: FORCE
+	@mkdir -p build && sed '/^\[tool\.pytest/,$$d' pyproject.toml >$@.new
+	@test -e $@ || { cp $@.new $@ && touch -r $(VENV)/.made $@ 2>/dev/null; } || true
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+FORCE:
+
+$(VENV)/.made: build/requirements constraints.txt setup.py .ci/java_home.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and f"Python 3.10 or later is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=...")'
 	@echo "making $(VENV): a few minutes, about 1 GB"
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -59,7 +67,7 @@ test-oldest: $(OLDEST)/.made  ## the same with the oldest PySpark, pyarrow and p
 	@$(OLDEST)/bin/python setup.py -q build_ext --inplace
 	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/house --ignore tests/spec --ignore tests/native $(OLDEST_WARNINGS) $(PYTEST)
 
-$(OLDEST)/.made: pyproject.toml constraints.txt constraints-oldest.txt setup.py | env
+$(OLDEST)/.made: build/requirements constraints.txt constraints-oldest.txt setup.py | env
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST_PIP) install --upgrade --constraint constraints.txt pip
 	$(OLDEST_PIP) install --constraint constraints-oldest.txt --group build
@@ -73,7 +81,7 @@ test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CP
 	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
 	@$(FREE)/bin/python -m pytest -n 2 --dist loadfile tests/kernel tests/testing tests/mailbox tests/aio $(PYTEST)
 
-$(FREE)/.made: pyproject.toml constraints.txt setup.py .ci/freethreaded.py
+$(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
 	python=$$($(PYTHON) .ci/freethreaded.py) && $$python -m venv --clear $(FREE)
 	$(FREE_PIP) install --upgrade --constraint constraints.txt pip
 	$(FREE_PIP) install --constraint constraints.txt --group build
