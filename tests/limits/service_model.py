@@ -21,9 +21,14 @@ class Service:
     sigma: float = 0.0
     refuses_above: float = float("inf")
     """Calls in the service above which it answers "overloaded" at once."""
+    refuses: float = 0.0
+    """Share of the calls that are answered "overloaded" at once, however few there are."""
     fails: float = 0.0
     """Share of the calls that end with another error."""
     random: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def refused(self) -> bool:
+        return bool(self.refuses) and self.random.random() < self.refuses
 
     def seconds(self) -> float:
         if not self.sigma:
@@ -72,7 +77,7 @@ class Caller:
     def _send(self) -> None:
         while self.in_flight < min(self.controller.limit, self.offered):
             self.in_flight += 1
-            if self.in_flight > self.service.refuses_above:
+            if self.in_flight > self.service.refuses_above or self.service.refused():
                 self._end(self.clock(), self.service.mean / 10, True)
             elif self._running < self.service.serves:
                 self._serve(self.clock())

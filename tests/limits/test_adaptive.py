@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import re
 import statistics
+import time
+from random import Random
 from typing import Any
 
 import pytest
 
-from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.limits.adaptive import Adaptive, AdaptiveController
+from pillarbox.aio.retry import Retry
 from pillarbox.testing import FakeClock
+from tests.aio.virtual import Rig, play
 from tests.limits.service_model import Caller, Service
+
+
+class TooManyRequests(Exception):
+    status = 429
 
 
 @pytest.mark.parametrize(
@@ -22,6 +31,7 @@ from tests.limits.service_model import Caller, Service
         ({"start": 5, "least": 6}, ValueError, "start=5: must be between least=6 and most=1024"),
         ({"decrease": 1.0}, ValueError, "decrease=1.0: must be above 0 and below 1"),
         ({"error_share": 2}, ValueError, "error_share=2: must be above 0 and below 1"),
+        ({"overload_share": 1.5}, ValueError, "overload_share=1.5: must be above 0 and below 1"),
         ({"increase": 0}, ValueError, "increase=0"),
         ({"latency_factor": 1.0}, ValueError, "latency_factor=1.0: must be above 1"),
         ({"probe": -1}, ValueError, "probe=-1"),
@@ -101,7 +111,11 @@ def test_overload_brings_it_down_at_most_once_in_a_round_trip() -> None:
     for _ in range(40):
         controller.failed(True)
     assert controller.limit == 50
+    # The round trip after the cut is over. One overload of the next may be chance.
     controller.failed(True)
+    assert controller.limit == 50
+    for _ in range(9):
+        controller.failed(True)
     assert controller.limit == 25
 
 
@@ -113,6 +127,68 @@ def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> Non
     assert max(caller.last(30.0)) <= 42
     assert 24 <= statistics.mean(caller.last(30.0)) <= 40
     assert caller.served - served >= 0.6 * 30.0 * 40 / 0.02
+
+
+@pytest.mark.parametrize("serves", [16, 64, 256])
+@pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
+def test_a_service_is_kept_busy_however_long_its_calls_take(seconds: float, serves: int) -> None:
+    caller = Caller(Adaptive(), Service(serves, mean=seconds, sigma=0.5))
+    # From the first call on: fifty round trips are eight minutes where a call takes ten seconds.
+    caller.run(50 * seconds)
+    assert caller.served >= 0.8 * 50 * serves
+    served = caller.served
+    caller.run(300 * seconds)
+    assert caller.served - served >= 0.9 * 300 * serves
+
+
+def test_the_latency_without_a_queue_is_measured_after_round_trips_and_not_after_seconds() -> None:
+    limits = []
+    for seconds in (0.02, 10.0):
+        caller = Caller(Adaptive(), Service(64, mean=seconds, sigma=0.5))
+        caller.run(400 * seconds)
+        limits.append([limit for _, limit in caller.limits])
+    assert limits[0] == limits[1]
+
+
+@pytest.mark.parametrize("serves", [16, 50, 256])
+@pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
+@pytest.mark.parametrize("share", [0.001, 0.01])
+def test_sporadic_overloads_cost_little_of_what_a_fixed_capacity_gets(
+    share: float, seconds: float, serves: int
+) -> None:
+    served = []
+    for adaptive in (Adaptive(), Adaptive(start=serves, least=serves, most=serves)):
+        caller = Caller(adaptive, Service(serves, mean=seconds, sigma=0.5, refuses=share))
+        caller.run(100 * seconds)
+        served.append(caller.served)
+    assert served[0] >= 0.85 * served[1]
+
+
+@pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
+def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script() -> float:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(time, "monotonic", loop.time)
+        monkeypatch.setattr(Adaptive, "open", lambda self: AdaptiveController(self, loop.time))
+        random = Random(3)
+        served = asyncio.Semaphore(50)
+
+        async def call(row: int) -> int:
+            if random.random() < 0.01:
+                raise TooManyRequests
+            async with served:
+                await asyncio.sleep(seconds)
+            return row
+
+        rig = Rig(call, capacity="auto", retry=Retry(6), reorder=2000)
+        rig.push(*range(5000))
+        await rig.end()
+        assert rig.results == [*range(5000)]
+        return 5000 / (50 / seconds) / loop.time()
+
+    assert play(script) >= 0.85
 
 
 def test_errors_that_begin_bring_it_down_and_errors_that_stay_do_not_hold_it_there() -> None:

@@ -20,6 +20,8 @@ FULL = 0.75
 CUTS_TO_BELIEVE = 3
 """Cuts in a row that did not help: then the service is slower than it was, and not overloaded by us."""
 PROBE_SHARE = 0.25
+MIN_OVERLOAD_WINDOW = 16
+"""Outcomes among which overloads are counted, at least: one refusal of fewer is chance."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,19 @@ class Adaptive:
 
     The limit begins at `start` and doubles in each round trip until the first sign of overload. Then it grows
     by `increase` for each `limit` calls that succeed while it is used. It is multiplied by `decrease`,
-    at most once in a round trip, when the service says "overloaded" (429), when more than the share
-    `error_share` of the calls fails beyond what usually fails, and when the mean latency is above
-    `latency_factor` x the latency without a queue.
+    at most once in a round trip, when the service says "overloaded" (429) to more than the share
+    `overload_share` of the calls, when more than the share `error_share` of the calls fails beyond what
+    usually fails, and when the mean latency is above `latency_factor` x the latency without a queue.
 
-    start, least, most: calls in flight. increase: calls. decrease, error_share: between 0 and 1.
-    latency_factor: above 1.
-    probe: seconds after which the latency without a queue is measured again, with a quarter of the calls in
-        flight for a round trip or two; a service that has become slower or faster is noticed so.
+    start, least, most: calls in flight. increase: calls. latency_factor: above 1.
+    decrease, error_share, overload_share: between 0 and 1. Fewer overloads are sporadic: a service refuses a
+        call now and then, or another client is to blame, and fewer calls of ours would not change that.
+    probe: round trips after which the latency without a queue is measured again, with a quarter of the calls
+        in flight for a few round trips; a service that has become slower or faster is noticed so.
 
     AIMD is Chiu and Jain's (1989), the latency as a sign is TCP Vegas' (Brakmo, 1994), for calls instead of
-    packets it is Netflix's concurrency-limits; the probe is that of TCP BBR (Cardwell, 2016).
+    packets it is Netflix's concurrency-limits; the probe and the share of losses that is borne are those of
+    TCP BBR (Cardwell, 2016).
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -50,7 +54,8 @@ class Adaptive:
     increase: float = 1.0
     latency_factor: float = 2.0
     error_share: float = 0.1
-    probe: float = 10.0
+    probe: float = 250.0
+    overload_share: float = 0.02
 
     def __post_init__(self) -> None:
         for name in ("start", "least", "most"):
@@ -59,9 +64,9 @@ class Adaptive:
             raise ValueError(
                 f"start={self.start!r}: must be between least={self.least!r} and most={self.most!r}"
             )
-        for name in ("decrease", "increase", "latency_factor", "error_share", "probe"):
+        for name in ("decrease", "increase", "latency_factor", "error_share", "overload_share", "probe"):
             check_positive_number(name, getattr(self, name))
-        for name in ("decrease", "error_share"):
+        for name in ("decrease", "error_share", "overload_share"):
             if getattr(self, name) >= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be above 0 and below 1")
         if self.latency_factor <= 1.0:
@@ -95,6 +100,9 @@ class AdaptiveController:
         self._outcomes = 0
         self._errors = 0
         self._usual_errors = 0.0
+        # Since the last look at overloads.
+        self._looked_at = 0
+        self._overloads = 0
         # The latency: smoothed, without a queue, and what the present measurement has.
         self._latency = 0.0
         self._samples = 0
@@ -103,7 +111,8 @@ class AdaptiveController:
         # Until then, or after so many outcomes, what ends was begun before the last cut.
         self._settled_at = now
         self._unsettled = 0
-        self._probe_at = now + options.probe
+        # Unknown until the length of a round trip is known.
+        self._probe_at = math.inf
         self._before_probe: float | None = None
 
     def succeeded(self, seconds: float) -> None:
@@ -134,11 +143,18 @@ class AdaptiveController:
         if overloaded:
             self._errors -= 1
             self._outcomes -= 1
-            self._cut(now)
+            # Calls that were begun before the last cut say nothing about the limit that is now.
+            self._overloads += self._unsettled <= 0
+            if self._overloads > self._overloads_borne():
+                self._overloads = self._looked_at = 0
+                self._cut(now)
 
     def _ended(self, now: float) -> None:
         if self._unsettled > 0:
             self._unsettled = 0 if now >= self._settled_at else self._unsettled - 1
+        if self._looked_at >= max(MIN_OVERLOAD_WINDOW, self.limit):
+            self._looked_at = self._overloads = 0
+        self._looked_at += 1
         self._outcomes += 1
         if self._outcomes >= max(FEW, self.limit):
             share = self._errors / self._outcomes
@@ -148,6 +164,12 @@ class AdaptiveController:
                 self._cut(now)
             self._usual_errors += (share - self._usual_errors) / 4
             self._outcomes = self._errors = 0
+
+    def _overloads_borne(self) -> float:
+        """Overloads in a round trip that are no sign: the share that is borne, and what chance adds to it."""
+        outcomes = max(MIN_OVERLOAD_WINDOW, self.limit)
+        borne = self._options.overload_share * outcomes
+        return borne + 2 * math.sqrt(borne * (1 - self._options.overload_share))
 
     def _judge(self, now: float) -> None:
         """There is a mean of the latencies since the last cut."""
@@ -169,12 +191,12 @@ class AdaptiveController:
                 return
         else:
             self._cuts = 0
-        if now >= self._probe_at:
-            self._probe_at = now + self._options.probe
-            if self._exact > self._options.least:
-                self._before_probe = self._exact
-                self._begin_measuring(now)
-                self._set(self._exact * PROBE_SHARE)
+        if now >= self._probe_at and self._exact > self._options.least:
+            self._before_probe = self._exact
+            self._begin_measuring(now)
+            self._set(self._exact * PROBE_SHARE)
+        if not now < self._probe_at < math.inf:
+            self._probe_at = now + self._options.probe * self._latency
 
     def _grow(self, now: float) -> None:
         used = now <= self._since or self._seconds / (now - self._since) >= FULL * self.limit
