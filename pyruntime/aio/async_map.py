@@ -1,13 +1,17 @@
-"""The operator without Spark: an iterator over the results of a function's calls over an iterable."""
+"""The operator without Spark: an iterator over the results of a function's calls over an iterable.
+
+With `for` the calls run on an event loop in a thread, with `async for` on the caller's own.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -16,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
-from pillarbox.aio.job import CLOSE, Job
-from pillarbox.aio.journal import open_journal
+from pillarbox.aio.job import CLOSE, Job, LoopJob
+from pillarbox.aio.journal import Journal, open_journal
 from pillarbox.aio.letter_file import LetterFile
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
@@ -44,13 +48,15 @@ _numbers = itertools.count(1)
 class _Run:
     """The threads of one iteration, apart from the iterator, so that dropping the iterator ends them."""
 
-    def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: Options) -> None:
+    def __init__(
+        self, fn: Callable[[Any], Any], rows: Iterable[Any] | AsyncIterable[Any], options: Options
+    ) -> None:
         self._thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
         self._fn = fn
         self._resources = AsyncExitStack()
         self.job: Job | None = None
         try:
-            journal = None if options.ledger is None else open_journal(options, str(options.run))
+            journal = _open_journal(options)
             entered = self._thread.submit(enter_function(fn, self._resources)).result()
             self.job = Job(
                 entered,
@@ -93,30 +99,41 @@ class _Run:
             threading.Thread(target=self.close_quietly, name="pillarbox-close", daemon=True).start()
 
 
-class AsyncMapIterator(Iterator[R], Generic[R]):
-    """The results of `async_map`, an iterator and a context manager. Built only by `async_map`.
+def _open_journal(options: Options) -> Journal | None:
+    return None if options.ledger is None else open_journal(options, str(options.run))
 
-    1. Nothing runs before the first `next`.
-    2. `close`, the end of a `with` block, the end of the results, an error, and dropping the iterator
-       cancel the calls in flight and end its threads; a blocking call cannot be cancelled, it is waited
-       for, for a second.
-    3. One thread at a time may use it.
+
+class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
+    """The results of `async_map`, for `for` and `with` or `async for` and `async with`. Built by `async_map`.
+
+    1. Nothing runs before the first result is asked for.
+    2. With `for`, calls run on an event loop in a thread of their own. With `async for` they run on the
+       caller's event loop, which is not blocked: calls and an async iterable may use what belongs to it.
+    3. `close` or `aclose`, the end of a `with` block, the end of the results, an error, the cancellation of
+       the task that waits for a result, and dropping the iterator, as `break` does, cancel the calls in
+       flight and end its threads; a blocking call cannot be cancelled, it is waited for, for a second.
+    4. One thread at a time, or one task of one event loop, may use it.
     """
 
     def __init__(
         self,
         fn: Callable[[Any], Any],
-        rows: Iterable[Any],
+        rows: Iterable[Any] | AsyncIterable[Any],
         options: Options,
         letters: LetterFile | None = None,
     ) -> None:
         self._letters = letters
-        self._start: tuple[Callable[[Any], Any], Iterable[Any], Options] | None = (fn, rows, options)
+        self._start: tuple[Callable[[Any], Any], Iterable[Any] | AsyncIterable[Any], Options] | None
+        self._start = (fn, rows, options)
         self._run: _Run | None = None
+        self._loop_job: LoopJob | None = None
+        self._is_awaited = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._results_of = _RESULTS[options.errors]
         self._results: Iterator[R] = iter(())
         self._last: OperatorStatistics | None = None
+
+    # -- for, with ----------------------------------------------------------------------------
 
     def __iter__(self) -> AsyncMapIterator[R]:
         return self
@@ -124,6 +141,7 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
     def __next__(self) -> R:
         for result in self._results:
             return result
+        self._refuse(self._loop_job, "`async for`", "`for`")
         while True:
             try:
                 chunk = self._take()
@@ -151,24 +169,18 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
         return chunk
 
     def close(self) -> None:
-        """Cancel the calls in flight and end the threads; results not taken are dropped. Idempotent."""
+        """Cancel the calls in flight and end the threads; results not taken are dropped. Idempotent.
+
+        Raises RuntimeError where the results are iterated with `async for`: use `aclose` there.
+        """
+        self._refuse(self._loop_job, "`async for`", "`close`, but with `aclose`")
         self._end(_Run.close)
 
     def _end(self, close: Callable[[_Run], None]) -> None:
-        self._start = None
-        self._results = iter(())
+        self._forget()
         if self._run is not None:
-            self._last = self.statistics()
             run, self._run = self._run, None
-            assert self._finalizer is not None
-            self._finalizer.detach()
             close(run)
-
-    def statistics(self) -> OperatorStatistics | None:
-        """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first `next`."""
-        if self._run is not None and self._run.job is not None:
-            return self._run.job.statistics() or self._last
-        return self._last
 
     def __enter__(self) -> AsyncMapIterator[R]:
         return self
@@ -177,6 +189,93 @@ class AsyncMapIterator(Iterator[R], Generic[R]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    # -- async for, async with ----------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    async def __anext__(self) -> R:
+        for result in self._results:
+            return result
+        self._refuse(self._run, "`for`", "`async for`")
+        if self._is_awaited:
+            raise RuntimeError("two tasks wait for results of one async_map; take them in one task")
+        while True:
+            self._is_awaited = True
+            try:
+                chunk = await self._take_in_loop()
+            except BaseException:
+                await self._close_quietly_in_loop()
+                raise
+            finally:
+                self._is_awaited = False
+            if chunk is None:
+                await self.aclose()
+                raise StopAsyncIteration
+            self._results = self._results_of(chunk)
+            for result in self._results:
+                return result
+
+    async def _take_in_loop(self) -> Chunk | None:
+        if self._loop_job is None:
+            if self._start is None:
+                return None
+            (fn, rows, options), self._start = self._start, None
+            journal = None
+            if options.ledger is not None:
+                journal = await asyncio.to_thread(_open_journal, options)
+            self._loop_job = LoopJob(fn, options, rows, read_ahead_items=READ_AHEAD, journal=journal)
+            self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)
+        chunk = await self._loop_job.take()
+        if self._letters is not None and chunk is not None and any(type(each) is Failed for _, each in chunk):
+            await asyncio.to_thread(self._letters.write, chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        """Cancel the calls in flight and wait for their end; results not taken are dropped. Idempotent.
+
+        On the event loop where the results are iterated. Raises RuntimeError where that is done with `for`.
+        """
+        self._refuse(self._run, "`for`", "`aclose`, but with `close`")
+        self._forget()
+        if self._loop_job is not None:
+            job, self._loop_job = self._loop_job, None
+            await job.close()
+
+    async def _close_quietly_in_loop(self) -> None:
+        try:
+            await self.aclose()
+        except Exception:
+            log.warning("the function of async_map could not be closed", exc_info=True)
+
+    async def __aenter__(self) -> AsyncMapIterator[R]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- either way ---------------------------------------------------------------------------
+
+    def statistics(self) -> OperatorStatistics | None:
+        """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result."""
+        job = self._loop_job if self._run is None else self._run.job
+        return self._last if job is None else job.statistics() or self._last
+
+    def _forget(self) -> None:
+        """Nothing more is asked for."""
+        self._last = self.statistics()
+        self._start = None
+        self._results = iter(())
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    @staticmethod
+    def _refuse(other: object, used: str, wanted: str) -> None:
+        if other is not None:
+            raise RuntimeError(f"these results are iterated with {used}; go on so, and not with {wanted}")
 
 
 def _plain(chunk: Chunk) -> Iterator[Any]:
@@ -211,7 +310,7 @@ _RESULTS: dict[str, Callable[[Chunk], Iterator[Any]]] = {
 @overload
 def async_map(
     fn: Callable[[T], AsyncIterator[R]],
-    iterable: Iterable[T],
+    iterable: Iterable[T] | AsyncIterable[T],
     *,
     dead_letter: str | os.PathLike[str] | None = ...,
     options: Options | None = ...,
@@ -220,7 +319,7 @@ def async_map(
 @overload
 def async_map(
     fn: Callable[[T], Awaitable[R]],
-    iterable: Iterable[T],
+    iterable: Iterable[T] | AsyncIterable[T],
     *,
     dead_letter: str | os.PathLike[str] | None = ...,
     options: Options | None = ...,
@@ -229,7 +328,7 @@ def async_map(
 @overload
 def async_map(
     fn: Callable[[T], R],
-    iterable: Iterable[T],
+    iterable: Iterable[T] | AsyncIterable[T],
     *,
     dead_letter: str | os.PathLike[str] | None = ...,
     options: Options | None = ...,
@@ -238,19 +337,19 @@ def async_map(
 @with_options()
 def async_map(
     fn: Callable[[Any], Any],
-    iterable: Iterable[Any],
+    iterable: Iterable[Any] | AsyncIterable[Any],
     *,
     dead_letter: str | os.PathLike[str] | None = None,
     options: Options | None = None,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]:
-    """Call `fn` with each item of `iterable`, many at a time, and iterate over the results.
+    """Call `fn` with each item of `iterable`, many at a time; give the results to `for` or `async for`.
 
     fn: an async function; a plain function, which runs in threads; or an object with either as its
         `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
         around all calls. An async generator gives the list of what it yields.
-    iterable: lists, tuples, ranges, sets and dicts are read in place, anything else in a thread of its own,
-        some 256 items ahead at most.
+    iterable: lists, tuples, ranges, sets and dicts are read in place, an async iterable on the event loop,
+        anything else in a thread of its own; some 256 items ahead at most.
     dead_letter: a file where items that fail for good are put aside as JSON lines, with the item, the error
         and the time; what JSON has no form for stands as its repr. `errors` is then "drop" unless given.
     options: an `Options`; options that are given by name go before those in it.
@@ -258,16 +357,19 @@ def async_map(
     With `errors="column"` each result is an `Outcome(result, error)`, with "null" a failed item gives None,
     with "drop" nothing.
 
-    Calls run on an event loop in a thread of their own, in a copy of the caller's context
-    (`contextvars`). May be called in any thread, also in one with a running event loop, which it
-    blocks while it waits for a result. Raises TypeError or ValueError at once for a bad argument.
+    Calls run in a copy of the caller's context (`contextvars`). With `for` they run on an event loop in a
+    thread of their own, and waiting for a result blocks the caller's thread. With `async for` they run on
+    the caller's event loop, which is not blocked: sessions, locks and queues of that loop may be used. May be
+    called in any thread. Raises TypeError or ValueError at once for a bad argument.
 
     The operator is Flink's async I/O (FLIP-12).
     """
     chosen = settle_options(options, dict(more), dead_letter, instead="drop")
     check_function(fn, in_batches=chosen.batch is not None)
-    if not isinstance(iterable, Iterable):
-        raise TypeError(f"iterable={iterable!r}: must be an iterable, not {type(iterable).__name__}")
+    if not isinstance(iterable, Iterable | AsyncIterable):
+        raise TypeError(
+            f"iterable={iterable!r}: must be an iterable or an async iterable, not {type(iterable).__name__}"
+        )
     if chosen.ledger is not None:
         if chosen.run is None:
             raise ValueError("run=None: with a ledger a run needs a name, such as run='2026-11-21'")

@@ -191,7 +191,8 @@ class BatchCalls:
         self._attempts.meter.batches += 1
         if self._deadlines is not None:
             batch.deadline = self._deadlines.arm(batch)
-        batch.task = self._context.run(self._loop.create_task, self._call(batch))
+        # As in `CoroutineCalls.feed`.
+        batch.task = self._context.run(asyncio.Task, self._call(batch), loop=self._loop)
 
     async def _call(self, batch: _Together) -> None:
         results: list[Any] = []

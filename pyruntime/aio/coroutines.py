@@ -102,7 +102,8 @@ class CoroutineCalls:
             self._runners.add(runner)
             self._active += 1
             self._starting += 1
-            runner.task = self._context.run(self._loop.create_task, self._carry(runner))
+            # Not by `create_task`: a task factory of the caller's loop may run it before it is known here.
+            runner.task = self._context.run(asyncio.Task, self._carry(runner), loop=self._loop)
 
     def turn(self) -> None:
         """Note that the event loop had its turn."""

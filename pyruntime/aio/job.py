@@ -1,16 +1,21 @@
-"""One run of the operator, seen from the thread that consumes its results.
+"""One run of the operator, seen from what consumes its results: a thread, or a task.
 
-Three threads: one reads the input ahead, the loop's thread owns the operator and makes the calls,
-and the caller's takes the results. All methods of `Job` are for the caller's thread.
+`Job` has three threads: one reads the input ahead, the loop's thread owns the operator and makes the
+calls, and the caller's takes the results. All its methods are for the caller's thread.
+
+`LoopJob` runs on the caller's own event loop, for what a consumer in a coroutine passes in belongs to that
+loop: sessions, locks, queues. Only an input that may block is read in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -19,8 +24,17 @@ from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
-from pillarbox.aio.sinks import Chunk, HandoverSink
-from pillarbox.aio.sources import CollectionSource, HandoverSource, Lot, one_lot, read_ahead
+from pillarbox.aio.resource import enter_function
+from pillarbox.aio.sinks import Chunk, HandoverSink, LoopSink
+from pillarbox.aio.sources import (
+    AsyncIterableSource,
+    CollectionSource,
+    HandoverSource,
+    Lot,
+    Source,
+    one_lot,
+    read_ahead,
+)
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.wire.loop_thread import LoopThread
 
@@ -38,12 +52,67 @@ IN_MEMORY = (list, tuple, range, set, frozenset, dict)
 _numbers = itertools.count(1)
 
 
+class _Input:
+    """The source of a job, and the thread or task that reads ahead for it.
+
+    Used as `Job` says of its `rows`, `unpack`, `weigh` and bounds. awaits: what can be iterated either way is
+    iterated with `async for`. Any thread, but for `ended`.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Any] | AsyncIterable[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        items: int,
+        bytes_: int | None = None,
+        unpack: Callable[[Iterable[Any]], Iterator[Lot]] = one_lot,
+        weigh: Callable[[Any], int] | None = None,
+        *,
+        awaits: bool = False,
+    ) -> None:
+        self._handover: Handover | None = None
+        self._reader: threading.Thread | None = None
+        self.source: Source
+        if isinstance(rows, IN_MEMORY):
+            self.source = CollectionSource(rows)
+        elif isinstance(rows, AsyncIterable) and (awaits or not isinstance(rows, Iterable)):
+            self.source = AsyncIterableSource(rows, loop, context.copy(), items)
+        else:
+            self._handover = Handover(items, bytes_)
+            self.source = HandoverSource(self._handover, unpack)
+            self._reader = threading.Thread(
+                target=context.copy().run,
+                args=(read_ahead, rows, self._handover, weigh),
+                name=f"pillarbox-read-{next(_numbers)}",
+                daemon=True,
+            )
+            self._reader.start()
+
+    async def ended(self) -> None:
+        """Wait for the task that reads, for a time. On the loop's thread."""
+        if isinstance(self.source, AsyncIterableSource):
+            await self.source.closed()
+
+    def close(self) -> None:
+        """Stop the thread that reads, at its next item."""
+        if self._handover is not None:
+            self._handover.close()
+
+    def join(self) -> None:
+        """Wait for the thread that reads, for `CLOSE` seconds at most. Blocks."""
+        if self._reader is not None:
+            self._reader.join(CLOSE)
+            if self._reader.is_alive():
+                log.warning("thread %s still waits for input; it is left behind", self._reader.name)
+
+
 class Job:
     """Runs `fn` over `rows` on a loop thread.
 
-    rows: an `IN_MEMORY` collection, which is read on the loop's thread, or any iterable, which is read
-        ahead in a thread of its own, by at most `read_ahead_items` items or `read_ahead_bytes` as `weigh`
-        gives them.
+    rows: an `IN_MEMORY` collection or an async iterable, which are read on the loop's thread, or any
+        iterable, which is read ahead in a thread of its own, by at most `read_ahead_items` items or
+        `read_ahead_bytes` as `weigh` gives them.
     unpack: turns items of a read-ahead iterable into lots of rows.
     loop_thread: the thread to run on; it outlives the job.
     chunk_rows, linger: see `HandoverSink`. spread, journal: see `AsyncOperator`.
@@ -54,7 +123,7 @@ class Job:
         self,
         fn: Callable[[Any], Any],
         options: Options,
-        rows: Iterable[Any],
+        rows: Iterable[Any] | AsyncIterable[Any],
         *,
         loop_thread: LoopThread,
         unpack: Callable[[Iterable[Any]], Iterator[Lot]] = one_lot,
@@ -71,25 +140,13 @@ class Job:
         self._idle = idle
         # A chunk waits while another is built: what is not taken stays in the operator's window.
         self._outbox = Handover(1)
-        self._inbox: Handover | None = None
-        self._reader: threading.Thread | None = None
         self._operator: AsyncOperator | None = None
         self._ended = threading.Event()
         self._stopped = False
         context = contextvars.copy_context()
-        source: CollectionSource | HandoverSource
-        if isinstance(rows, IN_MEMORY):
-            source = CollectionSource(rows)
-        else:
-            self._inbox = Handover(read_ahead_items, read_ahead_bytes)
-            source = HandoverSource(self._inbox, unpack)
-            self._reader = threading.Thread(
-                target=context.copy().run,
-                args=(read_ahead, rows, self._inbox, weigh),
-                name=f"pillarbox-read-{next(_numbers)}",
-                daemon=True,
-            )
-            self._reader.start()
+        self._input = _Input(
+            rows, loop_thread.loop, context, read_ahead_items, read_ahead_bytes, unpack, weigh
+        )
         self._make_sink = partial(
             HandoverSink, self._outbox, loop_thread.loop, rows=chunk_rows, linger=linger
         )
@@ -97,7 +154,7 @@ class Job:
             AsyncOperator,
             fn,
             options,
-            source,
+            self._input.source,
             loop=loop_thread.loop,
             context=context,
             spread=spread,
@@ -129,14 +186,10 @@ class Job:
         reading thread that hangs in its input is left behind, with a warning. Idempotent.
         """
         self._outbox.close()
-        if self._inbox is not None:
-            self._inbox.close()
+        self._input.close()
         self._loop_thread.call(self._stop)
         ended = self._ended.wait(CLOSE)
-        if self._reader is not None:
-            self._reader.join(CLOSE)
-            if self._reader.is_alive():
-                log.warning("thread %s still waits for input; it is left behind", self._reader.name)
+        self._input.join()
         return ended
 
     def statistics(self) -> OperatorStatistics | None:
@@ -150,6 +203,7 @@ class Job:
             if self._stopped:
                 operator.stop()
             await operator.ended
+            await self._input.ended()
         except BaseException as error:
             self._outbox.fail(error)
             raise
@@ -175,3 +229,99 @@ class Job:
             f"{self._loop_thread.stack()}"
         )
         raise CallTimeout(limit, seconds, call.attempt, shorten(call.row), detail)
+
+
+class LoopJob:
+    """Runs `fn` over `rows` on the running event loop; confined to it.
+
+    One task opens `fn` where it is a resource, waits for the operator, and closes `fn` again: what may not
+    be left in another task than the one that entered it is content. The rest is as `Job` says.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        options: Options,
+        rows: Iterable[Any] | AsyncIterable[Any],
+        *,
+        read_ahead_items: int,
+        journal: Journal | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fn = fn
+        self._options = options
+        self._journal = journal
+        self._context = contextvars.copy_context()
+        self._input = _Input(rows, self._loop, self._context, read_ahead_items, awaits=True)
+        self._sink = LoopSink(self._loop)
+        self._operator: AsyncOperator | None = None
+        self._stopped = False
+        self._task = self._loop.create_task(self._run())
+
+    async def take(self) -> Chunk | None:
+        """The next results, as (call, result) pairs; None at the end. Raises what the job failed with."""
+        return await self._sink.take()
+
+    def stop(self) -> None:
+        """Begin to stop what still runs; results that were not taken are dropped."""
+        self._stopped = True
+        self._input.close()
+        if self._operator is not None:
+            self._operator.stop()
+        else:
+            self._task.cancel()
+
+    def stop_from_any_thread(self) -> None:
+        """Have `stop` called on the loop, unless that is closed."""
+        try:
+            self._loop.call_soon_threadsafe(self.stop)
+        except RuntimeError:
+            return
+
+    async def close(self) -> None:
+        """Stop what still runs, and wait for its end. Raises what closing `fn` raises. Idempotent.
+
+        Raises TimeoutError if that takes longer than `CLOSE` seconds.
+        """
+        self.stop()
+        await asyncio.wait([self._task], timeout=CLOSE)
+        if not self._task.done():
+            raise TimeoutError(f"fn={self._fn!r}: could not be closed within {CLOSE:g} s")
+        if not self._task.cancelled():
+            self._task.result()
+
+    def statistics(self) -> OperatorStatistics | None:
+        """Counts of the operator so far; None before it has begun."""
+        return None if self._operator is None else self._operator.statistics()
+
+    async def _run(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                entered = await enter_function(self._fn, stack)
+                self._operator = operator = AsyncOperator(
+                    entered,
+                    self._options,
+                    self._input.source,
+                    self._sink,
+                    loop=self._loop,
+                    context=self._context,
+                    journal=self._journal,
+                )
+                operator.start()
+                if self._stopped:
+                    operator.stop()
+                await self._end_of(operator)
+                await self._input.ended()
+        except BaseException as error:
+            if self._operator is None:
+                self._sink.fail(error)
+                return
+            raise
+
+    async def _end_of(self, operator: AsyncOperator) -> None:
+        while not operator.ended.done():
+            try:
+                await asyncio.wait([operator.ended])
+            except asyncio.CancelledError as error:
+                # By whoever ends the loop, such as asyncio.run; the results would seem to be complete.
+                operator.fail(error)

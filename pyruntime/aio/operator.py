@@ -80,6 +80,7 @@ class AsyncOperator:
         self._held = 0
         self._no_room: Suspension | None = None
         self._sampler: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._journal = journal
         self._flights = single_flight(options.dedupe, options.memo)
         self._meter = Meter()
@@ -365,7 +366,7 @@ class AsyncOperator:
                 return
             self._stopping = True
             self._close()
-            self._loop.create_task(self._closed(self._sink.finish))
+            self._end_with(self._sink.finish)
 
     def _stop(self, error: BaseException | None) -> None:
         if self._stopping:
@@ -373,9 +374,7 @@ class AsyncOperator:
         self._stopping = True
         self._processor.all_actions_completed()
         self._close()
-        self._loop.create_task(
-            self._closed(lambda: self._sink.finish() if error is None else self._sink.fail(error))
-        )
+        self._end_with(lambda: self._sink.finish() if error is None else self._sink.fail(error))
 
     def _close(self) -> None:
         self._source.close()
@@ -386,15 +385,20 @@ class AsyncOperator:
         if self._sampler is not None:
             self._sampler.cancel()
 
-    async def _closed(self, tell_sink: Callable[[], None]) -> None:
-        try:
-            await self._attempts.closed()
-            if self._journal is not None:
-                await self._journal.close()
-            self._processor.prepare_close()
-            self._processor.close()
-        finally:
+    def _end_with(self, tell_sink: Callable[[], None]) -> None:
+        def has_closed(closing: asyncio.Task[None]) -> None:
             self._meter.fold()
             tell_sink()
             if not self.ended.done():
                 self.ended.set_result(None)
+
+        # In a callback: where the end of the loop cancels the task before its first step, none of it runs.
+        self._closing = self._loop.create_task(self._closed())
+        self._closing.add_done_callback(has_closed)
+
+    async def _closed(self) -> None:
+        await self._attempts.closed()
+        if self._journal is not None:
+            await self._journal.close()
+        self._processor.prepare_close()
+        self._processor.close()

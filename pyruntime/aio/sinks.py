@@ -1,4 +1,4 @@
-"""Where the operator's results go: to the consuming thread, by way of a handover, in chunks."""
+"""Where the operator's results go, in chunks: to another thread, or to a task of the same loop."""
 
 from __future__ import annotations
 
@@ -119,3 +119,68 @@ class HandoverSink:
     def _room_now(self) -> None:
         self._armed = False
         self._push()
+
+
+class LoopSink:
+    """Keeps results until a task of the operator's own loop takes them. Confined to the mailbox thread."""
+
+    __slots__ = ("_chunk", "_ended", "_error", "_loop", "_waiter", "_wake")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._chunk: Chunk = []
+        self._ended = False
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._wake: Callable[[], None] | None = None
+
+    async def take(self) -> Chunk | None:
+        """The next results, waiting for them; None at the end. For one task at a time.
+
+        Raises what the operator failed with.
+        """
+        while not self._chunk:
+            if self._ended:
+                error, self._error = self._error, None
+                if error is not None:
+                    raise error
+                return None
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        chunk, self._chunk = self._chunk, []
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+        return chunk
+
+    def emit(self, results: Chunk) -> None:
+        """Take results, for the next `take`."""
+        self._chunk = [*self._chunk, *results] if self._chunk else results
+        self._notify()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the results before have been taken."""
+        return not self._chunk
+
+    def call_when_room(self, wake: Callable[[], None]) -> None:
+        """Have `wake` called once, on the mailbox thread, when the results before have been taken."""
+        self._wake = wake
+
+    def finish(self) -> None:
+        """No more results come."""
+        self._ended = True
+        self._notify()
+
+    def fail(self, error: BaseException) -> None:
+        """No more results come, because of `error`; the first one counts."""
+        if not self._ended:
+            self._error = error
+            self.finish()
+
+    def _notify(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
