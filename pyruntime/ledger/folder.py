@@ -6,7 +6,6 @@ Uses the operating system's own calls, as `segment.py` does. Thread-safe.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import threading
@@ -17,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError
-from pillarbox.ledger.forks import kept_from_forks, let_go
+from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
 from pillarbox.ledger.segment import FULL, Segment, full_error, sync_folder
 
 SUFFIX = ".arrow"
@@ -163,7 +162,7 @@ class LocalFolder:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock_file(file, shared=True)
         except OSError:
             return True
         finally:
@@ -282,7 +281,7 @@ class LocalFolder:
                 if file is None:
                     file = kept_from_forks(self._open_lock(name))
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock_file(file)
                 except BlockingIOError:
                     pass
                 else:

@@ -10,7 +10,6 @@ Cheriton, "Leases", 1989. Thread-safe.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import secrets
@@ -20,7 +19,7 @@ from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError
 from pillarbox.ledger.folder import LocalFolder, is_at
-from pillarbox.ledger.forks import kept_from_forks, let_go
+from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
 
 BEAT = 1.0
 """Seconds between two renewals."""
@@ -97,7 +96,7 @@ class Lease:
         """Lock a file and write into it whose it is; False if it is locked, or is no longer at its place."""
         file = os.open(path, flags | os.O_RDWR, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(file)
             if is_at(file, path):
                 os.pwrite(file, self._owner.encode(), 0)
                 self._file, self._process = kept_from_forks(file), os.getpid()

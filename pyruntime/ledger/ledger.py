@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from pillarbox.ledger.check import check_count, check_seconds
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.forks import check_locks
 from pillarbox.ledger.frames import VERSION
 from pillarbox.ledger.lease import LONGEST, PATIENCE, Lease
 from pillarbox.ledger.objects import ObjectFolder
@@ -198,6 +199,7 @@ class Ledger:
         path = self.local_path
         self._check_version()
         if path is not None:
+            check_locks()
             folder = LocalFolder(os.path.join(path, f"v{VERSION}"))
             folder.make()
             if not os.access(folder.path, os.W_OK | os.X_OK):

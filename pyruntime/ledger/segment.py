@@ -6,12 +6,11 @@ Uses the operating system's own calls: pyarrow cannot append, sync or lock. For 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerError, LedgerFullError
-from pillarbox.ledger.forks import kept_from_forks, let_go
+from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -33,7 +32,7 @@ class Segment:
         try:
             # The kernel lets go of it when the process dies: then the segment is closed. Who only looks
             # whether it is open holds it for a moment.
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            lock_file(self._file, wait=True)
             self.end = self._synced = 0
             self.append(header)
         except BaseException:

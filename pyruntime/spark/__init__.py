@@ -1,5 +1,7 @@
 """Pillarbox over Spark DataFrames, batch and streaming, classic and Connect. Needs PySpark 4.0 or later."""
 
+import warnings
+
 from pillarbox.spark.async_map import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
 from pillarbox.spark.dead_letter import DeadLetter, DeadLetterError
@@ -41,3 +43,12 @@ __all__ = [
     "register_source",
     "retry_failed",
 ]
+
+# PySpark's own, at each Python function that it makes, of a pandas that is newer than it. Nothing of ours
+# passes through what it warns of; users who call pandas by PySpark are warned as before.
+warnings.filterwarnings(
+    "ignore",
+    message="PySpark does not yet fully support pandas",
+    category=FutureWarning,
+    module=r"pyspark\.(?!sql\.pandas\.conversion)",
+)

@@ -44,6 +44,46 @@ def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client
     assert loaded & {"rich", "aiohttp", "redis", "prometheus_client", "opentelemetry", "IPython"} == set()
 
 
+WITHOUT_LOCKS = """
+import os, random, sys, threading
+# The standard library looks for this in its own way.
+
+class WithoutLocks:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fcntl":
+            raise ModuleNotFoundError("No module named 'fcntl'", name=name)
+
+sys.modules.pop("fcntl", None)
+sys.meta_path.insert(0, WithoutLocks())
+del os.register_at_fork
+from pillarbox import Ledger, async_map
+
+async def double(n):
+    return 2 * n
+
+print(list(async_map(double, [1, 2])))
+print(Ledger("s3://bucket/folder").location)
+try:
+    async_map(double, [1, 2], ledger=Ledger(sys.argv[1]), uid="double", run="1")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_pillarbox_works_without_locks_of_files_and_a_ledger_in_a_folder_says_that_it_needs_them(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOCKS, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == [
+        "[2, 4]",
+        "s3://bucket/folder",
+        "LedgerError a ledger in a local folder needs locks of files (fcntl), which this operating system "
+        "has not: give it the URL of an object store, such as s3://bucket/folder",
+    ], done.stderr
+
+
 def test_there_is_one_version() -> None:
     written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert written is not None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
+import pillarbox.spark
 from pillarbox.spark import async_map, async_udf, estimate
 
 WITHOUT = """
@@ -123,3 +126,14 @@ def test_a_plan_and_the_interface_of_spark_name_the_function(spark: SparkSession
     df = async_map(spark.range(1), lookup, schema="n long")
     plan = df._jdf.queryExecution().simpleString()
     assert "MapInArrow lookup(id#" in plan
+
+
+def test_the_first_use_warns_of_nothing_whatever_pandas_there_is(spark: SparkSession) -> None:
+    with warnings.catch_warnings():
+        # As in a process of its own: without the filters of the tests.
+        warnings.resetwarnings()
+        warnings.simplefilter("error", FutureWarning)
+        importlib.reload(pillarbox.spark)
+        df = spark.createDataFrame([(1, "a")], "id long, text string")
+        assert async_map(df, lookup, schema="n long").collect() == [Row(n=1)]
+        assert df.select(async_udf("long")(lookup)("id")).collect() == [Row(**{"lookup(id)": 1})]

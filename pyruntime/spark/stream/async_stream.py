@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -136,12 +135,9 @@ def async_stream(  # type: ignore[misc]
     packed = (
         df.withColumn(KEY, hashed).mapInArrow(ship(Pack(number).run, name), PACKED).union(_clock(session))
     )
-    with warnings.catch_warnings():
-        # Spark's own, of a pandas that is newer than it; nothing but blobs passes through pandas here.
-        warnings.simplefilter("ignore", FutureWarning)
-        leaving = packed.groupBy(BUCKET).transformWithStateInPandas(
-            StreamProcessor(plan), LEAVING, "Append", "ProcessingTime"
-        )
+    leaving = packed.groupBy(BUCKET).transformWithStateInPandas(
+        StreamProcessor(plan), LEAVING, "Append", "ProcessingTime"
+    )
     return leaving.mapInArrow(ship(Unpack().run, name), output)
 
 
