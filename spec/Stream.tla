@@ -21,20 +21,24 @@ VARIABLES
     live,           \* calls of the process: ticket -> row and whether it has finished
     next,           \* the next ticket
     up,             \* the time of the micro-batch is up
+    memory,         \* what the execution of this micro-batch that flushed gave, as its process remembers it
     ended,
     (* history *)
     had, paid,      \* rows left as state that had their result: of the present micro-batch, of the committed ones
     again, dear,    \* rows called although they were paid for, or their call was alive
+    given,          \* what the first execution of this micro-batch gave, since its process began
     crashes
 
-vars == <<batch, phase, held, emitted, staged, committed, out, live, next, up, ended, had, paid, again, dear, crashes>>
+vars == <<batch, phase, held, emitted, staged, committed, out, live, next, up, memory, ended, had, paid, again, dear, given, crashes>>
 
 Rows == DOMAIN Arrival
 LastInput == Arrival[Len(Arrival)]
 Input(b) == SelectSeq([r \in Rows |-> r], LAMBDA r : Arrival[r] = b)
 RowsOf(items) == {items[i].row : i \in DOMAIN items}
+RowsInOrder(items) == [i \in DOMAIN items |-> items[i].row]
 None == [row |-> 0, done |-> FALSE]
 IsLive(t) == t \in DOMAIN live
+Nothing == [is |-> FALSE]
 (* For the configurations, which know no sequences.                                                                 *)
 Two == <<1, 2>>
 OneKey == <<1, 1>>
@@ -50,6 +54,7 @@ TypeOK ==
 Init ==
     /\ batch = 1 /\ phase = "idle" /\ held = <<>> /\ emitted = <<>> /\ staged = <<>>
     /\ committed = <<>> /\ out = <<>> /\ live = [t \in {} |-> None] /\ next = 1 /\ up = FALSE /\ ended = FALSE
+    /\ memory = Nothing /\ given = Nothing
     /\ had = {} /\ paid = {} /\ again = {} /\ dear = {} /\ crashes = 0
 
 -----------------------------------------------------------------------------
@@ -70,8 +75,9 @@ Restored ==
             [row |-> from[i].row,
              done |-> from[i].done /\ Mutant # "calls what has its result",
              ticket |-> IF from[i].done /\ Mutant # "calls what has its result" THEN 0 ELSE adopted(i)]]
+Remembers == memory.is /\ Mutant \notin {"executes anew", "goes on from memory"}
 Open ==
-    /\ phase = "idle" /\ ~ended /\ Begins
+    /\ phase = "idle" /\ ~ended /\ Begins /\ ~Remembers
     /\ LET old == Restored
            new == Input(batch)
            all == old \o [i \in DOMAIN new |-> [row |-> new[i], done |-> FALSE, ticket |-> 0]]
@@ -87,17 +93,24 @@ Open ==
            /\ dear' = dear \cup {all[i].row : i \in {j \in calls : j \in DOMAIN old /\ j \in DOMAIN committed
                                                                   /\ IsLive(committed[j].ticket)}}
     /\ phase' = "open" /\ up' = FALSE /\ emitted' = <<>> /\ staged' = <<>>
-    /\ UNCHANGED <<batch, committed, out, ended, had, paid, crashes>>
+    /\ UNCHANGED <<batch, committed, out, memory, ended, had, paid, given, crashes>>
+
+(* Another action in `foreachBatch`, or a replay, executes a micro-batch that this process has executed: it gets the  *)
+(* same rows, and the same state.                                                                                    *)
+Again ==
+    /\ phase = "idle" /\ ~ended /\ Remembers
+    /\ emitted' = memory.emitted /\ staged' = memory.staged /\ had' = memory.had /\ phase' = "flushed"
+    /\ UNCHANGED <<batch, held, committed, out, live, next, up, memory, ended, paid, again, dear, given, crashes>>
 
 (* A call ends whenever it likes: within a micro-batch or between two.                                              *)
 Finish(t) ==
     /\ IsLive(t) /\ ~live[t].done
     /\ live' = [live EXCEPT ![t].done = TRUE]
-    /\ UNCHANGED <<batch, phase, held, emitted, staged, committed, out, next, up, ended, had, paid, again, dear, crashes>>
+    /\ UNCHANGED <<batch, phase, held, emitted, staged, committed, out, next, up, memory, ended, had, paid, again, dear, given, crashes>>
 
 TimeUp ==
     /\ phase = "open" /\ ~up /\ up' = TRUE
-    /\ UNCHANGED <<batch, phase, held, emitted, staged, committed, out, live, next, ended, had, paid, again, dear, crashes>>
+    /\ UNCHANGED <<batch, phase, held, emitted, staged, committed, out, live, next, memory, ended, had, paid, again, dear, given, crashes>>
 
 Done(i) == held[i].done \/ (IsLive(held[i].ticket) /\ live[held[i].ticket].done)
 AllDone == \A i \in DOMAIN held : Done(i)
@@ -119,27 +132,31 @@ Flush ==
                           [] Mutant = "result is not kept" -> [i \in DOMAIN rest |-> [rest[i] EXCEPT !.done = FALSE]]
                           [] OTHER -> rest
            /\ had' = {rest[i].row : i \in {j \in DOMAIN rest : rest[j].done}}
+    /\ memory' = [is |-> TRUE, emitted |-> emitted', staged |-> staged', had |-> had']
+    /\ given' = IF given.is THEN given ELSE [is |-> TRUE, rows |-> RowsInOrder(emitted')]
     /\ phase' = "flushed"
     /\ UNCHANGED <<batch, held, committed, out, live, next, up, ended, paid, again, dear, crashes>>
 
 (* Output and state in one step: that is what Spark gives, with a sink that writes a micro-batch once.               *)
 Commit ==
     /\ phase = "flushed"
-    /\ out' = out \o [i \in DOMAIN emitted |-> emitted[i].row]
+    /\ out' = out \o RowsInOrder(emitted)
     /\ committed' = staged /\ staged' = <<>> /\ emitted' = <<>> /\ held' = <<>>
     /\ batch' = IF batch > LastInput THEN batch ELSE batch + 1 \* those without input are all the same
-    /\ phase' = "idle" /\ paid' = had
+    /\ phase' = "idle" /\ paid' = had /\ memory' = Nothing /\ given' = Nothing
     /\ UNCHANGED <<live, next, up, ended, had, again, dear, crashes>>
 
-(* The micro-batch fails elsewhere: this process and its calls stay. Or the process is killed, at any moment.        *)
+(* The micro-batch fails elsewhere, or another action executes it: this process and its calls stay. Or the process   *)
+(* is killed, at any moment.                                                                                         *)
 MayCrash == crashes < Crashes /\ crashes' = crashes + 1
 Fail ==
     /\ phase \in {"open", "flushed"} /\ MayCrash /\ phase' = "idle"
-    /\ out' = IF Mutant = "emits at once" THEN out \o [i \in DOMAIN emitted |-> emitted[i].row] ELSE out
-    /\ UNCHANGED <<batch, held, emitted, staged, committed, live, next, up, ended, had, paid, again, dear>>
+    /\ out' = IF Mutant = "emits at once" THEN out \o RowsInOrder(emitted) ELSE out
+    /\ UNCHANGED <<batch, held, emitted, staged, committed, live, next, up, memory, ended, had, paid, again, dear, given>>
 Kill ==
     /\ MayCrash /\ phase' = "idle"
     /\ live' = [t \in {} |-> None] /\ held' = <<>> /\ emitted' = <<>> /\ staged' = <<>>
+    /\ memory' = Nothing /\ given' = Nothing
     /\ UNCHANGED <<batch, committed, out, next, up, ended, had, paid, again, dear>>
 
 (* With `availableNow` the query is stopped when no input is left and a whole micro-batch has left nothing.           *)
@@ -147,11 +164,11 @@ End ==
     /\ phase = "idle" /\ ~ended /\ batch > LastInput
     /\ committed = <<>> \/ Mutant = "ends with the input"
     /\ ended' = TRUE
-    /\ UNCHANGED <<batch, phase, held, emitted, staged, committed, out, live, next, up, had, paid, again, dear, crashes>>
+    /\ UNCHANGED <<batch, phase, held, emitted, staged, committed, out, live, next, up, memory, had, paid, again, dear, given, crashes>>
 
-Next == Open \/ TimeUp \/ Flush \/ Commit \/ Fail \/ Kill \/ End \/ \E t \in 1..(next - 1) : Finish(t)
+Next == Open \/ Again \/ TimeUp \/ Flush \/ Commit \/ Fail \/ Kill \/ End \/ \E t \in 1..(next - 1) : Finish(t)
 Spec == Init /\ [][Next]_vars
-Steps == WF_vars(Open) /\ WF_vars(TimeUp) /\ WF_vars(Flush) /\ WF_vars(Commit) /\ WF_vars(End)
+Steps == WF_vars(Open) /\ WF_vars(Again) /\ WF_vars(TimeUp) /\ WF_vars(Flush) /\ WF_vars(Commit) /\ WF_vars(End)
 (* Calls may hang for ever: a micro-batch goes on all the same.                                                      *)
 HangingSpec == Spec /\ Steps
 FairSpec == Spec /\ Steps /\ \A t \in 1..(Len(Arrival) * (Crashes + 1)) : WF_vars(Finish(t))
@@ -162,6 +179,9 @@ NothingLostOrTwice ==
     LET read == {r \in Rows : Arrival[r] < batch}
     IN  /\ {out[i] : i \in DOMAIN out} \cup RowsOf(committed) = read
         /\ Len(out) + Len(committed) = Cardinality(read)
+
+(* Each execution of a micro-batch gives the rows of the first, or what one of them wrote is lost or doubled.        *)
+ExecutionsAgree == phase = "flushed" => RowsInOrder(emitted) = given.rows
 
 KeyOrder == Ordered => \A i, j \in DOMAIN out : i < j /\ Key[out[i]] = Key[out[j]] => out[i] < out[j]
 

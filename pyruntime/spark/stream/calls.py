@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.journal import Journal
@@ -50,6 +50,21 @@ class _Bucket:
         self.asked = time.monotonic()
 
 
+class Flushed(NamedTuple):
+    """A bucket's share of one execution of a micro-batch: what leaves, and what becomes the state.
+
+    leaving: rows with their results, in the order in which they leave. converted: rows that got their output
+    in it and stay for their order. state: the blob, None for none. is_new: it is another than before.
+    """
+
+    batch: int
+    stage: int
+    leaving: list[Entry]
+    converted: list[Entry]
+    state: bytes | None
+    is_new: bool
+
+
 class Engine:
     """Makes the calls of one stream in this process. See the module for threads.
 
@@ -67,6 +82,9 @@ class Engine:
         self.name = name
         self.failure: BaseException | None = None
         self.process = process()
+        self.identity = uuid.uuid4().hex
+        """Tells this engine from all others, those before it in this process too."""
+        self._flushed: dict[int, Flushed] = {}
         self._work = work
         self._fetch = fetch
         self._worker: Worker = worker()
@@ -216,6 +234,16 @@ class Engine:
                 # The replay of a micro-batch that fails finds what the committed state names.
                 if entry.ticket is not None and not entry.is_committed:
                     place.pop(entry.ticket, None)
+
+    def remember(self, bucket: int, flushed: Flushed) -> None:
+        """Keep what a bucket gave for further executions of its micro-batch, until a later one flushes."""
+        for each in [number for number, old in self._flushed.items() if old.batch != flushed.batch]:
+            del self._flushed[each]
+        self._flushed[bucket] = flushed
+
+    def remembered(self, bucket: int) -> Flushed | None:
+        """What the bucket gave when it was last flushed here."""
+        return self._flushed.get(bucket)
 
     def snapshot(self, entries: Iterable[Entry]) -> list[Held]:
         """What the state keeps of entries."""

@@ -27,14 +27,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pillarbox.aio.call import Call
 from pillarbox.aio.journal import Journal, open_journal
 from pillarbox.aio.options import Options
+from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import KeyMaker, fingerprint
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
-from pillarbox.spark.stream.calls import Engine, acquire_engine
+from pillarbox.spark.stream.calls import Engine, Flushed, acquire_engine
 from pillarbox.spark.stream.entry import Entry
 from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, bucket_of, pieces_of
-from pillarbox.spark.stream.share import fetch, serve
+from pillarbox.spark.stream.share import claim_execution, fetch, serve
 from pillarbox.spark.stream.state import Columns, Held, StreamStateError, conform, decode, encode, to_ipc
 from pillarbox.spark.work import Work
 from pillarbox.spark.writer import RowWriter
@@ -47,10 +48,17 @@ OPEN = (1, 2)
 FLUSH = (3, 4)
 """Times of timers, in ms since 1970. They alternate, as Spark deletes the one that was due afterwards."""
 
+JOB_GROUP = "spark.jobGroup.id"
+"""The local property that has the id of the query's run."""
+
 CHUNK_ROWS = 8192
 """Rows that leave in one blob, at most."""
 CHUNK_BYTES = 8 * 2**20
 """Bytes of a blob, about: each becomes an object of Spark's Java process."""
+
+
+class ExecutionError(PillarboxError):
+    """A micro-batch of `async_stream` is executed again, and would give other rows than before."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +140,14 @@ class StreamProcessor(StatefulProcessor):
         due = expiredTimerInfo.getExpiryTimeInMs()
         if due in OPEN:
             return
-        # spec: Stream!Flush
-        for rows in task.leaving(bucket):
+        flushed = task.flush(bucket)
+        for rows in task.blobs(flushed):
             yield pd.DataFrame({ROWS: [rows]})
-        blob, is_new = task.left(bucket)
-        if blob is None:
+        if flushed.state is None:
             self._state.clear()
             return
-        if is_new:
-            self._state.update((blob,))
+        if flushed.is_new:
+            self._state.update((flushed.state,))
         other = 1 - FLUSH.index(due)
         self._handle.registerTimer(OPEN[other])
         self._handle.registerTimer(FLUSH[other])
@@ -172,13 +179,19 @@ class _StreamTask:
         context = TaskContext.get()
         assert context is not None
         self._plan = plan
-        self._batch = int(context.getLocalProperty(BATCH) or -1)
+        batch, query = context.getLocalProperty(BATCH), context.getLocalProperty(QUERY)
+        if batch is None or query is None:
+            raise ExecutionError(
+                "async_stream: Spark does not tell the tasks of this action their micro-batch, as in a thread "
+                "of foreachBatch: begin it as pyspark.InheritableThread, or call df.persist() and an action "
+                "on it before"
+            )
+        self._batch = int(batch)
         self._deadline = _deadlines.of(plan.name, context.stageId(), plan.max_wait)
-        query = context.getLocalProperty(QUERY)
-        self._engine = acquire_engine(
-            f"{query} {plan.name}",
-            lambda: _new_engine(f"{query} {plan.name}", plan.work, query),
-        )
+        name = f"{query} {plan.name}"
+        self._engine = acquire_engine(name, lambda: _new_engine(name, plan.work, query))
+        self._stage = context.stageId()
+        self._check_first(f"{context.getLocalProperty(JOB_GROUP)} {batch}", context.partitionId())
         self._buckets: dict[int, _Bucket] = {}
         self._waited = False
         self._stack = ExitStack()
@@ -193,11 +206,26 @@ class _StreamTask:
             runs=True,
         )
 
+    def _check_first(self, batch: str, partition: int) -> None:
+        """Raise ExecutionError if another process has executed this partition of the micro-batch."""
+        engine = self._engine
+        first = claim_execution(f"{engine.name} {partition}", batch, self._stage, engine.identity)
+        if first != engine.identity:
+            engine.release()
+            raise ExecutionError(
+                f"async_stream: micro-batch {self._batch} is executed a second time, and what had finished "
+                "by the first time is known in another worker process only, so that rows would be lost or "
+                "doubled. Each action in foreachBatch executes the micro-batch: call df.persist() before the "
+                "first one and df.unpersist() after the last"
+            )
+
     def is_open(self, bucket: int) -> bool:
-        return bucket in self._buckets
+        return bucket in self._buckets or self._remembered(bucket) is not None
 
     def open(self, bucket: int, blob: bytes | None, parts: list[tuple[int, int, bytes]]) -> None:
         """Take up what the state has, and start the calls of the input. Waits for nothing."""
+        if self._remembered(bucket) is not None:
+            return
         plan = self._plan
         held = [] if blob is None else decode(blob, plan.columns, plan.output)
         self._check_bucket(bucket, held)
@@ -211,6 +239,14 @@ class _StreamTask:
         self._engine.call(bucket, new)
         self._buckets[bucket] = _Bucket(entries + new, blob, said)
 
+    def _remembered(self, bucket: int) -> Flushed | None:
+        """What this micro-batch has flushed of the bucket in an execution before this one."""
+        flushed = self._engine.remembered(bucket)
+        if flushed is None or flushed.batch != self._batch:
+            return None
+        # The output of a task that failed is thrown away, so its retry need not agree with it.
+        return None if flushed.stage == self._stage else flushed
+
     def _check_bucket(self, bucket: int, held: Sequence[Held]) -> None:
         if self._plan.ordered and any(bucket_of(each.key, self._plan.buckets) != bucket for each in held):
             raise StreamStateError(
@@ -218,14 +254,26 @@ class _StreamTask:
                 "key would pass each other: give the number of before, or ordered=False"
             )
 
-    def leaving(self, bucket: int) -> Iterator[bytes]:
-        """What may leave now, as blobs. The first call for any bucket waits for all."""
+    def flush(self, bucket: int) -> Flushed:
+        """Settle which rows of a bucket leave now, and what its state becomes.
+
+        The first call for any bucket waits for all. Another execution of the micro-batch in this process gets
+        what the first one got.
+        """
+        # spec: Stream!Again
+        flushed = self._remembered(bucket)
+        if flushed is not None:
+            for entry in flushed.converted:
+                # Its dead letter belongs to this execution's file as well.
+                self._output([entry])
+            return flushed
+        # spec: Stream!Flush
         if not self._waited:
             self._waited = True
             every = [entry for each in self._buckets.values() for entry in each.entries]
             self._engine.wait(every, self._deadline)
         self._engine.check()
-        here = self._buckets[bucket]
+        here = self._buckets.pop(bucket)
         finished = self._engine.finished(here.entries)
         leaving: list[Entry] = []
         staying: list[Entry] = []
@@ -240,25 +288,30 @@ class _StreamTask:
                 ready.append(entry)
             if self._plan.ordered:
                 blocked.add(entry.key)
-        for start in range(0, len(leaving), CHUNK_ROWS):
-            yield from self._blobs(leaving[start : start + CHUNK_ROWS])
-        for entry in ready:
-            # What waits for its order only is kept as it will leave.
-            if entry.output is None:
-                entry.output = self._output([entry])
-        here.entries = staying
+        # What waits for its order only is kept as it will leave.
+        converted = [entry for entry in ready if entry.output is None]
+        for entry in converted:
+            entry.output = self._output([entry])
         self._engine.leave(bucket, leaving + ready)
+        state, is_new = self._state_of(here, staying)
+        flushed = Flushed(self._batch, self._stage, leaving, converted, state, is_new)
+        self._engine.remember(bucket, flushed)
+        return flushed
 
-    def left(self, bucket: int) -> tuple[bytes | None, bool]:
-        """The state of a bucket after `leaving`, None for none, and whether it is another than before."""
-        here = self._buckets.pop(bucket)
-        if not here.entries:
+    def _state_of(self, here: _Bucket, staying: list[Entry]) -> tuple[bytes | None, bool]:
+        """The state of a bucket, None for none, and whether it is another than before."""
+        if not staying:
             return None, here.blob is not None
-        held = self._engine.snapshot(here.entries)
+        held = self._engine.snapshot(staying)
         said = [(each.ticket, each.attempts, each.output is None) for each in held]
         if here.blob is not None and said == here.said:
             return here.blob, False
         return encode(held, self._plan.output), True
+
+    def blobs(self, flushed: Flushed) -> Iterator[bytes]:
+        """The rows that leave, as blobs."""
+        for start in range(0, len(flushed.leaving), CHUNK_ROWS):
+            yield from self._blobs(flushed.leaving[start : start + CHUNK_ROWS])
 
     def close(self) -> None:
         """The partition is through: what was put aside is kept, and the calls go on."""

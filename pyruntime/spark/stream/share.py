@@ -1,4 +1,4 @@
-"""Calls of a stream that another worker process of this machine makes: their results are fetched from there.
+"""Results of calls, and who executed a micro-batch: shared by the worker processes of one machine.
 
 Spark gives a partition of the next micro-batch to whichever idle worker comes first, so that a call which
 takes several micro-batches would be made anew by each. So each process answers on a Unix socket for the
@@ -6,13 +6,15 @@ calls that it makes, in a folder that only its user may enter; nothing listens o
 when a call has ended. A process that is gone is seen at once, by the end of the connection, and its calls
 are made again.
 
-Everything here is for the thread of the event loop, but `serve` and `fetch`, which any thread may call.
+Everything here is for the thread of the event loop, but `serve`, `fetch` and `claim_execution`, which any
+thread may call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import pickle
@@ -43,6 +45,9 @@ LONGEST = 40
 
 MOST = 1 << 30
 """Bytes of one message, at most."""
+
+CLAIM_LIFETIME_S = 86_400.0
+"""Seconds after which the note of who executed a partition is removed."""
 
 _lock = threading.Lock()
 _running: set[Any] = set()
@@ -90,6 +95,35 @@ def fetch(engine: Engine, owner: bytes, entries: list[Entry]) -> None:
     engine.loop_thread.submit(_fetch(engine, owner, entries))
 
 
+def claim_execution(partition: str, batch: str, stage: int, engine: str) -> str:
+    """The engine that first executed a partition of a micro-batch on this machine: `engine`, or another.
+
+    partition: tells it from those of all streams. batch: the micro-batch and the run of its query. stage: a
+    retry of a failed task has that of the attempt before it, and takes its place. Where no folder is for this
+    user alone, or nothing can be written there, each execution is the first. Any thread.
+    """
+    place = folder()
+    if place is None:
+        return engine
+    # POSIX only, as the folder is.
+    import fcntl
+
+    path = os.path.join(place, hashlib.sha256(partition.encode()).hexdigest()[:32] + ".run")
+    try:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as file:
+            # Two actions in two threads may come at the same moment.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            noted = file.read().splitlines()
+            if len(noted) == 3 and noted[0] == batch and noted[1] != str(stage):
+                return noted[2]
+            file.seek(0)
+            file.write(f"{batch}\n{stage}\n{engine}\n")
+            file.truncate()
+    except OSError as error:
+        log.warning("it is not noted who executed a micro-batch: %s: %s", type(error).__name__, error)
+    return engine
+
+
 async def _serve(process: bytes) -> None:
     place = folder()
     if place is None:
@@ -104,10 +138,15 @@ async def _serve(process: bytes) -> None:
 
 
 def _remove_stale(place: str) -> None:
-    """Remove sockets that nobody answers at: their processes were killed."""
+    """Remove sockets that nobody answers at, as their processes were killed, and notes of long ago."""
     for each in os.scandir(place):
         with contextlib.suppress(OSError):
-            if time.time() - each.stat(follow_symlinks=False).st_mtime < STALE:
+            age = time.time() - each.stat(follow_symlinks=False).st_mtime
+            if each.name.endswith(".run"):
+                if age > CLAIM_LIFETIME_S:
+                    os.unlink(each.path)
+                continue
+            if age < STALE:
                 continue
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.settimeout(0.1)
