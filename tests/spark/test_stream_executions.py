@@ -106,6 +106,7 @@ def partition(
     calls._engines.pop(f"a query {tmp_path}", None)
 
 
+@pytest.mark.contract
 def test_a_second_execution_in_one_process_gives_the_rows_and_the_state_of_the_first(
     partition: Partition,
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_replay_by_another_run_of_the_query_gives_the_rows_of_the_first_execut
     assert partition.called == Counter([1, 2, 100, 101])
 
 
+@pytest.mark.contract
 def test_a_retry_of_a_failed_task_is_no_second_execution(partition: Partition) -> None:
     rows, _ = partition.execute(Context(1))
     assert sorted(rows) == [1, 2]
@@ -147,6 +149,7 @@ def test_the_next_micro_batch_is_no_second_execution(partition: Partition) -> No
     assert (sorted(rows), left) == ([100, 101], None)
 
 
+@pytest.mark.contract
 def test_a_second_execution_where_the_first_is_not_known_fails_and_names_persist(
     partition: Partition,
 ) -> None:
@@ -203,6 +206,7 @@ def _ids(df: Any) -> list[int]:
     return sorted(row.id for row in df.collect())
 
 
+@pytest.mark.contract
 def test_two_writes_in_foreach_batch_agree_or_the_query_says_persist(
     spark: SparkSession, tmp_path: Path
 ) -> None:

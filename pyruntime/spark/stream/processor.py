@@ -182,9 +182,9 @@ class _StreamTask:
         batch, query = context.getLocalProperty(BATCH), context.getLocalProperty(QUERY)
         if batch is None or query is None:
             raise ExecutionError(
-                "async_stream: Spark does not tell the tasks of this action their micro-batch, as in a thread "
-                "of foreachBatch: begin it as pyspark.InheritableThread, or call df.persist() and an action "
-                "on it before"
+                "async_stream: Spark does not tell the tasks of this action their micro-batch, as in a "
+                "thread of foreachBatch: begin it as pyspark.InheritableThread, or call df.persist() and an "
+                "action on it before"
             )
         self._batch = int(batch)
         self._deadline = _deadlines.of(plan.name, context.stageId(), plan.max_wait)
