@@ -13,6 +13,10 @@ FREE_PIP = $(FREE)/bin/python -m pip --disable-pip-version-check --quiet
 OLDEST_WARNINGS = -W "ignore:unclosed <socket:ResourceWarning"
 WITH_JAVA = JAVA_HOME="$$($(PY) .ci/java_home.py)" && export JAVA_HOME &&
 
+# Two processes, each with a Spark of its own, take whole files in the order of tests/conftest.py. Without bytecode each
+# would rewrite the assertions of all tests anew.
+TESTS = env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # Rows of a demo: a number or `all`; empty is the demo's own default.
 ROWS ?=
 ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
@@ -24,7 +28,7 @@ FAULTS ?= 200
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test-fast test test-all test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -60,10 +64,16 @@ demo: build  ## embed real text through a real model, over HTTP (ROWS=all for al
 demo-lookup: build  ## look up planes and weather for 336,776 flights, over HTTP
 	@$(WITH_JAVA) $(PY) -m bench.demo lookup $(ROWS_OPTION)
 
-test: build  ## the whole test suite, with a real local Spark
-	@$(WITH_JAVA) $(PY) -m pytest -n 2 --dist loadfile $(PYTEST)
+test-fast: build  ## the tests of everything below Spark, without servers: a minute
+	@$(TESTS) --hypothesis-profile quick -m "not spark and not server and not slow" $(PYTEST)
 
-test-oldest: $(OLDEST)/.made  ## the same with the oldest PySpark, pyarrow and pandas that are supported
+test: build  ## nearly every line, with a real local Spark and real servers: minutes
+	@$(WITH_JAVA) $(TESTS) --hypothesis-profile quick -m "not slow" $(PYTEST)
+
+test-all: build  ## every test, and searches with all their examples
+	@$(WITH_JAVA) $(TESTS) $(PYTEST)
+
+test-oldest: $(OLDEST)/.made  ## every test with the oldest PySpark, pyarrow and pandas that are supported
 	@$(OLDEST)/bin/python setup.py -q build_ext --inplace
 	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/house --ignore tests/spec --ignore tests/native $(OLDEST_WARNINGS) $(PYTEST)
 
@@ -90,7 +100,7 @@ $(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
 	$(FREE_PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-spec: build  ## model check the whole specification (the quick part is in `make test`)
+spec: build  ## model check the whole specification (the quick part is in `make test-all`)
 	@$(WITH_JAVA) $(PY) -m spec.run
 	@$(WITH_JAVA) $(PY) -m spec.graph check
 

@@ -7,7 +7,7 @@ Called by `spec.run`, `spec.graph` and the tests. A manifest is a file `manifest
     name = "..."           unique among all manifests
     like = "NAME"          takes the keys of [like.NAME]; the run's own come on top (`constants` key by key)
     module = "Mailbox"     Mailbox.tla
-    set = "quick"          or "full": the quick ones run in `make test`, all of them in `make spec`
+    set = "quick"          or "full": the quick ones run in `make test-all`, all of them in `make spec`
     workers = 1            threads of TLC; a run that violates something needs 1, to be the same each time
     specification = "Spec"
     invariants = ["..."]   properties = ["..."]   constraints = ["..."]   view, symmetry = "..."

@@ -109,7 +109,7 @@ def main(
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a run of a manifest, or a pattern; default: all"
     )
-    parser.add_argument("--quick", action="store_true", help="only the quick set, which `make test` runs too")
+    parser.add_argument("--quick", action="store_true", help="only the quick set, which `make test-all` runs too")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time (default 2)")
     parser.add_argument(
         "--update", action="store_true", help="write the numbers of states into the manifests"

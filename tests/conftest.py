@@ -7,11 +7,13 @@ Spark of its own. A test that needs another master, or that harms its Spark, run
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +26,31 @@ if TYPE_CHECKING:
 
 # How long one example takes tells how busy the machine is; pytest's own time-out is there for the rest.
 settings.register_profile("default", deadline=None)
+# For all but `make test-all`, which searches: the same examples each time, a fifth of them.
+settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=20)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what asks for Spark by a fixture, and puts the files that take long first.
+
+    pytest-xdist gives out whole files in this order: short ones at the end leave no process idle for long.
+    """
+    costs: dict[Path, int] = {}
+    for item in items:
+        if {"session", "run_script"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("spark")
+        marks = {mark.name for mark in item.iter_markers()}
+        cost = next((3 - at for at, name in enumerate(("slow", "spark", "server")) if name in marks), 0)
+        costs[item.path] = max(costs.get(item.path, 0), cost)
+    items.sort(key=lambda item: -costs[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector, which many tests call, thousands of tests that live to the end."""
+    gc.collect()
+    gc.freeze()
+
 
 # A shell that runs us in the background has us ignore Ctrl-C; what the tests start would ignore it as well.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pillarbox.aio import Batch
 from pillarbox.aio.failure import Failed
 from tests.aio.virtual import HOUR, Rig, Service, again, answers, play
+from tests.search import examples
 
 FINE, POISON, HANGS, FAILS, FLAKY = "fine", "poison", "hangs", "fails", "flaky"
 
@@ -139,7 +140,7 @@ async def play_out(plan: Plan) -> tuple[Rig, Planned]:
 @pytest.mark.contract(
     "Whatever the sizes, arrivals and failures of batches, every row gets its own result or its own error."
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(plans())
 def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
     rig, service = play(lambda: play_out(plan))
@@ -162,7 +163,7 @@ def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
 
 
 @pytest.mark.contract
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(plans())
 def test_no_batch_is_larger_than_allowed_and_no_more_run_than_the_capacity(plan: Plan) -> None:
     rig, service = play(lambda: play_out(plan))
@@ -179,7 +180,7 @@ def test_no_batch_is_larger_than_allowed_and_no_more_run_than_the_capacity(plan:
     assert counts.errors == sum(type(result) is Failed for result in rig.results)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(plans())
 def test_rows_are_first_called_in_their_order(plan: Plan) -> None:
     _, service = play(lambda: play_out(plan))
@@ -194,7 +195,7 @@ def test_rows_are_first_called_in_their_order(plan: Plan) -> None:
     assert first == sorted(first)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(plans())
 def test_few_calls_are_made_for_the_sake_of_rows_that_fail(plan: Plan) -> None:
     plan.limited = False
@@ -212,7 +213,7 @@ def test_few_calls_are_made_for_the_sake_of_rows_that_fail(plan: Plan) -> None:
 
 
 @pytest.mark.contract
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(plans())
 def test_a_row_that_fails_alone_has_exactly_the_attempts_of_the_policy(plan: Plan) -> None:
     plan.limited = False
@@ -225,7 +226,7 @@ def test_a_row_that_fails_alone_has_exactly_the_attempts_of_the_policy(plan: Pla
         assert type(result) is not Failed or result.info.attempts == expected
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(plans(), st.floats(0, 60))
 def test_a_job_that_is_stopped_at_any_time_leaves_nothing(plan: Plan, when: float) -> None:
     async def script() -> None:

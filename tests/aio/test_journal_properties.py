@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Options, async_map
 from pillarbox.ledger import Ledger
+from tests.search import examples
 
 ROWS = st.lists(st.integers(0, 12), max_size=60)
 OPTIONS = st.fixed_dictionaries(
@@ -59,7 +60,7 @@ def expected(rows: list[int], errors: str) -> list[Any]:
 
 
 @pytest.mark.contract
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=ROWS,
     options=OPTIONS,

@@ -31,6 +31,7 @@ from pillarbox.aio.retry import Retry
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import CollectionSource
 from pillarbox.testing import VirtualTimeLoop
+from tests.search import examples
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.contract
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(rows=ROWS, given_options=OPTIONS)
 def test_every_row_has_one_outcome_within_its_limits(rows: list[Row], given_options: dict[str, Any]) -> None:
     options = Options(**given_options)

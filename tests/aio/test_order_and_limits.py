@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import CallFailed, async_map
+from tests.search import examples
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -176,7 +177,7 @@ def test_the_consumer_holds_up_the_reading_when_it_does_not_take_results() -> No
         assert started < 1000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     rows=st.lists(st.integers(0, 3), max_size=60),
     capacity=st.integers(1, 8),

@@ -29,6 +29,7 @@ def native(words: str) -> list[str]:
     return [str(native_program()), *words.split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["lock-free", "mutex"])
 @pytest.mark.parametrize("work", MAIL_WORKS)
 def test_a_native_workload_with_mails_says_how_long_it_took(work: str, backend: str) -> None:
@@ -37,6 +38,7 @@ def test_a_native_workload_with_mails_says_how_long_it_took(work: str, backend: 
         assert all(child.chunk(1_000) > 0 for _ in range(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["ordered", "unordered"])
 @pytest.mark.parametrize("work", QUEUE_WORKS)
 def test_a_native_workload_with_a_queue_says_how_long_it_took(work: str, order: str) -> None:
@@ -52,6 +54,7 @@ def test_a_python_workload_says_how_long_it_took(work: str) -> None:
         assert child.chunk(1_000) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize("command", ["native", "python"])
 def test_bytes_of_waiting_mails_are_at_least_what_a_link_and_a_function_take(command: str) -> None:
@@ -98,6 +101,7 @@ def test_the_random_order_has_every_number_once_and_is_always_the_same() -> None
     assert order == shuffled(1_000)
 
 
+@pytest.mark.slow
 def test_the_rows_of_the_kernel_are_written_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)  # without counting instructions
     path = tmp_path / "rows.json"
@@ -109,6 +113,7 @@ def test_the_rows_of_the_kernel_are_written_as_json(tmp_path: Path, monkeypatch:
     assert "instructions" not in rows
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind here")
 def test_instructions_are_those_of_one_operation() -> None:
     counted = kernel_rows.instructions(native("single lock-free"), 1_000)

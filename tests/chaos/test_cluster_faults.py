@@ -10,7 +10,7 @@ import pytest
 from fuzz.chaos import processes
 from fuzz.chaos.run import Outcome, Session
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = [pytest.mark.timeout(420), pytest.mark.spark, pytest.mark.slow]
 Harmed = Callable[..., Outcome]
 
 

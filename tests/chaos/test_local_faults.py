@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.chaos.run import Outcome, Session
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.spark, pytest.mark.slow]
 Harmed = Callable[..., Outcome]
 
 

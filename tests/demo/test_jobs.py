@@ -21,6 +21,8 @@ from bench.demo import data, embed, lookup
 from bench.demo.server_process import PROJECT_ROOT
 from bench.demo.summary import Check, Screen
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 

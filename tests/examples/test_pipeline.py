@@ -18,6 +18,8 @@ import pytest
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.versions import needs_source_streams
 
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow]
+
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")

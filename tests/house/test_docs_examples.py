@@ -14,9 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
-def pages() -> list[str]:
+def texts() -> dict[str, str]:
+    """The pages that have examples, by their paths."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [path.relative_to(ROOT).as_posix() for path in found if "```python" in path.read_text()]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in found}
+    return {page: text for page, text in texts.items() if "```python" in text}
+
+
+def needs_spark(text: str) -> bool:
+    return "pillarbox.spark" in text
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
@@ -31,14 +37,20 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 # A page may start Spark, and several streams.
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.spark if needs_spark(text) else ())
+        for page, text in texts().items()
+    ],
+)
 def test_the_examples_of_a_page_run(
     page: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (ROOT / page).read_text()
+    text = texts()[page]
     # As in a script: functions of `__main__` travel to Spark's workers by value.
     names: dict[str, object] = {"__name__": "__main__"}
-    if "pillarbox.spark" in text:
+    if needs_spark(text):
         names["spark"] = request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
     examples = blocks(text)
@@ -49,7 +61,7 @@ def test_the_examples_of_a_page_run(
 
 
 def test_the_readme_has_examples_and_they_are_found() -> None:
-    assert "README.md" in pages()
+    assert "README.md" in texts()
     assert blocks("a\n```python\nx = 1\n```\n\n- b\n\n  ```python\n  y = 2\n  ```\n") == [
         (2, "x = 1\n"),
         (8, "y = 2\n"),

@@ -26,6 +26,7 @@ BUILT = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
 LONGEST = 500
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.packaging,
     pytest.mark.timeout(LONGEST + 100),
     pytest.mark.skipif(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pillarbox.kernel import Deadlines, WrongThreadError
+from tests.search import examples
 
 
 class Clock:
@@ -113,7 +114,9 @@ class AgainstModel(RuleBasedStateMachine):
 
 def test_what_they_do_is_what_a_sorted_table_does() -> None:
     machine = AgainstModel.TestCase
-    machine.settings = settings(derandomize=True, deadline=None, max_examples=150, stateful_step_count=40)
+    machine.settings = settings(
+        derandomize=True, deadline=None, max_examples=examples(150), stateful_step_count=40
+    )
     machine().runTest()
 
 

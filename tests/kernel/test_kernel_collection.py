@@ -72,7 +72,6 @@ def _only_when_asked() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def item(cell: Cell, kind: type[Handover]) -> Handover:

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, Phase, settings
 
 from pillarbox.kernel import BACKENDS, Handover, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.testing import handover_suite, mailbox_suite, queue_suite
+from tests.search import examples
 
 MODEST = settings(
     derandomize=True,
     deadline=None,
-    max_examples=120,
+    max_examples=examples(120),
     stateful_step_count=40,
     phases=[Phase.generate],
     report_multiple_bugs=False,
@@ -27,7 +28,7 @@ def test_the_mailbox_keeps_its_contract(backend: str) -> None:
     def make() -> TaskMailbox:
         return TaskMailbox(urgent_burst=2, backend=backend)
 
-    how = settings(MODEST, max_examples=250)
+    how = settings(MODEST, max_examples=examples(250))
     mailbox_suite(make, urgent_burst=2, settings=how)().runTest()
 
 

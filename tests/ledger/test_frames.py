@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pillarbox.ledger.frames import scan
 from pillarbox.ledger.values import decode
 from tests.ledger.segments import ID, ends, key, look, reader_of, segment
+from tests.search import examples
 
 FRAMES = [{1: "one", 2: [0.5] * 9}, {3: b"three"}, {4: None, 5: {"five": 5}, 6: "six"}]
 CONTENT = segment(FRAMES)
@@ -75,7 +76,7 @@ def test_a_flipped_bit_at_any_byte_costs_one_frame_at_most_and_never_gives_anoth
 
 
 @pytest.mark.contract
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_bytes_that_are_overwritten_moved_or_missing_never_give_another_value(data: st.DataObject) -> None:
     content = bytearray(CONTENT)

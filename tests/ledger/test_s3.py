@@ -22,6 +22,8 @@ from tests.servers.s3_server import SECRET, S3Server
 ROOT = Path(__file__).resolve().parents[2]
 
 
+pytestmark = pytest.mark.server
+
 server = fixtures.s3
 
 

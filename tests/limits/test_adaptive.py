@@ -50,7 +50,7 @@ def test_it_pickles_and_opens_with_its_start() -> None:
 
 @pytest.mark.contract
 @pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("serves", [8, 64, 256])
+@pytest.mark.parametrize("serves", [8, 64, pytest.param(256, marks=pytest.mark.slow)])
 def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: int, sigma: float) -> None:
     caller = Caller(Adaptive(), Service(serves, sigma=sigma))
     caller.run(25.0)

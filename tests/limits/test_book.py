@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pillarbox.aio.limits.book import GRACE, Book, Report
 from pillarbox.aio.limits.shared import Limits
 from pillarbox.testing import FakeClock
+from tests.search import examples
 
 SLOTS = ["a", "b", "c"]
 MAX_CALLS = 25
@@ -183,7 +184,10 @@ class Budget(RuleBasedStateMachine):
 
 TestBudget = Budget.TestCase
 TestBudget.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(150),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

@@ -23,6 +23,8 @@ from tests.limits.calling import Caller, most_in, wait_until
 from tests.servers import fixtures
 from tests.servers.redis_server import PASSWORD, RedisServer
 
+pytestmark = pytest.mark.server
+
 shared_redis, server = fixtures.shared_redis, fixtures.redis
 
 

@@ -6,6 +6,8 @@ from pillarbox.kernel import BACKENDS
 from spec.native import compiled, run
 from tests.native.sanitizers import ASAN, TSAN, needs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sanitizer", ["-O2", TSAN, ASAN])

@@ -5,6 +5,8 @@ import pytest
 from spec.native import compiled, run
 from tests.native.sanitizers import ASAN
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("sanitizer", ["-O2", ASAN])
 def test_deadlines_stay_whole_when_an_allocation_fails(sanitizer: str) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from spec.native import compiled, run
 
+pytestmark = pytest.mark.slow
+
 SCHEDULED = ("-DPILLARBOX_SCHED", "-DPILLARBOX_DEFECTS")
 PREEMPTIONS, RANDOM, SEED = "2", "2000", "1"
 

@@ -6,6 +6,8 @@ from pillarbox.kernel import BACKENDS
 from spec.native import EDGES, REPORTED, compiled, run
 from tests.native.sanitizers import ASAN, TSAN, needs
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = [
     *(("inbox_stress", backend) for backend in BACKENDS),
     *(("mailbox_storm", f"{backend} {producers}") for backend in BACKENDS for producers in (1, 2, 4, 8, 64)),

@@ -198,6 +198,7 @@ def real() -> Watch:
 SOURCES = {"large": large, "short": short, "strange": strange, "real": real, "nothing": lambda: Totals()}
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("name", SOURCES)
 def test_nothing_is_cut_off_or_on_top_of_another_and_nothing_is_asked_for(name: str, tmp_path: Path) -> None:
     path = report(SOURCES[name](), tmp_path / "report.html", title=EVIL, rate=1234.5)
@@ -229,6 +230,7 @@ async def check_quiet(page: Page, path: Path) -> None:
     assert page.requests == [path.as_uri()]
 
 
+@pytest.mark.server
 def test_what_is_below_the_pointer_is_said_and_within_the_chart(tmp_path: Path) -> None:
     path = report(large(), tmp_path / "report.html")
 
@@ -254,6 +256,7 @@ def test_what_is_below_the_pointer_is_said_and_within_the_chart(tmp_path: Path) 
 
 
 @pytest.mark.contract("The numbers of a report are those of the totals.")
+@pytest.mark.server
 def test_the_numbers_on_the_page_are_those_of_the_totals(tmp_path: Path) -> None:
     watch = real()
     totals = watch.totals
@@ -281,6 +284,7 @@ def test_the_numbers_on_the_page_are_those_of_the_totals(tmp_path: Path) -> None
 
 
 @pytest.mark.contract
+@pytest.mark.server
 def test_a_script_would_not_run_even_if_it_stood_in_the_page(tmp_path: Path) -> None:
     path = report(Totals(), tmp_path / "report.html")
     whole = path.read_text()

@@ -10,9 +10,10 @@ from pillarbox.aio.counts import SPENT
 from pillarbox.aio.observe.series import MOST, Series
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.histogram import LatencyHistogram, seconds_of
+from tests.search import examples
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.integers(1, 3000), st.integers(4, 50))
 def test_however_many_looks_the_points_are_few_in_order_and_exact(looks: int, most: int) -> None:
     series = Series(most)

@@ -21,6 +21,7 @@ from pillarbox.aio.observe.steps import rows_by_attempt, steps
 from pillarbox.aio.observe.svg import CHARACTER, Frame, clock, ticks, time_axis, time_ticks
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.histogram import LatencyHistogram, LatencySnapshot
+from tests.search import examples
 
 
 def latencies(count: int, seconds: float) -> LatencySnapshot:
@@ -81,7 +82,7 @@ def test_rows_that_go_back_are_no_negative_rate() -> None:
     assert [step.rows for step in steps(series.points(), Totals(), 10)] == [100.0, 0.0, 50.0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.integers(0, 600), st.integers(1, 130))
 def test_steps_are_few_touch_and_cover_the_whole_time(looks: int, most: int) -> None:
     points = [

@@ -34,6 +34,7 @@ from pillarbox.mailbox.histogram import (
     seconds_of,
     snapshot_of,
 )
+from tests.search import examples
 
 DURATIONS = st.lists(st.floats(0.0, 2e4), max_size=20)
 
@@ -58,14 +59,14 @@ def totals(draw: st.DrawFn) -> Totals:
 # ---- histograms
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(DURATIONS, max_size=4))
 def test_merged_histograms_are_the_histogram_of_all_measurements(parts: list[list[float]]) -> None:
     whole = histogram([seconds for part in parts for seconds in part])
     assert merge_snapshots(histogram(part) for part in parts) == whole
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(DURATIONS)
 def test_the_sum_of_a_histogram_is_right_to_a_sixteenth(durations: list[float]) -> None:
     # Whole buckets of nanoseconds are off by more than that, and by less than a nanosecond.
@@ -74,7 +75,7 @@ def test_the_sum_of_a_histogram_is_right_to_a_sixteenth(durations: list[float]) 
     assert estimate == pytest.approx(exact, rel=1 / 16 + 1e-9, abs=1e-9 * len(durations))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(DURATIONS, DURATIONS)
 def test_the_sum_of_a_histogram_never_falls(first: list[float], more: list[float]) -> None:
     assert seconds_of(histogram(first + more)) >= seconds_of(histogram(first))
@@ -96,7 +97,7 @@ def test_every_field_has_a_rule_for_adding_up() -> None:
 
 
 @pytest.mark.contract("Totals of tasks merge in any order and in any groups.")
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(totals(), totals(), totals())
 def test_merging_may_go_in_any_order_and_in_any_groups(a: Totals, b: Totals, c: Totals) -> None:
     whole = merge([a, b, c])
@@ -106,7 +107,7 @@ def test_merging_may_go_in_any_order_and_in_any_groups(a: Totals, b: Totals, c: 
 
 
 @pytest.mark.contract
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(totals())
 def test_json_gives_the_same_totals_back(some: Totals) -> None:
     assert from_json(json.loads(json.dumps(to_json(some)))) == some
@@ -138,7 +139,7 @@ def test_a_key_that_is_missing_is_no_zero() -> None:
         from_json(written)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(totals())
 def test_an_operator_that_has_ended_keeps_counts_and_no_levels(some: Totals) -> None:
     after = ended(some)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pillarbox.sources.alignment import Alignment
+from tests.search import examples
 
 
 def held(alignment: Alignment) -> set[str]:
@@ -171,4 +172,4 @@ class Splits(RuleBasedStateMachine):
 
 
 TestSplits = Splits.TestCase
-TestSplits.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSplits.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

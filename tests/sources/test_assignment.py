@@ -14,6 +14,7 @@ from pillarbox.sources import ReaderInfo, Split
 from pillarbox.sources.assignment import Checkpoint
 from pillarbox.sources.link import AddSplits, NoMoreSplits, ReaderState
 from pillarbox.sources.pool import SplitPool, Waiting
+from tests.search import examples
 from tests.sources.assigned import LENGTH, Reader, Run, given, shows
 from tests.sources.found import Finder, NoContext, World
 
@@ -204,7 +205,7 @@ class Assigning(RuleBasedStateMachine):
 
 
 TestAssigning = Assigning.TestCase
-TestAssigning.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestAssigning.settings = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
 
 
 def test_a_request_is_kept_until_there_is_an_answer_and_two_are_as_one() -> None:

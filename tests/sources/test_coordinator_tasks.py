@@ -19,6 +19,7 @@ from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.remote_link import RemoteLink
 from pillarbox.task import Operator, StreamTask
 from pillarbox.testing import CollectedOutput
+from tests.search import examples
 from tests.sources.number_source import LONG, Numbers, Range, by_split, expected, ranges
 from tests.sources.proxy import Proxy
 from tests.sources.reading_process import Picklable, ReadingProcess
@@ -174,7 +175,7 @@ def test_a_killed_process_goes_on_from_the_last_complete_checkpoint(channel: Sou
         stepped.input.close()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     before=st.integers(1, 4),
     after=st.integers(1, 4),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.sources import FetchingReader, ReaderContext, Threading
+from tests.search import examples
 from tests.sources.number_source import LONG, Range, Script
 
 ROWS = 60
@@ -22,7 +23,7 @@ orders = st.lists(
 
 
 @pytest.mark.contract
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(orders, st.sampled_from(list(Threading)), st.integers(1, 3), st.integers(1, 25))
 def test_orders_between_fetches_lose_nothing_and_repeat_nothing(
     orders: list[tuple[str, int]], model: Threading, max_batches: int, batch: int

@@ -21,11 +21,12 @@ from pillarbox.sources.connectors.files import FileSource
 from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start, whole_lines
 from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing import SourceHarness
+from tests.search import examples
 
 PROPERTY = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-PURE = settings(PROPERTY, max_examples=200)
+PURE = settings(PROPERTY, max_examples=examples(200))
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\ufeff"), max_size=12)
 NEWLINES = st.sampled_from(["\n", "\r\n"])
 SIZES = st.integers(1, 200)

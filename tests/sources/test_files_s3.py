@@ -15,6 +15,8 @@ from pillarbox.testing import SourceHarness
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
 
+pytestmark = pytest.mark.server
+
 server = fixtures.s3
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.generator import GeneratorSource, GeneratorSplit
 from pillarbox.testing import SourceHarness
+from tests.search import examples
 
 
 def seconds(row: Any) -> float:
@@ -32,7 +33,7 @@ def test_each_id_comes_once_whatever_the_splits() -> None:
 
 
 @pytest.mark.contract("Rows of the generator are the same wherever reading begins.")
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.integers(0, 40), st.integers(1, 60), st.integers(1, 17), st.floats(0, 50))
 def test_rows_are_the_same_wherever_reading_begins(
     start: int, count: int, batch_rows: int, disorder: float

@@ -22,6 +22,8 @@ pa = pytest.importorskip("pyarrow")
 VALUES = pa.schema([("value", pa.string())])
 PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
+pytestmark = pytest.mark.server
+
 server = fixtures.kafka
 
 

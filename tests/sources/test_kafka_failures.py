@@ -27,6 +27,8 @@ pa = pytest.importorskip("pyarrow")
 
 PLACES = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 
+pytestmark = pytest.mark.server
+
 server = fixtures.kafka
 
 

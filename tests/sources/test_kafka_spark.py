@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.server]
 
 server = fixtures.kafka
 

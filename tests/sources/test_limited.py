@@ -25,6 +25,7 @@ from pillarbox.sources import (
 from pillarbox.sources import limited as limited_module
 from pillarbox.sources.limited import LimitedReader
 from pillarbox.sources.reader import SplitsChange
+from tests.search import examples
 from tests.sources.linked import Batches
 from tests.sources.number_source import LONG, Range
 from tests.threads import begun
@@ -248,4 +249,4 @@ class Held(RuleBasedStateMachine):
 
 
 TestHeld = Held.TestCase
-TestHeld.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHeld.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)

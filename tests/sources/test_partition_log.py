@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pillarbox.sources import EnumeratorContext, SourceEvent, Split, SplitEnumerator
 from pillarbox.sources.partition_log import Entry, PartitionLog
 from pillarbox.sources.shared_read import SharedRead
+from tests.search import examples
 from tests.sources.found import LONG, Findable, Finder, World
 
 PARTITIONS = 3
@@ -80,7 +81,7 @@ class Attempts(RuleBasedStateMachine):
 
 
 TestAttempts = Attempts.TestCase
-TestAttempts.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestAttempts.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)
 
 
 def test_a_place_that_does_not_exist_is_named() -> None:

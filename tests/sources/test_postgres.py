@@ -28,6 +28,8 @@ from tests.servers.postgres_server import PASSWORD, PostgresServer
 
 UTC = datetime.timezone.utc
 
+pytestmark = pytest.mark.server
+
 shared_server = fixtures.postgres
 
 

@@ -20,6 +20,8 @@ from pillarbox.testing.source_harness import SourceHarness
 from tests.servers import fixtures
 from tests.servers.postgres_server import PostgresServer
 
+pytestmark = pytest.mark.server
+
 shared_server = fixtures.postgres
 
 

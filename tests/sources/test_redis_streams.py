@@ -30,6 +30,8 @@ from tests.servers.redis_server import PASSWORD, RedisServer
 
 NUMBERS = pa.schema([("_stream", pa.string()), ("n", pa.int64())])
 
+pytestmark = pytest.mark.server
+
 shared_redis, server = fixtures.shared_redis, fixtures.redis
 
 

@@ -33,6 +33,8 @@ NUMBERS = pa.schema([("_stream", pa.string()), ("n", pa.int64())])
 SOON = 0.02
 LONG = 60.0
 
+pytestmark = pytest.mark.server
+
 shared_redis, server = fixtures.shared_redis, fixtures.redis
 
 Row = tuple[str, int]

@@ -28,6 +28,7 @@ from pillarbox.sources.link import (
 )
 from pillarbox.task import InputStatus, TaskState
 from pillarbox.testing import CollectedOutput
+from tests.search import examples
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import Numbers, Range, Script, by_split, expected, ranges
 from tests.threads import begun
@@ -126,7 +127,7 @@ def test_rows_of_an_arrow_batch_are_passed_over_too() -> None:
 
 
 @pytest.mark.contract
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.sampled_from(list(Threading)))
 def test_each_row_is_behind_a_checkpoint_or_before_it_whenever_it_is_taken(
     stops: list[int], model: Threading

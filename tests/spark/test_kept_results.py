@@ -26,6 +26,7 @@ from pillarbox.aio.journal import NOT_KEPT
 from pillarbox.ledger.values import decode, encode
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
+from tests.search import examples
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 UTC = datetime.timezone.utc
@@ -187,7 +188,7 @@ LEAVES: dict[str, tuple[T.DataType, st.SearchStrategy[Any]]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_row_is_kept_as_it_was_or_does_not_fit(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(LEAVES)), min_size=1, max_size=4, unique=True))

@@ -16,6 +16,8 @@ from tests.servers.postgres_server import PostgresServer
 from tests.servers.redis_server import RedisServer
 from tests.versions import needs_source_streams
 
+pytestmark = pytest.mark.server
+
 redis, postgres = fixtures.shared_redis, fixtures.postgres
 
 

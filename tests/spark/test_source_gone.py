@@ -37,6 +37,8 @@ pytest.importorskip("redis", reason="the package redis is not installed")
 pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
 pa = pytest.importorskip("pyarrow")
 
+pytestmark = pytest.mark.server
+
 shared_redis, server, kafka = fixtures.shared_redis, fixtures.redis, fixtures.kafka
 
 NUMBERS = pa.schema([("_stream", pa.string()), ("n", pa.int64())])

@@ -35,6 +35,7 @@ def test_a_wrong_thread_is_refused_in_every_state_and_changes_nothing(
     assert follow_in_wrong_thread(loaded, make) == len(loaded.states) * len(make().confined)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", graph.SOURCES)
 def test_the_graphs_that_are_checked_in_are_those_that_tlc_finds(name: str) -> None:
     assert graph.file_of(name).read_text() == graph.as_text(graph.explore(name))

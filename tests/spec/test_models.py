@@ -30,6 +30,7 @@ def answers(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Answer]
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", QUICK)
 def test_tlc_finds_what_the_manifest_says(quick: str, answers: dict[str, Future[Answer]]) -> None:
     _, _, found = answers[quick].result()
@@ -104,6 +105,7 @@ GROWS = {"properties": ("Grows",), "exit": 13, "violates": "Grows"}
 COMES = {"specification": "FairSpec", "properties": ("Comes",), "exit": 13, "violates": "Comes"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expected", [{}, SMALL, {**GROWS, "states": 4}, COMES, {"deadlock": True}])
 def test_a_run_that_is_as_expected_is_accepted(tiny: Run, expected: dict[str, object]) -> None:
     _, outcome, found = judge(replace(tiny, **expected))
@@ -111,6 +113,7 @@ def test_a_run_that_is_as_expected_is_accepted(tiny: Run, expected: dict[str, ob
     assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -131,12 +134,14 @@ def test_a_run_that_differs_is_refused(tiny: Run, wrong: dict[str, object], said
     assert said in found
 
 
+@pytest.mark.slow
 def test_a_model_that_tlc_cannot_read_is_an_error_and_not_a_result(tiny: Run) -> None:
     _, outcome, found = judge(replace(tiny, invariants=("Missing",)))
     assert outcome is None
     assert "Missing" in "\n".join(found)
 
 
+@pytest.mark.slow
 def test_the_command_fails_on_a_difference_and_writes_states_only_when_asked(folder: Path) -> None:
     manifest = folder / "manifest.toml"
     manifest.write_text(MANIFEST.replace("states = 4", "states = 5"))
@@ -150,6 +155,7 @@ def test_the_command_fails_on_a_difference_and_writes_states_only_when_asked(fol
     assert lines[-1].endswith("0 of them not as the manifest says")
 
 
+@pytest.mark.slow
 def test_update_writes_nothing_where_more_than_the_states_differs(folder: Path) -> None:
     manifest = folder / "manifest.toml"
     wrong = MANIFEST.replace("states = 4", "states = 5").replace('never = ["Never"]', "")
@@ -188,6 +194,7 @@ def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, line: str, sa
 # ---- TLC itself
 
 
+@pytest.mark.slow
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = tlc.jar()
     corrupt = tmp_path / real.name
@@ -232,6 +239,7 @@ def test_without_java_the_error_says_so(tmp_path: Path, monkeypatch: pytest.Monk
         tlc.java()
 
 
+@pytest.mark.slow
 def test_a_run_leaves_no_files_behind(tiny: Run) -> None:
     outcome = judge(tiny)[1]
     assert outcome is not None

@@ -15,6 +15,8 @@ from spec import trace
 from spec.native import compiled, run
 from spec.variants import built
 
+pytestmark = pytest.mark.slow
+
 BURST = 4
 TRACED = ("-DPILLARBOX_TRACE", "-DPILLARBOX_DEFECTS", "-O2")
 SCRIPT = Path(__file__).with_name("traced_run.py")

@@ -16,6 +16,7 @@ from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.mailbox import Controller, MailboxProcessor
 from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
 from pillarbox.testing.clock import FakeClock
+from tests.search import examples
 
 LONG = 60.0
 
@@ -98,7 +99,7 @@ def test_its_mail_has_the_priority_of_the_operator() -> None:
 
 @pytest.mark.contract
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e8)), max_size=40), st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_timers_fire_in_the_order_of_their_timestamps_each_not_before_it(
     registered: list[tuple[float, float]], timers_a_mail: int
 ) -> None:

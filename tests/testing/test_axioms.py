@@ -145,6 +145,7 @@ def test_what_real_threads_did_keeps_every_axiom(record: Record, backend: str) -
     assert {"close returns the rest"} <= axioms(without)
 
 
+@pytest.mark.slow
 def test_a_history_of_a_hundred_thousand_operations_takes_seconds() -> None:
     """Producers far ahead of the consumer, batches, priorities, and one mistake near the end."""
     mails = [mail(urgent=n % 7 == 0, priority=n % 3, deferrable=n % 5 == 0) for n in range(40_000)]

@@ -46,6 +46,7 @@ def follows(attempts: int, attempt: int) -> bool:
 HEAD = '"""A planted wrong contract."""\nfrom fuzz.contracts import Letter, Retry, choose\n'
 
 
+@pytest.mark.slow
 def test_no_contract_is_refuted_within_the_budget() -> None:
     lines = check_contracts("fuzz.contracts", SECONDS)
     assert len(lines) >= 12

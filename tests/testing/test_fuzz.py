@@ -29,6 +29,7 @@ def test_every_target_is_there() -> None:
     assert set(targets.TARGETS) >= expected | {"queue-ordered", "queue-unordered", "handover", "contracts"}
 
 
+@pytest.mark.slow
 def test_a_round_of_schedules_finds_a_planted_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     targets.run_schedules("queue_schedules", tmp_path, count=200)
     program = targets.compiled("queue_schedules", "-DPILLARBOX_SCHED", "-DPILLARBOX_DEFECT=passes_watermark")

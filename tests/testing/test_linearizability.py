@@ -37,6 +37,7 @@ from pillarbox.testing import (
     numbered_handles,
 )
 from pillarbox.testing.models import Model
+from tests.search import examples
 
 from .conftest import Record
 
@@ -127,16 +128,18 @@ def put_after_quiesce(events: list[Event]) -> list[Event]:
     return changed
 
 
-@pytest.mark.parametrize("corrupt", [swapped, lost, duplicated, put_after_quiesce])
+@pytest.mark.parametrize(
+    "corrupt", [pytest.param(swapped, marks=pytest.mark.slow), lost, duplicated, put_after_quiesce]
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_corrupted_history_is_refused(
     record: Record, backend: str, corrupt: Callable[[list[Event]], list[Event]]
 ) -> None:
     events = corrupt(record(backend))
-    begun = time.monotonic()
+    begun = time.thread_time()
     verdict = search(events)
     assert verdict.linearizable is False
-    assert time.monotonic() - begun < SECONDS
+    assert time.thread_time() - begun < SECONDS
     assert "not linearizable" in verdict.explain(events)
 
 
@@ -224,7 +227,7 @@ def by_brute_force(events: list[Event], model: Model) -> bool:
     return search(frozenset(range(len(events))), model)
 
 
-@settings(derandomize=True, deadline=None, max_examples=600)
+@settings(derandomize=True, deadline=None, max_examples=examples(600))
 @given(events=small_histories())
 def test_the_search_with_and_without_a_guide_agrees_with_brute_force(events: list[Event]) -> None:
     model = MailboxModel(1)
