@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.aio.limits.shared import SharedBudget
 from pillarbox.aio.options import Options
 
 _lock = threading.Lock()
@@ -17,7 +18,8 @@ _coordinator: Coordinator | None = None
 def share_budget(options: Options, session: Any) -> Options:
     """`options` with a coordinator for their budget, where one is needed and none was given. Any thread.
 
-    In local mode that is one on loopback, which ends with the process, and a gate of its own there. Elsewhere
+    In local mode that is one on loopback, which ends with the process, and a gate of its own there; it shares
+    the budget alone, and the rate is still that of each task. Elsewhere
     nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
     """
     if not options.limits_calls or options.coordinator is not None:
@@ -31,7 +33,7 @@ def share_budget(options: Options, session: Any) -> Options:
             f"{given}: is for the whole job, whose tasks count together through a coordinator; "
             f"{where} give one that the workers reach: coordinator=Coordinator(...)"
         )
-    return dataclasses.replace(options, coordinator=_local().named())
+    return dataclasses.replace(options, coordinator=SharedBudget(_local().named()))
 
 
 def _local() -> Coordinator:

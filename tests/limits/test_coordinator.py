@@ -15,7 +15,7 @@ from pillarbox.aio.limits.client import CoordinatorGate
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import CoordinatorError, Limits, SharedLimits
+from pillarbox.aio.limits.shared import CoordinatorError, Limits, SharedBudget, SharedLimits
 from pillarbox.aio.options import Options, merge_options
 from tests.limits.calling import Caller, most_in, start, wait_until
 
@@ -94,6 +94,30 @@ def test_the_rate_of_all_tasks_together_is_held_and_each_gets_its_share() -> Non
     # After the burst, for the rest of the time.
     assert len(begun) >= 0.9 * 400 * 2.0
     assert min(counts) >= 0.5 * sum(counts) / 8
+
+
+@pytest.mark.contract("A budget of a whole job leaves the rate and the cool-downs to each task.")
+def test_where_only_the_budget_is_shared_each_task_has_the_whole_rate() -> None:
+    # Twenty at once, and then one in a hundred seconds.
+    rate = Rate(0.01, burst=2000.0)
+
+    async def tasks(shared: SharedLimits) -> list[int]:
+        counts = []
+        them = [Caller(open_gate(rate, 50, None, shared)) for _ in range(3)]  # type: ignore[arg-type]
+        async with them[0], them[1], them[2]:
+            for caller in them:
+                while caller.gate.exhausted is None and await caller.call(until=time.monotonic() + 10.0):
+                    if len(caller.begun) == 20:
+                        break
+                counts.append(len(caller.begun))
+            them[1].gate.cool_down(5.0)
+            assert [caller.gate.statistics().cool_downs for caller in them] == [0, 1, 0]
+        return counts
+
+    with Coordinator() as coordinator:
+        shared = pickle.loads(pickle.dumps(SharedBudget(coordinator.named("job"))))
+        assert asyncio.run(tasks(shared)) == [20, 20, 10]
+        assert coordinator.statistics()["job"].calls == 50
 
 
 def test_the_rate_is_held_over_processes() -> None:

@@ -100,6 +100,17 @@ def test_two_operators_have_a_budget_each(spark: SparkSession) -> None:
     assert df.select(call("id").alias("n")).where("n is not null").count() == 10
 
 
+@pytest.mark.contract
+def test_a_budget_leaves_the_rate_to_each_task(spark: SparkSession) -> None:
+    async def call(row: Any) -> int:
+        return 0
+
+    # Each of two tasks may begin all of its twenty calls at once. Both together could not within their time.
+    given: dict[str, Any] = {"rate": pillarbox.Rate(0.01, burst=2000.0), "max_calls": 100, "errors": "null"}
+    df = async_map(spark.range(0, 40, 1, 2), call, schema="n long", **given)
+    assert df.where("n = 0").count() == 40
+
+
 def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:
     async def call(row: Any) -> int:
         return 0

@@ -30,8 +30,9 @@ class GateStatistics(NamedTuple):
 class Gate(Protocol):
     """Lets calls begin. All methods are for the mailbox thread, and none of them waits."""
 
-    exhausted: str | None
-    """Why no call will be let through any more, as in "max_calls=100"; None while calls may still come."""
+    @property
+    def exhausted(self) -> str | None:
+        """Why no call will be let through any more, as in "max_calls=100"; None while calls may still come."""
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         """Begin; `wake` is called on the loop's thread when `admit` is worth another call."""
@@ -69,9 +70,7 @@ def open_gate(
     if rate is None and max_calls is None and max_cost is None:
         return None
     if coordinator is not None:
-        from pillarbox.aio.limits.shared import Limits
-
-        return coordinator.open(Limits.of(rate, max_calls, max_cost))
+        return coordinator.open_for(rate, max_calls, max_cost)
     from pillarbox.aio.limits.local import LocalGate
 
     return LocalGate(rate, max_calls, max_cost)

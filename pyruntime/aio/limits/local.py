@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from pillarbox.aio.limits.bucket import TICK, Bucket
-from pillarbox.aio.limits.gate import GateStatistics
+from pillarbox.aio.limits.gate import Gate, GateStatistics
 from pillarbox.aio.limits.rate import Rate
 
 COOL_DOWN = 1.0
@@ -110,3 +110,54 @@ class LocalGate:
             self._requests.keep(1.0, now)
         if self._weights is not None:
             self._weights.keep(min(units, self._weights.capacity), now)
+
+
+class TaskRateGate:
+    """A `Gate` whose rate and cool-downs are those of one task, and whose budget is that of `budget`.
+
+    Confined to the mailbox thread.
+    """
+
+    def __init__(self, rate: Rate | None, budget: Gate) -> None:
+        self._rate = LocalGate(rate, None, None)
+        self._budget = budget
+        # Units that the rate has let through for a call that the budget still holds back.
+        self._ahead: float | None = None
+
+    @property
+    def exhausted(self) -> str | None:
+        """See `Gate.exhausted`."""
+        return self._budget.exhausted
+
+    def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        """See `Gate.start`."""
+        self._budget.start(loop, wake)
+
+    def admit(self, units: float = 1.0) -> float:
+        """See `Gate.admit`."""
+        # The rate first: what the budget lets through counts as called.
+        if self._ahead != units:
+            wait = self._rate.admit(units)
+            if wait > 0.0:
+                return math.inf if self._budget.exhausted is not None else wait
+            self._ahead = units
+        wait = self._budget.admit(units)
+        if wait == 0.0:
+            self._ahead = None
+        return wait
+
+    def spend(self, cost: float) -> None:
+        """See `Gate.spend`."""
+        self._budget.spend(cost)
+
+    def cool_down(self, seconds: float | None) -> None:
+        """See `Gate.cool_down`."""
+        self._rate.cool_down(seconds)
+
+    def statistics(self) -> GateStatistics:
+        """See `Gate.statistics`."""
+        return self._budget.statistics()._replace(cool_downs=self._rate.statistics().cool_downs)
+
+    async def close(self) -> None:
+        """See `Gate.close`."""
+        await self._budget.close()

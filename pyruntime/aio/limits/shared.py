@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.limits.local import COOL_DOWN
+from pillarbox.aio.limits.local import COOL_DOWN, TaskRateGate
 from pillarbox.kernel import PillarboxError
 
 if TYPE_CHECKING:
@@ -79,12 +79,38 @@ class SharedLimits(ABC):
     def open(self, limits: Limits) -> Gate:
         """A gate for one task. Any thread; connects when the gate is started."""
 
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Gate:
+        """A gate for one task with these options. Any thread; connects when the gate is started."""
+        return self.open(Limits.of(rate, max_calls, max_cost))
+
     @abstractmethod
     def named(self, name: str | None = None) -> SharedLimits:
         """The same with the gate called `name`: who shares a name shares the limits.
 
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
+
+
+class SharedBudget(SharedLimits):
+    """Shares the budget through `shared`; the rate and the cool-downs stay those of each task.
+
+    So a budget does not change what a rate means where nobody asked for a coordinator. Any thread; pickles.
+    """
+
+    def __init__(self, shared: SharedLimits) -> None:
+        self._shared = shared
+
+    def open(self, limits: Limits) -> Gate:
+        """See `SharedLimits.open`."""
+        return self._shared.open(limits)
+
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Gate:
+        """See `SharedLimits.open_for`."""
+        return TaskRateGate(rate, self.open(Limits.of(None, max_calls, max_cost)))
+
+    def named(self, name: str | None = None) -> SharedBudget:
+        """See `SharedLimits.named`."""
+        return SharedBudget(self._shared.named(name))
 
 
 def check_name(name: object) -> str:
