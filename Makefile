@@ -24,11 +24,13 @@ ROWS_OPTION = $(if $(ROWS),--rows $(ROWS))
 MINUTES ?= 5
 # Faults of `make chaos`, at least.
 FAULTS ?= 200
+# The suite of `make long`: spec, sanitize, mutation, test-oldest, test-freethreaded or chaos.
+SUITE ?= spec
 # More words for pytest, for example PYTEST="-k mailbox -x".
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test-fast test test-all test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test-fast test test-all test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -116,6 +118,10 @@ sanitize: build  ## the tests without Spark under ThreadSanitizer, then under Ad
 
 mutation: build  ## plant each seeded defect and write into spec/README.md which layer catches it
 	@$(WITH_JAVA) $(PY) -m spec.mutation
+	@$(PY) -m spec.contracts convict
+
+long: build  ## run a long suite whole and write down how it ended: SUITE=spec
+	@$(WITH_JAVA) $(PY) -m spec.long_runs whole $(SUITE)
 
 lint: build typing  ## ruff, cython-lint, mypy
 	$(PY) -m ruff check .

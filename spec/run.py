@@ -1,6 +1,6 @@
 """Runs the configurations of the manifests, and compares what TLC finds with what they say.
 
-    python -m spec.run [--quick] [--jobs N] [--update] [NAME...]
+    python -m spec.run [--quick] [--jobs N] [--seed N] [--update] [NAME...]
 
 Called by `make spec` and by the tests. Exits with 1 if anything differs. A NAME may be a pattern: `mutant-*`.
 `--update` writes the measured numbers of states into the manifests, for runs that are right otherwise.
@@ -10,6 +10,7 @@ Called by `make spec` and by the tests. Exits with 1 if anything differs. A NAME
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -111,11 +112,14 @@ def main(
     )
     parser.add_argument("--quick", action="store_true", help="only the quick set, which `make test-all` runs too")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time (default 2)")
+    parser.add_argument("--seed", type=int, metavar="N", help="in a random order, the same for the same N")
     parser.add_argument(
         "--update", action="store_true", help="write the numbers of states into the manifests"
     )
     options = parser.parse_args(words)
     runs = chosen(read_all(folder), options.names, options.quick)
+    if options.seed is not None:
+        random.Random(options.seed).shuffle(runs)
     begin = time.monotonic()
     tlc.jar()
     wrong = 0

@@ -112,6 +112,8 @@ def _harm(
                     f"{verdict.paid_again} otherwise, {verdict.in_flight} ended in flight",
                     flush=True,
                 )
+                for found in verdict.wrong:
+                    print(f"  WRONG: {found}", flush=True)
                 trouble += [f"{place}, run {number}, {contender}: {found}" for found in verdict.wrong]
             number += 1
 

@@ -169,7 +169,7 @@ def test_has_mail_and_len_count_batch_and_queue(state: MailboxState) -> None:
     assert len(mailbox) == 0
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["quiesce_drops_mail"])
 @pytest.mark.parametrize("state", [OPEN, QUIESCED])
 def test_drain_gives_everything_in_take_order(state: MailboxState) -> None:
     first, second, urgent = Mail(nothing), Mail(nothing), Mail(nothing, urgent=True)
@@ -210,7 +210,7 @@ def test_a_closed_mailbox_is_empty_whatever_was_in_it() -> None:
 # ---- ending
 
 
-@pytest.mark.contract(convicts=["quiesce_drops_mail"])
+@pytest.mark.contract
 @pytest.mark.parametrize(("before", "after"), [(OPEN, QUIESCED), (QUIESCED, QUIESCED), (CLOSED, CLOSED)])
 def test_quiesce_goes_forward_or_has_no_effect(before: MailboxState, after: MailboxState) -> None:
     mailbox = mailbox_in(before)
@@ -386,7 +386,7 @@ def test_the_next_thread_of_the_same_ident_is_not_robbed_of_its_mailbox() -> Non
 # ---- counts
 
 
-@pytest.mark.contract(convicts=["beyond_stays"])
+@pytest.mark.contract(convicts=["beyond_stays", "fetch_drops_state"])
 def test_mails_are_counted_also_beyond_what_the_word_of_the_inbox_counts() -> None:
     mailbox, many = TaskMailbox(), 65_535
     some = [Mail(nothing) for _ in range(many + 10)]

@@ -43,7 +43,7 @@ def run_script(text: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.contract(convicts=["fetch_drops_state"])
+@pytest.mark.contract
 @pytest.mark.parametrize("way", ["take", "try_take", "batch", "mixed"])
 @pytest.mark.usefixtures("short_switches")
 def test_every_mail_of_every_producer_is_taken_once_and_in_the_order_of_its_producer(way: str) -> None:
