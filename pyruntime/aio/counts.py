@@ -68,6 +68,7 @@ class OperatorStatistics(NamedTuple):
 
 SPENT = {
     "calls": "slots that were busy",
+    "loop": "the event loop was held up, by code that blocks or computes",
     "input": "no row was there",
     "order": "the window was full of rows that wait for one before them",
     "output": "what takes the results had no room",

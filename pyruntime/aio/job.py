@@ -159,6 +159,7 @@ class Job:
             context=context,
             spread=spread,
             journal=journal,
+            watched=True,
         )
         loop_thread.submit(self._run())
 
@@ -190,6 +191,8 @@ class Job:
         self._loop_thread.call(self._stop)
         ended = self._ended.wait(CLOSE)
         self._input.join()
+        if ended and self._operator is not None and self._operator.watcher is not None:
+            self._operator.watcher.join(CLOSE)
         return ended
 
     def statistics(self) -> OperatorStatistics | None:
@@ -306,6 +309,7 @@ class LoopJob:
                     loop=self._loop,
                     context=self._context,
                     journal=self._journal,
+                    watched=True,
                 )
                 operator.start()
                 if self._stopped:

@@ -12,6 +12,9 @@ from pillarbox.mailbox.histogram import LatencyHistogram
 SAMPLE = 0.05
 """Seconds between two looks at what the slots are busy with."""
 
+LATE_AFTER_S = 0.02
+"""Seconds by which a look may come too late before the event loop counts as held up since the look before."""
+
 
 class Meter:
     """Counts, latencies and what the time went on, of one operator.
@@ -72,11 +75,18 @@ class Meter:
                 histogram.record_all(durations)
                 durations.clear()
 
-    def sample(self, busy: float, idle_reason: str) -> None:
-        """Since the last sample the share `busy` of the slots was, and the rest was idle for the reason."""
+    def sample(self, busy: float, idle_reason: str, late: float = 0.0) -> None:
+        """Since the last sample the share `busy` of the slots was, and the rest was idle for the reason.
+
+        late: seconds by which this look came after its time. A loop that was held up had no turn to begin a
+        call or to end one, so what the slots look like says nothing about the time that has passed.
+        """
         now = time.monotonic()
         passed = now - self._sampled
         self._sampled = now
+        if late > LATE_AFTER_S:
+            self.spent["loop"] += passed
+            return
         self.spent["calls"] += passed * busy
         self.spent[idle_reason] += passed * (1.0 - busy)
 

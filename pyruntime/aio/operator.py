@@ -22,6 +22,7 @@ from typing import Any
 from pillarbox.aio.attempts import Attempts
 from pillarbox.aio.batch_function import batch_function
 from pillarbox.aio.batches import BatchCalls
+from pillarbox.aio.blocking import LoopWatcher
 from pillarbox.aio.call import Call
 from pillarbox.aio.calls import Calls
 from pillarbox.aio.coroutines import CoroutineCalls, collect
@@ -46,7 +47,7 @@ class AsyncOperator:
 
     context: what each call's context is a copy of. options: their functions of a row get the row; see
     `Options.spread` for rows that are tuples of arguments. journal: where results are kept before they
-    leave, or None.
+    leave, or None. watched: whether a thread looks for code that blocks the loop.
 
     The sink gets a `Failed` for a row that failed for good, unless that ends the job. `ended` is a future of
     the loop that is done when the operator has stopped, whatever the reason; the reason itself goes to
@@ -64,6 +65,7 @@ class AsyncOperator:
         context: contextvars.Context,
         spread: bool = False,
         journal: Journal | None = None,
+        watched: bool = False,
     ) -> None:
         self._options = options = options.spread() if spread else options
         self._source = source
@@ -80,6 +82,7 @@ class AsyncOperator:
         self._held = 0
         self._no_room: Suspension | None = None
         self._sampler: asyncio.TimerHandle | None = None
+        self.watcher = LoopWatcher(_name_of(fn)) if watched else None
         self._closing: asyncio.Task[None] | None = None
         self._journal = journal
         self._flights = single_flight(options.dedupe, options.memo)
@@ -112,7 +115,7 @@ class AsyncOperator:
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def _make_calls(self, fn: Callable[[Any], Any], context: contextvars.Context, spread: bool) -> Calls:
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        name = _name_of(fn)
         attempts = self._attempts
         if self._options.batch is not None:
             # Once more: of a resource only what entering it gave is known.
@@ -135,6 +138,8 @@ class AsyncOperator:
     def start(self) -> None:
         """Begin to read the source."""
         self._attempts.start()
+        if self.watcher is not None:
+            self.watcher.start()
         self._sample()
         self._driver.start()
 
@@ -334,10 +339,17 @@ class AsyncOperator:
     # -- what the time goes on ----------------------------------------------------------------
 
     def _sample(self) -> None:
-        calls = self._calls
-        self._meter.fold()
-        self._meter.sample(min(1.0, calls.in_flight / self._attempts.capacity.limit), self._why_idle())
+        self._account()
+        if self.watcher is not None:
+            self.watcher.beat()
         self._sampler = self._loop.call_later(SAMPLE, self._sample)
+
+    def _account(self) -> None:
+        """Add the time since the last look to what it went on."""
+        late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
+        self._meter.fold()
+        busy = min(1.0, self._calls.in_flight / self._attempts.capacity.limit)
+        self._meter.sample(busy, self._why_idle(), late)
 
     def _why_idle(self) -> str:
         attempts = self._attempts
@@ -377,6 +389,8 @@ class AsyncOperator:
         self._end_with(lambda: self._sink.finish() if error is None else self._sink.fail(error))
 
     def _close(self) -> None:
+        # Calls that held the loop up until the end would leave no trace otherwise.
+        self._account()
         self._source.close()
         self._attempts.close()
         self._queue.close()
@@ -384,6 +398,8 @@ class AsyncOperator:
             self._journal.stop()
         if self._sampler is not None:
             self._sampler.cancel()
+        if self.watcher is not None:
+            self.watcher.close()
 
     def _end_with(self, tell_sink: Callable[[], None]) -> None:
         def has_closed(closing: asyncio.Task[None]) -> None:
@@ -402,3 +418,7 @@ class AsyncOperator:
             await self._journal.close()
         self._processor.prepare_close()
         self._processor.close()
+
+
+def _name_of(fn: Callable[[Any], Any]) -> str:
+    return getattr(fn, "__qualname__", type(fn).__qualname__)

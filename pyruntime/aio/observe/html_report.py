@@ -28,6 +28,8 @@ MOST_TASKS = 50
 
 ADVICE = {
     "calls": "The calls themselves were the limit: a larger capacity or a faster service would give more.",
+    "loop": "Code that blocks or computes held the event loop up, so that calls waited for one another: a "
+    "plain def, which runs in threads, or asyncio.to_thread would help. A warning in the log shows where.",
     "input": "Rows came too slowly: what feeds the operator was the limit.",
     "order": "Rows waited for a slow one before them: a larger reorder, or ordered=False, would help.",
     "output": "Results were taken too slowly: what follows the operator was the limit.",

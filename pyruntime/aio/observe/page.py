@@ -20,12 +20,12 @@ STYLE = """
   --page: #f6f7f9; --panel: #ffffff; --ink: #1b2430; --soft: #5a6573; --line: #e2e6eb;
   --blue: #2c6cb4; --wash: #2c6cb426; --limit: #b4471f; --rate: #7d4fb0; --bad: #b3372f;
   --calls: #2c6cb4; --input: #b4bcc7; --order: #e39a2d; --output: #8b68b5; --held: #c8524a;
-  --retry: #d8bd3f; --ledger: #3f9484; --end: #6d7886; }
+  --retry: #d8bd3f; --ledger: #3f9484; --end: #6d7886; --loop: #a3563c; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #12161c; --panel: #1a2028; --ink: #e4e8ee; --soft: #9aa5b3; --line: #2d3540;
   --blue: #6ba7e8; --wash: #6ba7e82e; --limit: #ee9365; --rate: #bf9bea; --bad: #f0857c;
   --calls: #5b99dd; --input: #566170; --order: #dd9a3e; --output: #a283cc; --held: #d96a61;
-  --retry: #cfb64a; --ledger: #5fb0a0; --end: #8793a3; } }
+  --retry: #cfb64a; --ledger: #5fb0a0; --end: #8793a3; --loop: #c9805f; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); line-height: 1.45;
   font: 15px/1.45 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
@@ -57,6 +57,7 @@ svg text.strong { fill: var(--ink); font-weight: 600; } .narrow { display: none;
 .s-rate { fill: var(--held); background: var(--held); }
 .s-retry { fill: var(--retry); background: var(--retry); }
 .s-ledger { fill: var(--ledger); background: var(--ledger); }
+.s-loop { fill: var(--loop); background: var(--loop); }
 .s-end { fill: var(--end); background: var(--end); }
 .hit { fill: transparent; } .tip { visibility: hidden; pointer-events: none; }
 .hit:hover + .tip { visibility: visible; } .tip rect { fill: var(--panel); stroke: var(--soft); }

@@ -315,6 +315,7 @@ class Engine:
                 loop=self.loop_thread.loop,
                 context=context,
                 journal=journal,
+                watched=True,
             )
             self._operator.start()
             self.loop_thread.loop.call_later(LOOK, self._look)

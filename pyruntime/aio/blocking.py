@@ -1,0 +1,154 @@
+"""Notices code that blocks the event loop of an operator, and says where it is.
+
+An async function that blocks (`time.sleep`, `requests`, a long computation) stops every other call, every
+timer and every time-out of its loop, and nothing fails: the job is only slow. The loop cannot report that
+itself, for it has no turn meanwhile. Three ways were weighed:
+
+- asyncio's debug mode names a slow callback after it has ended, and its task, but not its line; it costs each
+  callback, and uvloop has less of it.
+- The thread that takes the results wakes up anyway, but not while results come: a function that blocks for
+  20 ms a row gives results all the time, and is fifty times too slow.
+- A thread that looks ten times a second costs next to nothing, and sees the stack while it blocks. That one
+  was taken.
+
+`LoopWatcher.beat` is for the loop's thread, `close` for any thread; the rest is the watcher's own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+
+log = logging.getLogger("pillarbox")
+
+LOOK_INTERVAL_S = 0.1
+"""Seconds between two looks at the loop."""
+
+LATE_AFTER_S = 0.1
+"""Seconds since the last beat after which the loop is blocked; beats come every 0.05 s."""
+
+WARN_AFTER_S = 1.0
+"""Seconds that code of one place has blocked the loop when a warning is given."""
+
+HALF_LIFE_S = 5.0
+"""Seconds after which what was blocked counts half, so that a tenth of the time is what is warned of."""
+
+MAX_FRAMES = 12
+"""Frames of a stack in a warning, the innermost ones."""
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_ASYNCIO = str(Path(asyncio.__file__).parent) + os.sep
+
+_LOOP_TURN = asyncio.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
+
+_numbers = itertools.count(1)
+_warned: set[tuple[str, int]] = set()
+
+Clock = Callable[[], float]
+
+
+class LoopWatcher:
+    """Warns, once for each function, of code that blocks the loop of the thread that makes this object.
+
+    name: the function of the calls, for the warning. clock: seconds, monotonic.
+    """
+
+    def __init__(self, name: str, clock: Clock = time.monotonic) -> None:
+        self._name = name
+        self._clock = clock
+        self._loop_thread = threading.get_ident()
+        self._beat = self._looked = self._halved = clock()
+        self._blocked: dict[tuple[str, int], float] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"pillarbox-watch-{next(_numbers)}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to look, in a thread."""
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Note that the loop has its turn."""
+        self._beat = self._clock()
+
+    def close(self) -> None:
+        """Look no more. Any thread; does not wait. Idempotent."""
+        self._closed.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of the thread, for `timeout` seconds at most. Not on the loop's thread."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def look(self) -> None:
+        """Count the time since the last look, if the loop is blocked, to the code that blocks it."""
+        now = self._clock()
+        passed, self._looked = now - self._looked, now
+        if now - self._halved > HALF_LIFE_S:
+            self._halved = now
+            self._blocked = {place: seconds / 2 for place, seconds in self._blocked.items()}
+        late = now - self._beat
+        if late <= LATE_AFTER_S:
+            return
+        frame = sys._current_frames().get(self._loop_thread)
+        frames = [] if frame is None else user_frames(frame)
+        if not frames:
+            return
+        place = frames[0].f_code.co_filename, frames[0].f_code.co_firstlineno
+        seconds = self._blocked.get(place, 0.0) + min(passed, late)
+        self._blocked[place] = seconds
+        if seconds >= WARN_AFTER_S and place not in _warned:
+            _warned.add(place)
+            log.warning("%s", _warning(self._name, seconds, frames))
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_INTERVAL_S):
+            self.look()
+
+
+def user_frames(frame: FrameType) -> list[FrameType]:
+    """The frames of a loop's thread that are the user's, the outermost first; `frame` is the innermost one.
+
+    They begin where Pillarbox or the event loop calls them. None when the loop waits or runs its own code.
+    """
+    frames: list[FrameType] = []
+    some: FrameType | None = frame
+    while some is not None and not _is_call_site(some.f_code):
+        if some.f_code is _LOOP_TURN:
+            # Above it stands the selector.
+            return []
+        frames.append(some)
+        some = some.f_back
+    if some is None:
+        return []
+    frames.reverse()
+    # A record that is decoded, or a helper of asyncio, is the business of the code that uses it.
+    while frames and frames[0].f_code.co_filename.startswith((_PACKAGE, _ASYNCIO)):
+        del frames[0]
+    return frames
+
+
+def _is_call_site(code: CodeType) -> bool:
+    if code.co_filename.startswith(_PACKAGE):
+        return code.co_name in ("_carry", "_call", "_run", "_read_ahead", "enter_function")
+    return code.co_filename.startswith(_ASYNCIO) and code.co_name == "_run"
+
+
+def _warning(name: str, seconds: float, frames: list[FrameType]) -> str:
+    inner = frames[-MAX_FRAMES:]
+    found = traceback.StackSummary.extract(((each, each.f_lineno) for each in inner), lookup_lines=True)
+    return (
+        f"code on the event loop of {name} blocks it, for {seconds:.1f} s so far: no other call goes on "
+        "meanwhile. Make it a plain `def`, which runs in threads, or use `await asyncio.to_thread(...)` or "
+        f"an asynchronous client there:\n{''.join(found.format()).rstrip()}"
+    )
