@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
+import json
 import traceback
 
 from pillarbox.kernel import PillarboxError
 
 _ROW_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 1000
+
+_MARK = "[pillarbox] "
+"""Begins the line that says an error once more, for programs that have no more of it than its text."""
 
 
 def shorten(value: object, limit: int = _ROW_CHARACTERS) -> str:
@@ -51,13 +57,23 @@ class CallFailed(PillarboxError):
         return f"call failed after {times}{where}: {type(self.cause).__name__}: {said(self.cause)}{trace}"
 
     def with_trace(self) -> CallFailed:
-        """The same error with the traceback of its cause as text."""
+        """The same error with the traceback of its cause as text, from which `from_text` has it again."""
         lines = traceback.format_exception(type(self.cause), self.cause, self.cause.__traceback__)
-        return CallFailed(self.attempts, self.cause, self.row, "".join(lines))
+        told = {
+            "error": "CallFailed",
+            "attempts": self.attempts,
+            "row": self.row,
+            "type": type(self.cause).__name__,
+            "message": said(self.cause)[:_MESSAGE_CHARACTERS],
+        }
+        return CallFailed(self.attempts, self.cause, self.row, f"{''.join(lines).rstrip()}\n{_marked(told)}")
 
 
 class KeptError(PillarboxError):
-    """The error of a row that failed in an earlier run, as the ledger has it: its type and its text."""
+    """The error of a row of which only type and text are known: that of an earlier run, or of a worker.
+
+    `call_failed` gives one of a class that is called as that of the function's error.
+    """
 
 
 class CallTimeout(PillarboxError, TimeoutError):
@@ -82,6 +98,18 @@ class CallTimeout(PillarboxError, TimeoutError):
         where = "" if self.row is None else f" for row {self.row}"
         detail = "" if self.detail is None else f"\n\n{self.detail}"
         return f"{self.reason}{where}{detail}"
+
+    def with_trace(self) -> CallTimeout:
+        """The same error with a text from which `from_text` has it again."""
+        told = {
+            "error": "CallTimeout",
+            "limit": self.limit,
+            "seconds": self.seconds,
+            "attempts": self.attempts,
+            "row": self.row,
+        }
+        detail = _marked(told) if self.detail is None else f"{self.detail.rstrip()}\n{_marked(told)}"
+        return CallTimeout(self.limit, self.seconds, self.attempts, self.row, detail)
 
     @property
     def reason(self) -> str:
@@ -152,3 +180,49 @@ class TooManyFailures(PillarboxError):
             f"{self.failed:,} of {self.finished:,} rows failed, more than fail_after={self.limit!r} allows; "
             f"the last: {self.cause}"
         )
+
+
+def _marked(told: dict[str, object]) -> str:
+    return _MARK + json.dumps(told)
+
+
+def from_text(text: str) -> CallFailed | CallTimeout | None:
+    """The error that is the last one told in `text`, which holds that of its `with_trace`; None without one.
+
+    The cause is of the class of the function's error where Python itself has it, and otherwise a `KeptError`
+    of a class that has its name.
+    """
+    end = len(text)
+    while (place := text.rfind(_MARK, 0, end)) >= 0:
+        end = place
+        try:
+            told, _ = json.JSONDecoder().raw_decode(text, place + len(_MARK))
+            if told["error"] == "CallTimeout":
+                return CallTimeout(
+                    str(told["limit"]), float(told["seconds"]), int(told["attempts"]), _row(told["row"])
+                )
+            if told["error"] == "CallFailed":
+                cause = _cause(str(told["type"]), str(told["message"]))
+                trace = text[:place].rpartition("The original traceback:\n")[2].rstrip()
+                return CallFailed(int(told["attempts"]), cause, _row(told["row"]), trace)
+        except (KeyError, TypeError, ValueError):
+            continue
+    return None
+
+
+def _row(row: object) -> str | None:
+    return None if row is None else str(row)
+
+
+def _cause(name: str, message: str) -> BaseException:
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception):
+        try:
+            cause: Exception = known(message)
+            if str(cause) == message:
+                return cause
+        except TypeError:
+            # One that is made of more than its text.
+            pass
+    kept: BaseException = type(name, (KeptError,), {})(message)
+    return kept

@@ -5,7 +5,7 @@ import warnings
 from pillarbox.spark.async_map import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
 from pillarbox.spark.dead_letter import DeadLetter, DeadLetterError
-from pillarbox.spark.error_column import failed, not_done
+from pillarbox.spark.error_column import call_failed, failed, not_done
 from pillarbox.spark.estimate import estimate
 from pillarbox.spark.forecast import Estimate
 from pillarbox.spark.latency import LOW_LATENCY
@@ -35,6 +35,7 @@ __all__ = [
     "async_map",
     "async_stream",
     "async_udf",
+    "call_failed",
     "drain",
     "estimate",
     "failed",

@@ -1,6 +1,6 @@
 """What is said about failed rows, as a column `_error`: its type, its Arrow array, and who reads it.
 
-`failed` and `not_done` are for the driver; the rest is pure and used by any thread.
+`call_failed`, `failed` and `not_done` are for the driver; the rest is pure and used by any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.errors import NotCalled
+from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, TooManyFailures, from_text
 from pillarbox.aio.failure import Failed
 from pillarbox.spark.schema import kept_columns
 from pillarbox.spark.types import arrow_type
@@ -61,6 +61,34 @@ def failed(df: DataFrame) -> DataFrame:
     """
     _check_has_errors(df)
     return df.where(F.col(ERROR).isNotNull() & (F.col(f"{ERROR}.type") != NotCalled.__name__))
+
+
+def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
+    """The `CallFailed` or `CallTimeout` that ended a job of Spark, with row, attempts and cause.
+
+    error: what the action raised, such as a `PythonException`, or a `StreamingQueryException`; the errors
+    that it was raised from are looked at too. None where no call has failed.
+
+    `cause` has the type's name and the text of the function's error, shortened to 1,000 characters; it is of
+    the same class where Python itself has it. `trace` is the original traceback. Any thread of the driver.
+    """
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        if isinstance(each, CallFailed | CallTimeout):
+            return each
+        if isinstance(each, TooManyFailures):
+            return each.cause
+        try:
+            found = from_text(str(each))
+        except Exception:
+            # An error of Spark's asks the JVM for its text, which may have ended.
+            found = None
+        if found is not None:
+            return found
+        each = each.__cause__ or each.__context__
+    return None
 
 
 def not_done(df: DataFrame, keep: str | Sequence[str] = "*") -> DataFrame:

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
@@ -208,11 +208,11 @@ def _run_job(
         try:
             while (chunk := job.take()) is not None:
                 yield chunk
-        except CallFailed as error:
+        except (CallFailed, CallTimeout) as error:
             # Spark drops the cause of an error that it shortens, and keeps its text.
             raise error.with_trace() from None
         except TooManyFailures as error:
-            last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
+            last = error.cause.with_trace()
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
             if file is not None:

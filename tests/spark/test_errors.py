@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from pillarbox import Retry
-from pillarbox.spark import async_map, async_udf, failed
+from pillarbox import CallFailed, CallTimeout, Retry
+from pillarbox.spark import async_map, async_udf, call_failed, failed
 
 ERROR = "struct<type:string,message:string,attempts:int,latency:double,status:int>"
 
@@ -167,3 +167,46 @@ def test_more_failures_than_allowed_end_the_job_with_the_last_traceback(spark: S
     text = str(caught.value)
     assert "more than fail_after=20 allows" in text
     assert "in fails_in_here" in text
+
+
+@pytest.mark.contract
+def test_the_error_of_a_job_gives_back_the_failed_call_with_row_and_attempts(spark: SparkSession) -> None:
+    class ServiceError(Exception):
+        pass
+
+    async def broken(row: Any) -> int:
+        raise ServiceError(f"no {row.id}")
+
+    retry = Retry(attempts=2, initial=0.001)
+    with pytest.raises(PySparkException) as caught:
+        async_map(spark.range(7, 8), broken, schema="n long", retry=retry).collect()
+    error = call_failed(caught.value)
+    assert isinstance(error, CallFailed)
+    assert (error.attempts, error.row) == (2, "Record(id=7)")
+    assert (type(error.cause).__name__, str(error.cause)) == ("ServiceError", "no 7")
+    assert error.trace is not None and "in broken" in error.trace
+
+    # Behind `fail_after`, and where an error of the user's stands in front.
+    too_many = async_map(spark.range(7, 8), broken, schema="n long", errors="drop", fail_after=0)
+    try:
+        try:
+            too_many.collect()
+        except PySparkException as spark_error:
+            raise RuntimeError("the job failed") from spark_error
+    except RuntimeError as outer:
+        error = call_failed(outer)
+    assert isinstance(error, CallFailed) and error.row == "Record(id=7)"
+
+
+def test_a_job_that_no_call_has_failed_gives_none_and_a_time_out_is_one(spark: SparkSession) -> None:
+    async def never(n: int) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    with pytest.raises(PySparkException) as caught:
+        spark.range(1).select(async_udf("long", timeout=0.1)(never)("id")).collect()
+    error = call_failed(caught.value)
+    assert isinstance(error, CallTimeout) and (error.limit, error.row) == ("timeout", "(0,)")
+    with pytest.raises(PySparkException) as caught:
+        spark.sql("select raise_error('no')").collect()
+    assert call_failed(caught.value) is None
