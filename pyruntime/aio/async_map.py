@@ -15,8 +15,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from pillarbox.aio.batch import Batch
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
@@ -32,7 +33,7 @@ from pillarbox.wire.loop_thread import LoopThread
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.aio.options import OptionNames
+    from pillarbox.aio.options import CommonOptionNames, OptionNames
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -309,31 +310,134 @@ _RESULTS: dict[str, Callable[[Chunk], Iterator[Any]]] = {
 
 @overload
 def async_map(
+    fn: Callable[[Any], Any],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["column"],
+    batch: Batch | None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[Outcome]: ...
+@overload
+def async_map(
     fn: Callable[[T], AsyncIterator[R]],
     iterable: Iterable[T] | AsyncIterable[T],
     *,
+    errors: Literal["null"],
+    batch: None = ...,
     dead_letter: str | os.PathLike[str] | None = ...,
-    options: Options | None = ...,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[list[R]]: ...
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[list[R] | None]: ...
+@overload
+def async_map(
+    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["null"],
+    batch: Batch,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R | None]: ...
+@overload
+def async_map(
+    fn: Callable[[list[T]], Iterable[R]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["null"],
+    batch: Batch,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R | None]: ...
 @overload
 def async_map(
     fn: Callable[[T], Awaitable[R]],
     iterable: Iterable[T] | AsyncIterable[T],
     *,
+    errors: Literal["null"],
+    batch: None = ...,
     dead_letter: str | os.PathLike[str] | None = ...,
-    options: Options | None = ...,
-    **more: Unpack[OptionNames],
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R | None]: ...
+@overload
+def async_map(
+    fn: Callable[[T], R],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["null"],
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R | None]: ...
+@overload
+def async_map(
+    fn: Callable[[T], AsyncIterator[R]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[list[R]]: ...
+@overload
+def async_map(
+    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: Batch,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    fn: Callable[[list[T]], Iterable[R]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: Batch,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    fn: Callable[[T], Awaitable[R]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
 ) -> AsyncMapIterator[R]: ...
 @overload
 def async_map(
     fn: Callable[[T], R],
     iterable: Iterable[T] | AsyncIterable[T],
     *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: None = ...,
     dead_letter: str | os.PathLike[str] | None = ...,
-    options: Options | None = ...,
-    **more: Unpack[OptionNames],
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
 ) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    fn: Callable[[Any], Any],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: Options,
+    **more: Unpack[OptionNames],
+) -> AsyncMapIterator[Any]: ...
 @with_options()
 def async_map(
     fn: Callable[[Any], Any],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.check import check_function_or_none, check_positive_number, check_seconds
@@ -23,6 +23,8 @@ MAX_WINDOW = 2**24
 DEFAULT_MAX_BYTES = 256 * 2**20
 
 ERRORS = ("fail", "null", "column", "drop")
+
+ErrorMode: TypeAlias = Literal["fail", "null", "column", "drop"]
 
 
 class _Raise:
@@ -80,7 +82,7 @@ class Options:
     """
 
     ordered: bool = True
-    capacity: int | str | Adaptive = DEFAULT_CAPACITY
+    capacity: int | Literal["auto"] | Adaptive = DEFAULT_CAPACITY
     reorder: int | None = None
     max_bytes: int | None = DEFAULT_MAX_BYTES
     timeout: float | None = None
@@ -89,7 +91,7 @@ class Options:
     retry: Any = None
     rate: Rate | None = None
     batch: Batch | None = None
-    errors: str = "fail"
+    errors: ErrorMode = "fail"
     fail_after: int | float | None = None
     dedupe: bool | Callable[[Any], Hashable] = False
     memo: int = 0
@@ -300,11 +302,11 @@ _NAMES = frozenset(field.name for field in dataclasses.fields(Options))
 
 if TYPE_CHECKING:
 
-    class OptionNames(TypedDict, total=False):
-        """The options by name, for type checkers."""
+    class CommonOptionNames(TypedDict, total=False):
+        """The options by name, but for those on which the type of a result depends. For type checkers."""
 
         ordered: bool
-        capacity: int | str | Adaptive
+        capacity: int | Literal["auto"] | Adaptive
         reorder: int | None
         max_bytes: int | None
         timeout: float | None
@@ -312,8 +314,6 @@ if TYPE_CHECKING:
         on_timeout: Any
         retry: Any
         rate: Rate | None
-        batch: Batch | None
-        errors: str
         fail_after: int | float | None
         dedupe: bool | Callable[[Any], Hashable]
         memo: int
@@ -325,3 +325,9 @@ if TYPE_CHECKING:
         uid: str | None
         run: str | None
         key: Sequence[str | int] | None
+
+    class OptionNames(CommonOptionNames, total=False):
+        """The options by name, for type checkers."""
+
+        batch: Batch | None
+        errors: ErrorMode

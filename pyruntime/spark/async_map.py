@@ -17,6 +17,7 @@ from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
 from pillarbox.spark.function import check_sendable, name_of, ship
+from pillarbox.spark.latency import Latency
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import records, sliced
@@ -40,7 +41,7 @@ def async_map(
     keep: str | Sequence[str] = (),
     progress: Progress | None = None,
     dead_letter: str | DeadLetter | None = None,
-    latency: str = "normal",
+    latency: Latency = "normal",
     options: Options | None = None,
     **given: Unpack[OptionNames],
 ) -> DataFrame:
@@ -90,7 +91,7 @@ def mapped(
     keep: str | Sequence[str],
     progress: Progress | None,
     dead_letter: str | DeadLetter | None,
-    latency: str,
+    latency: Latency,
     only_failed: bool = False,
 ) -> DataFrame:
     """The DataFrame of `async_map` and of `retry_failed`; raises TypeError or ValueError for what cannot be.

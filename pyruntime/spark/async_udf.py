@@ -30,7 +30,7 @@ from pillarbox.mailbox.check import check_choice
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
-from pillarbox.spark.latency import LATENCIES
+from pillarbox.spark.latency import LATENCIES, Latency
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import SLICE
@@ -58,7 +58,7 @@ def async_udf(
     *,
     progress: Progress | None = None,
     dead_letter: str | DeadLetter | None = None,
-    latency: str = "normal",
+    latency: Latency = "normal",
     options: Options | None = None,
     **given: Unpack[OptionNames],
 ) -> Callable[[Callable[..., Any]], AsyncUdf]:
@@ -129,7 +129,7 @@ class AsyncUdf:
         result: str | T.DataType,
         progress: Progress | None,
         dead_letter: DeadLetter | None,
-        latency: str,
+        latency: Latency,
     ) -> None:
         if hasattr(fn, "__name__"):
             functools.update_wrapper(self, fn)

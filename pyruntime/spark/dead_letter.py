@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import types as T
@@ -46,7 +46,7 @@ class DeadLetter:
     """
 
     path: str | os.PathLike[str]
-    format: str = "parquet"
+    format: Literal["parquet", "json"] = "parquet"
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):

@@ -8,13 +8,15 @@ the JVM looks one row ahead, so a row reaches a worker once the next is there, o
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from pillarbox.mailbox.check import check_choice
 
 LATENCIES = ("normal", "low")
+
+Latency: TypeAlias = Literal["normal", "low"]
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
 BUFFER = "spark.sql.execution.pandas.udf.buffer.size"

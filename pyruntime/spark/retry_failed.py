@@ -12,6 +12,7 @@ from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.async_map import mapped
 from pillarbox.spark.dead_letter import DeadLetter
+from pillarbox.spark.latency import Latency
 from pillarbox.spark.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def retry_failed(
     keep: str | Sequence[str] = (),
     progress: Progress | None = None,
     dead_letter: str | DeadLetter | None = None,
-    latency: str = "normal",
+    latency: Latency = "normal",
     options: Options | None = None,
     **given: Unpack[OptionNames],
 ) -> DataFrame:
