@@ -67,6 +67,9 @@ class Attempts:
         self._keep_late = keep_late
         self.is_closed = False
         self.more_rows = True
+        # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
+        self.look_first: Callable[..., bool] | None = None
+        self.look_again: Callable[[Call], bool] | None = None
         self._outcomes = Outcomes(options, meter)
         self._retry = None if options.retry is None else retry_policy(options.retry)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
@@ -304,6 +307,18 @@ class Attempts:
             call.error = asyncio.CancelledError()
             self._finish(call, None)
 
+    def withdraw(self, call: Call) -> None:
+        """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
+        for deadlines, deadline in (
+            (self._timeouts, call.deadline),
+            (self._attempt_timeouts, call.attempt_deadline),
+        ):
+            if deadlines is not None:
+                deadlines.cancel(deadline)
+        self._take_back(call)
+        if call.attempt > 0:
+            self.meter.rows_ended_again.append(call.elapsed())
+
     def call_no_more(self, reason: str) -> None:
         """What was allowed is used up: rows that wait are not called."""
         waiting = [*self.waiting]
@@ -377,6 +392,15 @@ class Attempts:
         self.meter.timeouts += 1
         if self._attempt_timeouts is not None:
             self._attempt_timeouts.cancel(call.attempt_deadline)
+        self._take_back(call)
+        assert self._timeouts is not None
+        error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
+        self.overloaded(error)
+        if call.error is not None:
+            error.detail = f"The attempt before ended with {type(call.error).__name__}: {said(call.error)}"
+        self.fail_call(call, error)
+
+    def _take_back(self, call: Call) -> None:
         if call.runner is not None:
             self.calls.revoke(call)
         elif call.pause is not None:
@@ -385,9 +409,3 @@ class Attempts:
             self.pausing.discard(call)
         else:
             self.waiting.remove(call)
-        assert self._timeouts is not None
-        error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
-        self.overloaded(error)
-        if call.error is not None:
-            error.detail = f"The attempt before ended with {type(call.error).__name__}: {said(call.error)}"
-        self.fail_call(call, error)

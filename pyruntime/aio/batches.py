@@ -142,8 +142,14 @@ class BatchCalls:
         admission = self._attempts.admission
         if admission is not None and admission.holds:
             return None
+        look_first = self._attempts.look_first
         if self._again and not self._rows_first:
             batch = self._again[0]
+            if look_first is not None:
+                if not look_first(0):
+                    return None
+                if self._has_found(batch):
+                    return self._next()
             if not self._admitted(batch.calls):
                 return None
             self._again.popleft()
@@ -153,6 +159,10 @@ class BatchCalls:
         # Whole batches that pause bring no row for this one.
         rows = self._filling.rows_now(len(self._attempts.pausing) > self._kept)
         waiting = self._waiting
+        if rows and look_first is not None:
+            if not look_first(rows):
+                return None
+            rows = min(rows, self._filling.rows_now(len(self._attempts.pausing) > self._kept))
         if not rows:
             # Nothing there after all: it may have timed out.
             if self._rows_first:
@@ -165,6 +175,12 @@ class BatchCalls:
             return None
         self._rows_first = False
         return _Together([waiting.popleft() for _ in range(rows)])
+
+    def _has_found(self, batch: _Together) -> bool:
+        """Return True if rows of `batch`, which is to be called again, have got a result and left it."""
+        look_again = self._attempts.look_again
+        assert look_again is not None
+        return any(look_again(call) for call in [*batch.calls])
 
     def _admitted(self, calls: list[Call]) -> bool:
         admission = self._attempts.admission

@@ -17,8 +17,8 @@ class Call:
     first.
     `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
     `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
-    ledger. With batches `waits_since` is when it came to
-    wait, on the loop's clock, and `weight` what it weighs in a batch.
+    ledger, `looked` how much its reader had found by the last look there. With batches `waits_since` is when
+    it came to wait, on the loop's clock, and `weight` what it weighs in a batch.
     """
 
     __slots__ = (
@@ -31,6 +31,7 @@ class Call:
         "handle",
         "held",
         "key",
+        "looked",
         "pause",
         "row",
         "runner",
@@ -42,6 +43,7 @@ class Call:
 
     began: float
     key: bytes
+    looked: int
     started: float
     waits_since: float
     weight: float

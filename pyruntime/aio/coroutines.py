@@ -137,11 +137,14 @@ class CoroutineCalls:
         fn = self._fn
         context = self._context
         gated = attempts.admission is not None
+        look_first = attempts.look_first
         first = True
         self._starting -= 1
         # spec: Feeding!Start, Feeding!GoOn
         try:
             while waiting and not self._closed and self._active <= self.limit:
+                if look_first is not None and not look_first():
+                    return
                 if gated:
                     admitted = self._next_admitted()
                     if admitted is None:

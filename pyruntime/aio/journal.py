@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pillarbox")
 
+LEASE_CHECK_S = 0.1
+"""Seconds for which calls begin without a look whether the lease is another's by now."""
+
 LOOK = 0.2
 """Seconds between two looks for the results of another attempt that makes the calls."""
 
@@ -75,13 +78,15 @@ class Journal:
         self._key = key
         self._prepare = prepare
         self._attempt = attempt
+        self._is_local = ledger.local_path is not None
         self._only_failed = only_failed
         self._reader = shared_reader(ledger, scope)
         self._accept_errors = not ledger.retry_errors
         self._writer: LedgerWriter | None = None
         self._lease: Lease | None = None
         self._first: bytes | None = None
-        self._asked = self._waits = self._behind = self._closed = False
+        self._asked = self._waits = self._behind = self._closed = self._leased = False
+        self._lease_checked = self._refreshed_at = 0.0
         self._most, self._since = 1, 0
         self._hits = self._hits_before = 0
         # In the order of their numbers: results that are not durable yet.
@@ -148,7 +153,49 @@ class Journal:
             if self._lease is not None:
                 self._try_lease()
                 result = self._look(key)
+        call.looked = self._reader.scans
         return result
+
+    def may_call(self) -> bool:
+        """Return True if calls may begin: no other attempt has taken over the lease of this one.
+
+        Who was stopped for a while, or hung, learns it here before the next call, and waits for the other's
+        results as any attempt that comes second.
+        """
+        if not self._leased:
+            return not self._waits
+        now = time.monotonic()
+        if now - self._lease_checked < LEASE_CHECK_S:
+            return True
+        assert self._lease is not None
+        # spec: Ledger!Lose
+        if self._lease.is_held():
+            self._lease_checked = now
+            return True
+        self._leased, self._waits = False, True
+        log.warning("another run of %s has taken over: waiting for its results", self._scope)
+        self._hold(True)
+        self._timer = self._loop.call_later(0.0, self._look_again)
+        return False
+
+    def look_again(self, call: Call, news: bool = False) -> bool:
+        """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
+
+        news: look even if nothing of other processes has been seen since the last look, as before a retry.
+        """
+        if call.attempt and self._is_local and time.monotonic() - self._refreshed_at >= LOOK:
+            # Dear, and worth it before a call that is paid for again.
+            self._refreshed_at = time.monotonic()
+            self._reader.refresh()
+        # On the path of every call: most have waited for their slot only.
+        if call.looked == self._reader.scans and not call.attempt and not news:
+            return False
+        call.looked = self._reader.scans
+        result = self._look(call.key)
+        if result is None:
+            return False
+        self._found(call, result[0])
+        return True
 
     def _look(self, key: bytes) -> tuple[Any] | None:
         # spec: Ledger!Look
@@ -249,7 +296,9 @@ class Journal:
 
     def _is_to_call(self, lease: Lease) -> bool:
         try:
-            return lease.acquire()
+            self._leased = lease.acquire()
+            self._lease_checked = time.monotonic()
+            return self._leased
         except (OSError, LedgerError) as error:
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
             return True
@@ -296,9 +345,7 @@ class Journal:
             return
         self._seen = len(self._reader)
         for call in [*self._waiting]:
-            result = self._look(call.key)
-            if result is not None:
-                self._found(call, result[0])
+            self.look_again(call, news=True)
 
     # -- the end ------------------------------------------------------------------------------
 

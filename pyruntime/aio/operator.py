@@ -102,6 +102,8 @@ class AsyncOperator:
         self._calls = self._make_calls(fn, context, spread)
         self._attempts.calls = self._attempts.capacity.calls = self._calls
         if journal is not None:
+            self._attempts.look_first = self._look_first
+            self._attempts.look_again = journal.look_again
             journal.bind(
                 self._mailbox,
                 loop,
@@ -301,9 +303,23 @@ class AsyncOperator:
             substitute = (called or call).error is not None and type(result) is not Failed
             self._journal.keep(call, result, is_substitute=substitute)
 
+    def _look_first(self, rows: int = 1) -> bool:
+        """Return True if the first `rows` rows that wait may be called; of none, if any may.
+
+        Those whose call another attempt has made are finished, and wait no more.
+        """
+        journal, waiting = self._journal, self._waiting
+        assert journal is not None
+        if not journal.may_call():
+            return False
+        looked = 0
+        while looked < min(rows, len(waiting)):
+            looked += not journal.look_again(waiting[looked])
+        return bool(waiting) or not rows
+
     def _found_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""
-        self._waiting.remove(call)
+        self._attempts.withdraw(call)
         if self._flights is not None:
             self._share(call, result)
         self._take_found(call, result)

@@ -87,6 +87,8 @@ class ThreadCalls:
         waiting = attempts.waiting
         admission = attempts.admission
         while waiting and self._active < self.limit and not self._closed:
+            if attempts.look_first is not None and not attempts.look_first():
+                return
             call = waiting.popleft() if admission is None else admission.next()
             if call is None:
                 return

@@ -81,6 +81,11 @@ class Lease:
                 os.utime(self._file)
             return True
 
+    def is_held(self) -> bool:
+        """Return True while nobody has taken it over from this attempt. Costs two calls of the system."""
+        with self._mutex:
+            return self._holds()
+
     def release(self) -> None:
         """Let others call at once, if it is still this attempt's. A second time it does nothing."""
         with self._mutex:

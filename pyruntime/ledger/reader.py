@@ -47,6 +47,8 @@ class LedgerReader:
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
         self._forgotten = 0
+        self.scans = 0
+        """Looks that have found something which was not written through this reader; never goes back."""
         self._damage: list[Damage] = []
         self._forget()
         self.refresh()
@@ -216,6 +218,7 @@ class LedgerReader:
 
     def _scan(self, name: str, size: int) -> None:
         """Take in what a segment has since the last time. Raises FileNotFoundError if it has gone."""
+        self.scans += 1
         found = scan(
             lambda offset, length: self._folder.read(name, offset, length),
             size,

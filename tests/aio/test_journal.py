@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -267,6 +268,93 @@ def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
     first += rival
     other.join(LONG)
     assert first == second == [[row, 1] for row in range(12)]
+
+
+class Held:
+    """Counts calls; each waits for the test. Of a row that `fails`, the first call then fails."""
+
+    def __init__(self, fails: Any = None) -> None:
+        self.begun: Counter[Any] = Counter()
+        self.fails = fails
+        self.go_on = threading.Event()
+
+    def _begin(self, row: Any) -> bool:
+        self.begun[row] += 1
+        return row == self.fails and self.begun[row] == 1
+
+    async def coroutine(self, row: Any) -> Any:
+        fails = self._begin(row)
+        while not self.go_on.is_set():
+            await asyncio.sleep(0.01)
+        if fails:
+            raise ConnectionError("once")
+        return [row, "late"]
+
+    def blocking(self, row: Any) -> Any:
+        fails = self._begin(row)
+        self.go_on.wait(LONG)
+        if fails:
+            raise ConnectionError("once")
+        return [row, "late"]
+
+    async def batch(self, rows: list[Any]) -> list[Any]:
+        fails = [self._begin(row) for row in rows]
+        while not self.go_on.is_set():
+            await asyncio.sleep(0.01)
+        if any(fails):
+            raise ConnectionError("once")
+        return [[row, "late"] for row in rows]
+
+
+@pytest.mark.contract("An attempt that has lost its lease makes no more calls, nor any a second time.")
+@pytest.mark.parametrize("mode", MODES)
+def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
+    ledger: Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, service = Held(fails=3), Service()
+    named = Options(ledger=ledger, uid="uid", run="run", retry=Retry(5, initial=0.001), timeout=LONG)
+    options = dataclasses.replace(named, capacity=20, reorder=200, **MODES[mode])
+    results: list[Any] = []
+    zombie = async_map(getattr(held, mode), range(600), options=options)
+    thread = threading.Thread(target=lambda: results.extend(zombie))
+    thread.start()
+    most = 20 if mode != "batch" else 140
+    while held.begun.total() < most:
+        assert thread.is_alive()
+    # It is taken for hung at once, and the lease is another's.
+    monkeypatch.setattr(journal, "LONGEST", 0.0)
+    rival = list(async_map(getattr(service, mode), range(600), options=options))
+    assert rival == [[row, 1] for row in range(600)]
+    monkeypatch.setattr(journal, "LEASE_CHECK_S", 0.0)
+    held.go_on.set()
+    thread.join(LONG)
+    assert results == rival
+    assert held.begun.total() == most
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("mode", MODES)
+def test_a_call_that_is_made_again_looks_first_whether_another_has_made_it(
+    ledger: Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where the other attempt has other rows, so that its lease is another, and is another process.
+    monkeypatch.setattr(Ledger, "lease", lambda *_args, **_options: None)
+    monkeypatch.setattr(journal, "shared_reader", lambda ledger, scope: ledger.reader(scope))
+    held, service = Held(fails=0), Service()
+    per_row = {"batch": Batch(1)} if mode == "batch" else {}
+    named = Options(ledger=ledger, uid="uid", run="run", retry=Retry(5, initial=0.001), timeout=LONG)
+    options = dataclasses.replace(named, capacity=1, **per_row)
+    results: list[Any] = []
+    zombie = async_map(getattr(held, mode), range(2), options=options)
+    thread = threading.Thread(target=lambda: results.extend(zombie))
+    thread.start()
+    while not held.begun.total():
+        assert thread.is_alive()
+    assert list(async_map(getattr(service, mode), [0], options=options)) == [[0, 1]]
+    held.go_on.set()
+    thread.join(LONG)
+    assert results == [[0, 1], [1, "late"]]
+    assert held.begun == {0: 1, 1: 1}
 
 
 # -- what is kept, and what is not ---------------------------------------------------------------
