@@ -59,7 +59,9 @@ class _TaskThreadSink:
         self.ended = False
         self.error: BaseException | None = None
 
-    def emit(self, results: Chunk) -> None:
+    held_bytes = 0
+
+    def emit(self, results: Chunk, held: int) -> None:
         self.chunk.extend(results)
         if len(self.chunk) >= CHUNK:
             self._loop.stop()

@@ -15,7 +15,7 @@ class Capacity:
     `limit` is the number without regard to what holds calls back.
     """
 
-    __slots__ = ("_adaptive", "_held", "_most", "calls")
+    __slots__ = ("_adaptive", "_allowed", "_held", "_most", "calls")
 
     calls: Calls
 
@@ -23,6 +23,7 @@ class Capacity:
         self._most = options.most
         self._adaptive = None if options.adaptive is None else options.adaptive.open()
         self._held = False
+        self._allowed: int | None = None
 
     @property
     def adapts(self) -> bool:
@@ -39,6 +40,12 @@ class Capacity:
         self._held = held
         self._set()
 
+    def allow(self, calls: int | None) -> None:
+        """So many calls may be in flight for their results to find room; None where that is no limit."""
+        if calls != self._allowed:
+            self._allowed = calls
+            self._set()
+
     def succeeded(self, seconds: float) -> None:
         """A call, of one row or of a batch, succeeded."""
         if self._adaptive is not None:
@@ -54,6 +61,8 @@ class Capacity:
     def _set(self) -> None:
         calls = self.calls
         limit = 0 if self._held else self.limit
+        if self._allowed is not None:
+            limit = min(limit, self._allowed)
         grown = limit > calls.limit
         calls.limit = limit
         if grown:

@@ -25,7 +25,7 @@ from pillarbox.aio.journal import Journal
 from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.resource import enter_function
-from pillarbox.aio.sinks import Chunk, HandoverSink, LoopSink
+from pillarbox.aio.sinks import CHUNK_BYTES, Chunk, HandoverSink, LoopSink
 from pillarbox.aio.sources import (
     AsyncIterableSource,
     CollectionSource,
@@ -148,7 +148,12 @@ class Job:
             rows, loop_thread.loop, context, read_ahead_items, read_ahead_bytes, unpack, weigh
         )
         self._make_sink = partial(
-            HandoverSink, self._outbox, loop_thread.loop, rows=chunk_rows, linger=linger
+            HandoverSink,
+            self._outbox,
+            loop_thread.loop,
+            rows=chunk_rows,
+            linger=linger,
+            chunk_bytes=_chunk_bytes(options),
         )
         self._make_operator = partial(
             AsyncOperator,
@@ -234,6 +239,11 @@ class Job:
         raise CallTimeout(limit, seconds, call.attempt, shorten(call.row), detail)
 
 
+def _chunk_bytes(options: Options) -> int:
+    # One is built, one is on its way and one is taken, beside what the window holds.
+    return CHUNK_BYTES if options.max_bytes is None else min(CHUNK_BYTES, max(1, options.max_bytes // 4))
+
+
 class LoopJob:
     """Runs `fn` over `rows` on the running event loop; confined to it.
 
@@ -256,7 +266,7 @@ class LoopJob:
         self._journal = journal
         self._context = contextvars.copy_context()
         self._input = _Input(rows, self._loop, self._context, read_ahead_items, awaits=True)
-        self._sink = LoopSink(self._loop)
+        self._sink = LoopSink(self._loop, _chunk_bytes(options))
         self._operator: AsyncOperator | None = None
         self._stopped = False
         self._task = self._loop.create_task(self._run())

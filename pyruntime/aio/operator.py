@@ -35,11 +35,19 @@ from pillarbox.aio.meter import SAMPLE, Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.single_flight import JOINED, single_flight
 from pillarbox.aio.sinks import Sink
-from pillarbox.aio.sizes import size_of
+from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.sources import Source
 from pillarbox.aio.threads import ThreadCalls
 from pillarbox.kernel import Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
+
+_NOT_WEIGHED = SMALL_TYPES | {Failed}
+
+LIGHT_SHARE = 1 / 16
+"""A window full of results that hold less than this share of `max_bytes` is light."""
+
+LIGHT_RESULTS = 15
+"""Results that are not weighed after one that belongs to a light window."""
 
 
 class AsyncOperator:
@@ -80,12 +88,17 @@ class AsyncOperator:
         self._rows: Iterator[Any] | None = None
         self._row_bytes: int | None = None
         self._held = 0
+        self._weighs = options.max_bytes is not None
+        self._light_bytes = (options.max_bytes or 0) * LIGHT_SHARE / options.window
+        self._light = 0
+        self._result_bytes = 0.0
+        self._is_tight = False
         self._no_room: Suspension | None = None
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
         self._closing: asyncio.Task[None] | None = None
         self._journal = journal
-        self._flights = single_flight(options.dedupe, options.memo)
+        self._flights = single_flight(options.dedupe, options.memo, options.max_bytes)
         self._meter = Meter()
         self._attempts = Attempts(
             options,
@@ -188,7 +201,7 @@ class AsyncOperator:
         most = self._options.max_bytes
         if most is not None and len(self._queue):
             # Where nothing is held, one row is let in whatever it weighs, or nothing would ever come out.
-            left = most - self._held
+            left = most - self._held - self._sink.held_bytes
             room = min(room, max(0, left // self._row_bytes if self._row_bytes else left))
         elif most is not None and self._row_bytes:
             room = min(room, max(1, most // self._row_bytes))
@@ -273,9 +286,38 @@ class AsyncOperator:
         call.handle = self._queue.renew(call.handle)
 
     def _complete(self, call: Call, result: Any) -> None:
+        if self._weighs and type(result) not in _NOT_WEIGHED:
+            if self._light:
+                self._light -= 1
+            else:
+                self._weigh(call, result)
         self._queue.complete(call.handle, result)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
+
+    def _weigh(self, call: Call, result: Any) -> None:
+        """Count the bytes of a result to those that are held, and begin no call whose result has no room."""
+        size = size_of(result)
+        call.held += size
+        self._held += size
+        # The mean of some ten results.
+        self._result_bytes += (size - self._result_bytes) * 0.1 if self._result_bytes else size
+        if self._result_bytes < self._light_bytes:
+            self._light = LIGHT_RESULTS
+        most = self._options.max_bytes
+        if self._is_tight or self._result_bytes * self._attempts.capacity.limit > most - self._held:  # type: ignore[operator]
+            self._allow_calls()
+
+    def _allow_calls(self) -> None:
+        """Let so many calls be in flight as will find room for their results, and one to go on with."""
+        options = self._options
+        capacity = self._attempts.capacity
+        in_call = 1 if options.batch is None else options.batch.size
+        left = options.max_bytes - self._held - self._sink.held_bytes  # type: ignore[operator]
+        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else capacity.limit
+        self._is_tight = room < capacity.limit
+        # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
+        capacity.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
 
     def _way_out(self) -> Callable[[Call, Any], None]:
         """Where rows that have finished go first: as straight to the queue as the options allow."""
@@ -341,13 +383,19 @@ class AsyncOperator:
             # The request to emit stands until then.
             self._output_full = True
             self._sink.call_when_room(self._ask_to_emit)
+            if self._is_tight:
+                self._allow_calls()
             return
         self._emit_asked = self._output_full = False
         results = self._queue.emit_many()
         self._meter.results += len(results)
-        if self._options.max_bytes is not None:
-            self._held -= sum([call.held for call, _ in results])
-        self._sink.emit(results)
+        held = 0
+        if self._weighs:
+            held = sum([call.held for call, _ in results])
+            self._held -= held
+        self._sink.emit(results, held)
+        if self._is_tight:
+            self._allow_calls()
         if self._no_room is not None:
             self._no_room.resume()
             self._no_room = None

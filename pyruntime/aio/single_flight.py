@@ -13,26 +13,32 @@ from typing import Any
 
 from pillarbox.aio.call import Call
 from pillarbox.aio.failure import Failed
+from pillarbox.aio.sizes import SMALL_TYPES, size_of
 
 JOINED = object()
 
 
 class SingleFlight:
-    """The calls that rows equal to theirs may join. `key` gives what is compared; `memo` results are kept."""
+    """The calls that rows equal to theirs may join. `key` gives what is compared.
 
-    __slots__ = ("_flights", "_flown", "_key", "_memo", "_results")
+    At most `memo` results are kept, and with their keys at most `max_bytes`, by estimate; None for no limit.
+    """
 
-    def __init__(self, key: Callable[[Any], Hashable], memo: int) -> None:
+    __slots__ = ("_flights", "_flown", "_held", "_key", "_max_bytes", "_memo", "_results")
+
+    def __init__(self, key: Callable[[Any], Hashable], memo: int, max_bytes: int | None = None) -> None:
         self._key = key
         self._memo = memo
         self._flights: dict[Hashable, list[Call]] = {}
         self._flown: dict[Call, tuple[Hashable, list[Call]]] = {}
-        self._results: OrderedDict[Hashable, Any] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._held = 0
+        self._results: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
     def board(self, call: Call) -> Any:
         """A kept result for the row of `call`; `JOINED` where it has joined another's call; None to call it.
 
-        A result comes wrapped in a tuple. Raises TypeError for a row that cannot be compared, and what the
+        A result comes first in a tuple. Raises TypeError for a row that cannot be compared, and what the
         user's function raises.
         """
         key = self._key(call.row)
@@ -57,21 +63,33 @@ class SingleFlight:
             return []
         key, joined = self._flown.pop(call)
         if self._memo and call.error is None and type(result) is not Failed:
-            self._results[key] = (result,)
-            if len(self._results) > self._memo:
-                self._results.popitem(last=False)
+            self._keep(key, result)
         # Not there where a user's function has changed what is compared.
         self._flights.pop(key, None)
         return joined
 
+    def _keep(self, key: Hashable, result: Any) -> None:
+        size = 0
+        if self._max_bytes is not None:
+            size = size_of(key) + (0 if type(result) in SMALL_TYPES else size_of(result))
+        before = self._results.pop(key, None)
+        self._held += size - (0 if before is None else before[1])
+        self._results[key] = result, size
+        while len(self._results) > self._memo or (
+            self._max_bytes is not None and self._held > self._max_bytes and self._results
+        ):
+            self._held -= self._results.popitem(last=False)[1][1]
 
-def single_flight(dedupe: bool | Callable[[Any], Hashable], memo: int) -> SingleFlight | None:
+
+def single_flight(
+    dedupe: bool | Callable[[Any], Hashable], memo: int, max_bytes: int | None = None
+) -> SingleFlight | None:
     """What the options ask for; None where every row is called for itself."""
     if dedupe is False and not memo:
         return None
-    return SingleFlight(_itself if isinstance(dedupe, bool) else dedupe, memo)
+    return SingleFlight(_itself if isinstance(dedupe, bool) else dedupe, memo, max_bytes)
 
 
 def _itself(row: Any) -> Hashable:
-    # 1, True and 1.0 are equal, but not to a service.
-    return type(row), row
+    # 1, True and 1.0 are equal, but not to a service. A row that is a view would keep its whole batch.
+    return type(row), (tuple(row) if getattr(type(row), "is_view", False) else row)

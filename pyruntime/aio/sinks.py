@@ -11,12 +11,19 @@ from pillarbox.kernel import Handover
 
 Chunk = list[tuple[Call, Any]]
 
+CHUNK_BYTES = 32 * 1024 * 1024
+"""Bytes of rows and results in a chunk, at most, unless one row has more: an Arrow column holds 2 GiB."""
+
 
 class Sink(Protocol):
     """Where results go."""
 
-    def emit(self, results: Chunk) -> None:
-        """Take results, in the order of emission."""
+    def emit(self, results: Chunk, held: int) -> None:
+        """Take results, in the order of emission, whose rows and results hold so many bytes."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the results that wait here to be taken."""
 
     @property
     def has_room(self) -> bool:
@@ -32,35 +39,66 @@ class Sink(Protocol):
         """No more results come, because of `error`."""
 
 
+def cut_chunk(chunk: Chunk, most: int) -> tuple[Chunk, int]:
+    """The first results whose rows and results hold at most so many bytes, and their bytes; one at least."""
+    held = 0
+    for place, (call, _) in enumerate(chunk):
+        if place and held + call.held > most:
+            return chunk[:place], held
+        held += call.held
+    return chunk, held
+
+
 class HandoverSink:
     """Hands results over in chunks: when `rows` of them are there, or `linger` seconds after the first.
 
-    With `linger` 0 each emission is handed over as it is. The handover counts rows as its bytes.
-    Confined to the mailbox thread.
+    With `linger` 0 each emission is handed over as it is. A chunk is cut where its rows and results hold more
+    than `chunk_bytes`. The handover counts rows as its bytes. Confined to the mailbox thread.
     """
 
-    __slots__ = ("_armed", "_chunk", "_ending", "_handover", "_linger", "_loop", "_rows", "_timer", "_wake")
+    __slots__ = (
+        "_armed",
+        "_chunk",
+        "_chunk_bytes",
+        "_ending",
+        "_handover",
+        "_linger",
+        "_loop",
+        "_rows",
+        "_timer",
+        "_wake",
+        "held_bytes",
+    )
 
     def __init__(
-        self, handover: Handover, loop: asyncio.AbstractEventLoop, *, rows: int = 1, linger: float = 0.0
+        self,
+        handover: Handover,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        rows: int = 1,
+        linger: float = 0.0,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._handover = handover
         self._loop = loop
         self._rows = rows
         self._linger = linger
         self._chunk: Chunk = []
+        self._chunk_bytes = chunk_bytes
+        self.held_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._armed = False
         self._wake: Callable[[], None] | None = None
         self._ending: Callable[[], object] | None = None
 
-    def emit(self, results: Chunk) -> None:
+    def emit(self, results: Chunk, held: int) -> None:
         """Take results; they reach the other side at once or after the linger time."""
+        self.held_bytes += held
         if not self._chunk:
             self._chunk = results
         else:
             self._chunk.extend(results)
-        if not self._linger or len(self._chunk) >= self._rows:
+        if not self._linger or self._is_full:
             self._push()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._linger, self._push)
@@ -68,7 +106,11 @@ class HandoverSink:
     @property
     def has_room(self) -> bool:
         """Whether a chunk that is full has found its place."""
-        return len(self._chunk) < self._rows or self._push()
+        return not self._is_full or self._push()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._chunk) >= self._rows or self.held_bytes >= self._chunk_bytes
 
     def call_when_room(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once, on the mailbox thread, when a full chunk has found its place."""
@@ -88,8 +130,10 @@ class HandoverSink:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while not self._try_put():
-            if self._armed or self._handover.arm_wakeup_producer(self._room, len(self._chunk)):
+        while self._chunk:
+            if self._try_put():
+                continue
+            if self._armed or self._handover.arm_wakeup_producer(self._room, len(self._next()[0])):
                 self._armed = True
                 return False
         if self._ending is not None:
@@ -100,11 +144,22 @@ class HandoverSink:
             wake()
         return True
 
+    def _next(self) -> tuple[Chunk, int]:
+        """The results to hand over next, and their bytes."""
+        if self.held_bytes <= self._chunk_bytes:
+            return self._chunk, self.held_bytes
+        return cut_chunk(self._chunk, self._chunk_bytes)
+
     def _try_put(self) -> bool:
-        chunk = self._chunk
+        chunk, held = self._next()
         # This end of the handover has not ended it yet, so if it has ended, the consumer has left.
-        if not chunk or self._handover.try_put(chunk, len(chunk)) or self._handover.ended:
+        if self._handover.try_put(chunk, len(chunk)):
+            self._chunk = self._chunk[len(chunk) :]
+            self.held_bytes -= held
+            return True
+        if self._handover.ended:
             self._chunk = []
+            self.held_bytes = 0
             return True
         return False
 
@@ -124,10 +179,12 @@ class HandoverSink:
 class LoopSink:
     """Keeps results until a task of the operator's own loop takes them. Confined to the mailbox thread."""
 
-    __slots__ = ("_chunk", "_ended", "_error", "_loop", "_waiter", "_wake")
+    __slots__ = ("_chunk", "_chunk_bytes", "_ended", "_error", "_loop", "_waiter", "_wake", "held_bytes")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._loop = loop
+        self._chunk_bytes = chunk_bytes
+        self.held_bytes = 0
         self._chunk: Chunk = []
         self._ended = False
         self._error: BaseException | None = None
@@ -150,14 +207,20 @@ class LoopSink:
                 await self._waiter
             finally:
                 self._waiter = None
-        chunk, self._chunk = self._chunk, []
-        wake, self._wake = self._wake, None
-        if wake is not None:
-            wake()
+        chunk, held = self._chunk, self.held_bytes
+        if held > self._chunk_bytes:
+            chunk, held = cut_chunk(chunk, self._chunk_bytes)
+        self._chunk = self._chunk[len(chunk) :]
+        self.held_bytes -= held
+        if not self._chunk:
+            wake, self._wake = self._wake, None
+            if wake is not None:
+                wake()
         return chunk
 
-    def emit(self, results: Chunk) -> None:
+    def emit(self, results: Chunk, held: int) -> None:
         """Take results, for the next `take`."""
+        self.held_bytes += held
         self._chunk = [*self._chunk, *results] if self._chunk else results
         self._notify()
 

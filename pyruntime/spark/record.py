@@ -20,7 +20,10 @@ from pillarbox.aio.sources import Lot
 from pillarbox.spark.types import decode_column
 
 SLICE = 1024
-"""Rows of a batch that are decoded together."""
+"""Rows of a batch that are decoded together, at most."""
+
+SLICE_BYTES = 16 * 1024 * 1024
+"""Bytes of such rows, at most, unless one row has more: decoded, they take some times as much."""
 
 RECORD_BYTES = 56
 """What a record holds besides its share of the batch."""
@@ -51,6 +54,9 @@ class Record:
     """
 
     __slots__ = ("_columns", "_index")
+
+    is_view = True
+    """A record keeps its batch: what is to be kept longer than the row is a tuple of its values."""
 
     def __init__(self, columns: Columns, index: int) -> None:
         self._columns = columns
@@ -142,7 +148,8 @@ def records(slices: Iterable[pa.RecordBatch]) -> Iterator[Lot]:
 
 
 def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches in slices of at most `SLICE` rows, without copying."""
+    """The batches in slices of at most `SLICE` rows and some `SLICE_BYTES`, without copying."""
     for batch in batches:
-        for start in range(0, batch.num_rows, SLICE):
-            yield batch.slice(start, SLICE)
+        rows = min(SLICE, max(1, SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)

@@ -76,7 +76,9 @@ class Collecting:
         self.ended = False
         self.error: BaseException | None = None
 
-    def emit(self, results: Chunk) -> None:
+    held_bytes = 0
+
+    def emit(self, results: Chunk, held: int) -> None:
         assert not self.ended
         self.results.extend(results)
         self.times.extend([self.loop.time()] * len(results))

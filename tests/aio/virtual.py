@@ -161,7 +161,9 @@ class Rig:
     def call_when_room(self, wake: Callable[[], None]) -> None:
         raise AssertionError("there is always room")
 
-    def emit(self, results: list[tuple[Any, Any]]) -> None:
+    held_bytes = 0
+
+    def emit(self, results: list[tuple[Any, Any]], held: int) -> None:
         for call, result in results:
             self.emitted.append((call.row, result))
             self.times[call.row] = round(self.loop.now, 6)

@@ -279,7 +279,7 @@ class Engine:
                     return entry
         return None
 
-    def emit(self, results: Chunk) -> None:
+    def emit(self, results: Chunk, _held: int) -> None:
         """The operator's results."""
         # spec: Stream!Finish
         with self._changed:
@@ -362,6 +362,7 @@ class _Sink:
     """What the operator sees of its engine, which takes results whenever they come. For the loop's thread."""
 
     has_room = True
+    held_bytes = 0
 
     def __init__(self, engine: Engine) -> None:
         self.emit = engine.emit
