@@ -36,7 +36,8 @@ class Attempts:
 
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
-    keep_late: takes an answer that came after its time-out.
+    keep_late: takes an answer that came after its time-out. convert: makes of a result the form in which it
+    leaves; what it raises is the error of the attempt.
     `calls` is set by the operator before anything runs. `more_rows` says whether more rows may come before
     any result has left, `is_closed` that every call has been forgotten.
     """
@@ -54,6 +55,7 @@ class Attempts:
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
         keep_late: Callable[[Call, Any], None] | None = None,
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         self.options = options
         self.meter = meter
@@ -65,6 +67,7 @@ class Attempts:
         self._finish_call = finish
         self._finished = finished
         self._keep_late = keep_late
+        self.convert = convert
         self.is_closed = False
         self.more_rows = True
         # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
@@ -188,6 +191,12 @@ class Attempts:
         """The attempt of `call` that runs ended with `result`."""
         ended = time.monotonic()
         if self._plain:
+            if self.convert is not None:
+                try:
+                    result = self.convert(result)
+                except Exception as error:
+                    self.row_failed(call, error)
+                    return
             self.meter.ended.append(ended - call.began)
             self._finish_call(call, result)
             return
@@ -209,7 +218,7 @@ class Attempts:
         self.overloaded(error)
         self.row_failed(call, error, timed_out)
 
-    def row_succeeded(self, call: Call, result: Any, ended: float) -> ResultRejected | None:
+    def row_succeeded(self, call: Call, result: Any, ended: float) -> Exception | None:
         """The row of `call` has a result since `ended`, by itself or in a batch; the error if it is no good.
 
         The row is finished then, or it waits for its retry.
@@ -224,6 +233,12 @@ class Attempts:
             if rejected is not None:
                 self.row_failed(call, rejected)
                 return rejected
+        if self.convert is not None:
+            try:
+                result = self.convert(result)
+            except Exception as error:
+                self.row_failed(call, error)
+                return error
         if call.attempt == 1:
             self.meter.ended.append(ended - call.began)
         else:
@@ -234,7 +249,7 @@ class Attempts:
         return None
 
     def rows_succeeded(self, calls: list[Call], results: list[Any], ended: float) -> None:
-        """The rows of `calls`, called together, have results since `ended` that nobody looks at."""
+        """The rows of `calls`, called together, have converted results since `ended`, and nobody looks."""
         seconds = ended - calls[0].began
         again = [call for call in calls if call.attempt > 1]
         meter = self.meter
@@ -288,6 +303,13 @@ class Attempts:
         """`call` has failed for good. On the mailbox thread."""
         try:
             result = self._outcomes.of_failure(call, error, self._finished() + 1)
+            if self.convert is not None and type(result) is not Failed:
+                # What stands for a time-out fits as an answer must.
+                try:
+                    result = self.convert(result)
+                except Exception as misfit:
+                    error = CallFailed(call.attempt, misfit)
+                    result = self._outcomes.of_failure(call, error, self._finished() + 1)
         except BaseException as ending:
             self.stop(ending)
             return
@@ -337,7 +359,12 @@ class Attempts:
         self._bill.late(call.row, result)
         retry = self._retry
         if self._keep_late is not None and (retry is None or not retry.checks_results):
-            self._keep_late(call, result)
+            try:
+                converted = result if self.convert is None else self.convert(result)
+            except Exception:
+                # The row is called again, as after any answer that is none.
+                return
+            self._keep_late(call, converted)
 
     def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
         """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""

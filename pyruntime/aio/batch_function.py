@@ -23,11 +23,17 @@ _NOT_BY_POSITION = (str, bytes, bytearray, memoryview, Mapping, Set)
 _numbers = itertools.count(1)
 
 
-def batch_function(fn: Callable[..., Any], name: str, *, spread: bool) -> BatchFunction:
+def batch_function(
+    fn: Callable[..., Any],
+    name: str,
+    *,
+    spread: bool,
+    rows_of: Callable[[Any], list[Any] | None] | None = None,
+) -> BatchFunction:
     """What gives the list of results for a list of rows, by `fn`.
 
     fn: an async function, or one that blocks, of a list of rows. spread: rows are tuples of arguments, and
-    `fn` takes a list for each argument. name: what errors call it.
+    `fn` takes a list for each argument. name: what errors call it. rows_of: see `ResultConverter`.
 
     The async function raises what `fn` raises, and `BatchResultError` for results that are not one
     for each row.
@@ -36,14 +42,14 @@ def batch_function(fn: Callable[..., Any], name: str, *, spread: bool) -> BatchF
 
         async def call(rows: list[Any]) -> list[Any]:
             results = await (fn(*_columns(rows)) if spread else fn(rows))
-            return _checked(results, len(rows), name)
+            return _checked(results, len(rows), name, rows_of)
 
         return call
 
     def blocking(rows: list[Any]) -> list[Any]:
         results = fn(*_columns(rows)) if spread else fn(rows)
         refuse_awaitable(name, results)
-        return _checked(results, len(rows), name)
+        return _checked(results, len(rows), name, rows_of)
 
     return lambda rows: _in_thread(blocking, rows)
 
@@ -52,7 +58,12 @@ def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _checked(results: Any, rows: int, name: str) -> list[Any]:
+def _checked(
+    results: Any, rows: int, name: str, rows_of: Callable[[Any], list[Any] | None] | None
+) -> list[Any]:
+    if type(results) is not list and rows_of is not None:
+        parts = rows_of(results)
+        results = results if parts is None else parts
     if type(results) is not list:
         # A table of pandas, polars or Arrow gives its columns, or their names.
         by_columns = hasattr(type(results), "columns")

@@ -261,8 +261,8 @@ class BatchCalls:
         ended = time.monotonic()
         seconds = ended - calls[0].began
         errors: list[BaseException] = [result for result in results if isinstance(result, BaseException)]
-        if not errors and not attempts.looks_at_results:
-            attempts.rows_succeeded(calls, results, ended)
+        if not errors and not attempts.looks_at_results and (fitting := _converted(attempts, results)):
+            attempts.rows_succeeded(calls, fitting, ended)
         else:
             for call, result in zip(calls, results, strict=True):
                 if isinstance(result, BaseException):
@@ -372,3 +372,13 @@ class BatchCalls:
         assert batch.task is not None
         disown(batch.task, self._name, GRACE)
         self.feed()
+
+
+def _converted(attempts: Attempts, results: list[Any]) -> list[Any] | None:
+    """The results in the form in which they leave; None if any of them does not fit."""
+    if attempts.convert is None:
+        return results
+    try:
+        return list(map(attempts.convert, results))
+    except Exception:
+        return None

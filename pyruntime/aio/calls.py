@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from pillarbox.aio.call import Call
 
@@ -35,3 +35,16 @@ class Calls(Protocol):
 
     async def close(self) -> None:
         """Cancel all calls and wait for their end, for a time."""
+
+
+class ResultConverter(Protocol):
+    """Makes of results the form in which they leave."""
+
+    def convert(self, result: Any) -> Any:
+        """The form in which `result` leaves; what it raises is the error of the attempt that gave it.
+
+        What it gave once, it gives back as it is.
+        """
+
+    def rows_of(self, results: Any) -> list[Any] | None:
+        """The converted results of a batch that are kept in one block, such as a matrix; None for others."""

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.journal import Journal
@@ -115,7 +116,7 @@ class Job:
         `read_ahead_bytes` as `weigh` gives them.
     unpack: turns items of a read-ahead iterable into lots of rows.
     loop_thread: the thread to run on; it outlives the job.
-    chunk_rows, linger: see `HandoverSink`. spread, journal: see `AsyncOperator`.
+    chunk_rows, linger: see `HandoverSink`. spread, journal, convert: see `AsyncOperator`.
     idle: called by `take` after each second without a result; what it raises, `take` raises.
     """
 
@@ -135,6 +136,7 @@ class Job:
         spread: bool = False,
         idle: Callable[[], None] | None = None,
         journal: Journal | None = None,
+        convert: ResultConverter | None = None,
     ) -> None:
         self._loop_thread = loop_thread
         self._idle = idle
@@ -165,6 +167,7 @@ class Job:
             spread=spread,
             journal=journal,
             watched=True,
+            convert=convert,
         )
         loop_thread.submit(self._run())
 

@@ -48,9 +48,6 @@ LOOK = 0.2
 PARTS = 4
 """A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
 
-NOT_KEPT = object()
-"""What `prepare` says of a result that is none, so that a later attempt calls again."""
-
 CLOSE = 3.0
 """Seconds for the last results to become durable when a job ends early."""
 
@@ -105,12 +102,14 @@ class Journal:
         found: Callable[[Call, Any], None],
         hold: Callable[[bool], None],
         stop: Callable[[BaseException], None],
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         """Begin to keep results.
 
         waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
         its durable result; found: the same for a row that waited, which is to wait no more. hold: whether no
-        call may begin. stop: takes what ends the job.
+        call may begin. stop: takes what ends the job. convert: makes of a kept result the form in which it
+        leaves.
         """
         self._mailbox = mailbox
         self._loop = loop
@@ -120,6 +119,7 @@ class Journal:
         self._found = found
         self._hold = hold
         self._stop = stop
+        self._convert = convert
         self._writer = self._ledger.writer(
             self._scope,
             self._reader,
@@ -202,11 +202,16 @@ class Journal:
         record = self._reader.get(key, errors=self._accept_errors)
         if record is not None:
             self._hits += 1
-            return (_result_of(record),)
+            return (self._result_of(record),)
         if self._only_failed and self._reader.kind_of(key) is None:
             reason = "not called, the ledger has no record that it failed"
             return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
+
+    def _result_of(self, record: Record) -> Any:
+        if record.is_error:
+            return Failed(ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields}))
+        return record.value if self._convert is None else self._convert(record.value)
 
     # -- results come -------------------------------------------------------------------------
 
@@ -220,11 +225,7 @@ class Journal:
             return
         writer = self._writer
         assert writer is not None
-        number = self._append(call, result)
-        if number is None:
-            self._complete(call, result)
-            return
-        self._kept.append((number, call, result))
+        self._kept.append((self._append(call, result), call, result))
         self._since += 1
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
@@ -242,7 +243,7 @@ class Journal:
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
-    def _append(self, call: Call, result: Any) -> int | None:
+    def _append(self, call: Call, result: Any) -> int:
         # spec: Ledger!Answer
         writer = self._writer
         assert writer is not None
@@ -255,8 +256,6 @@ class Journal:
             )
         if self._prepare is not None:
             result = self._prepare(result)
-            if result is NOT_KEPT:
-                return None
         return writer.append(call.key, result, attempts=call.attempt, latency=latency, cost=call.cost)
 
     def _committed(self, commit: Commit) -> None:
@@ -264,7 +263,7 @@ class Journal:
         kept, complete, adopted = self._kept, self._complete, commit.adopted
         while kept and kept[0][0] <= commit.through and not self._closed:
             number, call, result = kept.popleft()
-            complete(call, _result_of(adopted[number]) if number in adopted else result)
+            complete(call, self._result_of(adopted[number]) if number in adopted else result)
         if self._behind and not self._closed:
             assert self._writer is not None
             self._behind = self._writer.is_behind
@@ -415,12 +414,6 @@ def scope_of(
     assert options.uid is not None
     named = None if options.key is None else list(options.key)
     return Scope.of(run, options.uid, {"key": named, **(config or {})}, batch)
-
-
-def _result_of(record: Record) -> Any:
-    if not record.is_error:
-        return record.value
-    return Failed(ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields}))
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -24,7 +24,7 @@ from pillarbox.aio.batch_function import batch_function
 from pillarbox.aio.batches import BatchCalls
 from pillarbox.aio.blocking import LoopWatcher
 from pillarbox.aio.call import Call
-from pillarbox.aio.calls import Calls
+from pillarbox.aio.calls import Calls, ResultConverter
 from pillarbox.aio.coroutines import CoroutineCalls, collect
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed
@@ -55,7 +55,9 @@ class AsyncOperator:
 
     context: what each call's context is a copy of. options: their functions of a row get the row; see
     `Options.spread` for rows that are tuples of arguments. journal: where results are kept before they
-    leave, or None. watched: whether a thread looks for code that blocks the loop.
+    leave, or None. convert: makes of a result the form in which it leaves, if it fits what is asked for; one
+    that does not is a failed attempt. None for results that leave as they are. watched: whether
+    a thread looks for code that blocks the loop.
 
     The sink gets a `Failed` for a row that failed for good, unless that ends the job. `ended` is a future of
     the loop that is done when the operator has stopped, whatever the reason; the reason itself goes to
@@ -74,6 +76,7 @@ class AsyncOperator:
         spread: bool = False,
         journal: Journal | None = None,
         watched: bool = False,
+        convert: ResultConverter | None = None,
     ) -> None:
         self._options = options = options.spread() if spread else options
         self._source = source
@@ -109,10 +112,11 @@ class AsyncOperator:
             renew=self._renew,
             stop=self.fail,
             keep_late=None if journal is None else journal.keep_late,
+            convert=None if convert is None else convert.convert,
         )
         self._waiting = self._attempts.waiting
         self.let_go = self._attempts.let_go
-        self._calls = self._make_calls(fn, context, spread)
+        self._calls = self._make_calls(fn, context, spread, convert)
         self._attempts.calls = self._attempts.capacity.calls = self._calls
         if journal is not None:
             self._attempts.look_first = self._look_first
@@ -126,16 +130,25 @@ class AsyncOperator:
                 found=self._found_waiting,
                 hold=self._attempts.capacity.hold,
                 stop=self.fail,
+                convert=self._attempts.convert,
             )
         self.ended: asyncio.Future[None] = loop.create_future()
 
-    def _make_calls(self, fn: Callable[[Any], Any], context: contextvars.Context, spread: bool) -> Calls:
+    def _make_calls(
+        self,
+        fn: Callable[[Any], Any],
+        context: contextvars.Context,
+        spread: bool,
+        convert: ResultConverter | None,
+    ) -> Calls:
         name = _name_of(fn)
         attempts = self._attempts
         if self._options.batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
-            in_batches = batch_function(fn, name, spread=spread)
+            # What looks at results sees each as the function gave it.
+            whole = None if convert is None or attempts.looks_at_results else convert.rows_of
+            in_batches = batch_function(fn, name, spread=spread, rows_of=whole)
             return BatchCalls(attempts, self._options.batch, in_batches, name, context, self._loop)
         call = (lambda row: fn(*row)) if spread else fn
         if is_async_generator(fn):

@@ -67,8 +67,9 @@ def async_map(
 
     Batch and streaming DataFrames, classic and Connect. Nothing is called before an action runs; a
     task that Spark runs again calls again. Raises TypeError or ValueError at once for a bad argument;
-    in the task, `CallFailed`, `CallTimeout` or `TooManyFailures` with the row, `ResultError` for a
-    result that does not fit the schema, and `DeadLetterError`.
+    in the task, `CallFailed`, `CallTimeout` or `TooManyFailures` with the row, and `DeadLetterError`. A
+    result that does not fit the schema is a failed attempt, with a `ResultError`, which `retry` sees like
+    others.
     """
     return mapped(
         df,
@@ -137,7 +138,9 @@ class MapTask:
         with ExitStack() as stack:
             letters = None if work.letters is None else stack.enter_context(LetterWriter(work.letters))
             writer = RowWriter(self._kept, self._schema, work.time_zone, work.options, letters)
-            chunks = stack.enter_context(closing(run_job(work, sliced(batches), records)))
+            chunks = stack.enter_context(
+                closing(run_job(work, sliced(batches), records, convert=writer.encoder))
+            )
             for chunk in chunks:
                 batch = writer.write(chunk)
                 if batch.num_rows:

@@ -296,12 +296,12 @@ class UdfTask:
             if work.letters is not None:
                 aside = _Aside(stack.enter_context(LetterWriter(work.letters)), work.letters.names)
                 slices = aside.remember(slices)
-            chunks = stack.enter_context(closing(run_job(work, slices, _rows)))
+            chunks = stack.enter_context(closing(run_job(work, slices, _rows, convert=encoder)))
             for chunk in chunks:
-                calls, results = zip(*chunk, strict=True)
+                _, results = zip(*chunk, strict=True)
                 if aside is not None:
                     aside.put(results)
-                arrays, _ = encoder.encode((call.row for call in calls), results)
+                arrays, _ = encoder.encode(results)
                 yield arrays[0] if work.options.errors != "column" else self._with_errors(arrays[0], results)
 
     def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:

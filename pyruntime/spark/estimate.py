@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.failure import Failed
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
@@ -65,8 +64,8 @@ def estimate(
     what the sample has seen: a kind of row that is rarer than 3 in `sample` may well be missing, and a
     service that is slower under the load of all tasks was not asked. The text says both.
 
-    Raises TypeError or ValueError for a bad argument or an empty `df`; what the job raises, where a result
-    does not fit.
+    Raises TypeError or ValueError for a bad argument or an empty `df`. A result that does not fit is a
+    failure of its row, as in the job.
     """
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
@@ -139,12 +138,10 @@ class SampleTask:
         statistics: list[OperatorStatistics] = []
         work = dataclasses.replace(self._work, options=_watched(self._work.options, costs, units))
         encoder = None if self._schema is None else RowEncoder(self._schema, work.time_zone)
-        chunks = run_job(work, sliced(batches), records, ended=statistics.append)
+        chunks = run_job(work, sliced(batches), records, convert=encoder, ended=statistics.append)
         with closing(chunks):
-            for chunk in chunks:
-                good = [(call.row, result) for call, result in chunk if type(result) is not Failed]
-                if encoder is not None and good:
-                    encoder.encode([row for row, _ in good], [result for _, result in good])
+            for _ in chunks:
+                pass
         (last,) = statistics
         if last.rows_in:
             measured = Sample.of(last, costs, units).to_json()

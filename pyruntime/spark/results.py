@@ -1,66 +1,191 @@
-"""Results of calls as Arrow columns. Pure but for caches of the type converters; any one thread at a time."""
+"""Results of calls as Arrow columns: each is converted when it comes, a chunk is encoded when it leaves.
+
+`convert` is for the thread of the event loop: whether a result fits its schema is part of its call's outcome.
+Most results are in their normal form (see `forms`), which one compiled expression sees; others are brought
+into it. `encode` is for the task's thread and converts whole columns, which after this cannot fail. Pure: any
+thread.
+"""
 
 from __future__ import annotations
 
 import datetime
-import decimal
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.types import arrow_field, encoder, row_reader
+from pillarbox.spark.forms import (
+    BY_NAME,
+    Expressions,
+    compile_test,
+    field_names,
+    make_vectors,
+    normalizer,
+    row_reader,
+)
+from pillarbox.spark.types import arrow_field, holds
+from pillarbox.spark.vectors import is_vector
 
 
 class ResultError(PillarboxError, TypeError):
-    """A function's result that does not fit the schema; says the result, the row and the column."""
+    """A function's result that does not fit the schema; says the result and the column."""
 
 
-_ERRORS = (TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException)
+class EncodedRow:
+    """A row of one column that is in Arrow's form already: `array[index]`, of a block of many."""
 
-_SCALARS = frozenset(
-    {bool, int, float, str, bytes, type(None)}
-    | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal}
-)
+    __slots__ = ("array", "index")
+
+    def __init__(self, array: pa.Array, index: int) -> None:
+        self.array = array
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the rest of its block.
+        return EncodedRow, (self.array.take(pa.array([self.index])), 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Its share of the block."""
+        return self.array.nbytes // len(self.array)  # type: ignore[no-any-return]
+
+
+class _Column:
+    """One column of results: brings values into their normal form, and makes arrays of them."""
+
+    def __init__(self, field: T.StructField, zone: datetime.tzinfo | None) -> None:
+        self.field = arrow_field(field)
+        self._nullable = field.nullable
+        self._fits = compile_test(field.dataType, field.nullable)
+        self._normal = normalizer(field.dataType, zone)
+        self.vectors = make_vectors(field.dataType) if is_vector(field.dataType) else None
+        self._has_times = holds(field.dataType, (T.DateType, T.TimestampType, T.TimestampNTZType))
+
+    def convert(self, value: Any) -> Any:
+        """The normal form of a value. Raises ValueError that names the column, for one that does not fit."""
+        if self._fits(value):
+            return value
+        try:
+            value = self._normal(value)
+            if not self._fits(value):
+                array = self.array([value])
+                if self._has_times:
+                    # Arrow holds more years than Python and Spark read.
+                    array[0].as_py()
+        except Exception as error:
+            raise ValueError(f"column {self.field.name} ({self.field.type}): {error}") from None
+        if value is None and not self._nullable:
+            raise ValueError(f"column {self.field.name}: null, but the schema says NOT NULL")
+        return value
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """The array of values in their normal form."""
+        return pa.array(values, self.field.type) if self.vectors is None else self.vectors.column(values)
+
+    def block(self, results: Any) -> pa.Array | None:
+        """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
+        if self.vectors is not None and not isinstance(results, pa.Array | pa.ChunkedArray):
+            return self.vectors.matrix(results)
+        if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
+            values = np.asarray(results)
+            results = pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
+        if results is None or self._has_times or not _is_near(results.type, self.field.type):
+            return None
+        try:
+            array = results.cast(self.field.type)
+        except pa.ArrowException:
+            return None
+        array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        if array.null_count and not self._nullable:
+            return None
+        # What is wrong with which row is found where each is looked at.
+        return None if pa.types.is_list(array.type) and _has_null_elements(array) else array
+
+
+def _is_near(given: pa.DataType, asked: pa.DataType) -> bool:
+    """Whether a cast from the one to the other changes no more than a number's width."""
+    if pa.types.is_list(asked):
+        return (
+            not pa.types.is_map(given)
+            and hasattr(given, "value_field")
+            and _is_near(given.value_type, asked.value_type)
+        )
+    numbers = (pa.types.is_integer, pa.types.is_floating)
+    if any(is_one(given) for is_one in numbers):
+        return any(is_one(asked) for is_one in numbers)
+    texts = (pa.types.is_string, pa.types.is_large_string)
+    return given == asked or all(any(is_one(kind) for is_one in texts) for kind in (given, asked))
+
+
+def _has_null_elements(array: pa.ListArray) -> bool:
+    return bool(array.flatten().null_count) and not array.type.value_field.nullable
 
 
 class RowEncoder:
     """Makes Arrow columns of the rows that a function gave.
 
     schema: the columns of a result row. zone: where naive datetimes are. drop: whether a `Failed` gives no
-    row at all, otherwise it gives a row of nulls.
+    row at all, otherwise it gives a row of nulls. `convert` takes a result when it comes; `is_plain` says
+    whether one is a single row that `convert` gives back as it is.
     """
 
     def __init__(self, schema: T.StructType, zone: datetime.tzinfo | None, *, drop: bool = False) -> None:
-        self.fields = [arrow_field(field) for field in schema.fields]
+        self._columns = [_Column(field, zone) for field in schema.fields]
         self._names = schema.names
-        self._known = frozenset(schema.names)
-        self._encoders = [encoder(field.dataType, zone) for field in schema.fields]
         self._read = row_reader(schema.names)
         self._single = len(schema.fields) == 1
         self._bare = self._single and not isinstance(schema.fields[0].dataType, T.StructType | T.MapType)
-        self._of_failed: list[Any] = [] if drop else [[None] * len(schema.fields)]
+        self._of_failed: list[Any] = [] if drop else [(None,) * len(schema.fields)]
+        expressions = Expressions()
+        test = self._test(schema, expressions)
+        self.convert, self.is_plain = expressions.converter(test, self._convert)
 
-    def rows(self, result: Any) -> list[Any]:
-        """The rows of one call's result, each a list of values in column order.
+    def _test(self, schema: T.StructType, expressions: Expressions) -> str:
+        """Whether `result` is one row in its normal form."""
+        tests = [expressions.row(schema.fields, "result", BY_NAME)]
+        by_position = [f"type(result) is tuple and len(result) == {len(schema.fields)}"]
+        for place, field in enumerate(schema.fields):
+            given = f"result[{place}]"
+            by_position.append(expressions.test(field.dataType, field.nullable, expressions.new(), given))
+        tests.append(" and ".join(by_position))
+        if self._bare:
+            (field,) = schema.fields
+            if not isinstance(field.dataType, T.ArrayType):
+                tests.insert(0, expressions.test(field.dataType, field.nullable, "result"))
+        return "(" + " or ".join(tests) + ")"
+
+    def _convert(self, result: Any) -> Any:
+        """A result with the same rows in their normal form. Raises `ResultError`.
 
         A list is several rows, or none. None is one null where there is one column, otherwise an error:
         whether a row without a match is dropped or kept must be said.
         """
-        if isinstance(result, list):
-            return [self._row(row) for row in result]
-        if type(result) is Failed:
-            return self._of_failed
-        return [self._row(result)]
+        if type(result) is EncodedRow:
+            return result
+        try:
+            if isinstance(result, list):
+                return [row if self.is_plain(row) else self._row(row) for row in result]
+            return self._row(result)
+        except Exception as error:
+            raise self._misfit(result, error) from None
 
-    def _row(self, row: Any) -> Any:
+    def _misfit(self, result: Any, error: Exception) -> ResultError:
+        columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
+        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
+
+    def _row(self, row: Any) -> tuple[Any, ...]:
+        values = self._values(row)
+        return tuple([column.convert(value) for column, value in zip(self._columns, values, strict=True)])
+
+    def _values(self, row: Any) -> Sequence[Any]:
         if self._bare:
-            if isinstance(row, tuple | Mapping) or hasattr(row, "__dataclass_fields__"):
+            if isinstance(row, tuple | Mapping) or field_names(row) is not None:
                 return self._read(row)
             return (row,)
         if row is None:
@@ -76,73 +201,89 @@ class RowEncoder:
             )
         return self._read(row)
 
-    def arrays(self, columns: list[Any]) -> list[pa.Array]:
-        """Arrow columns of columns of values; raises what Arrow or a converter raises."""
-        arrays = []
-        for values, field, convert in zip(columns, self.fields, self._encoders, strict=True):
-            if convert is not None:
-                values = [convert(value) for value in values]
-            array = pa.array(values, type=field.type)
-            if not field.nullable and array.null_count:
-                raise ValueError(f"column {field.name}: null, but the schema says NOT NULL")
-            arrays.append(array)
-        return arrays
+    def rows_of(self, results: Any) -> list[Any] | None:
+        """The converted results of a batch that are one block; None for those that are not."""
+        if not self._bare:
+            return None
+        array = self._columns[0].block(results)
+        return None if array is None else [EncodedRow(array, index) for index in range(len(array))]
 
-    def encode(
-        self, inputs: Iterable[Any], results: Sequence[Any]
-    ) -> tuple[list[pa.Array], list[int] | None]:
-        """Arrow columns of calls' results, and how many rows each result gave (None for one each).
-
-        inputs: the input row of each result, read only for errors. Raises `ResultError`.
-        """
+    def encode(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
+        """Arrow columns of converted results, and how many rows each result gave (None for one each)."""
+        kinds = set(map(type, results))
+        if EncodedRow in kinds:
+            return self._with_blocks(results)
         counts = None
-        try:
-            columns = self._plain_columns(results)
-            if columns is None and set(map(type, results)) == {list}:
-                columns = self._plain_columns(list(chain.from_iterable(results)))
-                counts = _unless_ones(list(map(len, results)))
-            if columns is None:
-                per_result = [self.rows(result) for result in results]
-                columns = self._columns([row for some in per_result for row in some])
-                counts = _unless_ones(list(map(len, per_result)))
-            return self.arrays(columns), counts
-        except _ERRORS as error:
-            raise self._explain(inputs, results) or error from None
+        columns = self._plain_columns(results, kinds)
+        if columns is None and kinds == {list}:
+            rows = list(chain.from_iterable(results))
+            columns = self._plain_columns(rows, set(map(type, rows)))
+            counts = list(map(len, results))
+        if columns is None:
+            per_result = [self._rows(result) for result in results]
+            columns = self._by_column([row for some in per_result for row in some])
+            counts = list(map(len, per_result))
+        arrays = [column.array(values) for column, values in zip(self._columns, columns, strict=True)]
+        return arrays, None if counts is None or set(counts) <= {1} else counts
 
-    def _columns(self, rows: Sequence[Any]) -> list[Any]:
-        return list(zip(*rows, strict=True)) if rows else [[] for _ in self.fields]
+    def _with_blocks(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
+        pieces: list[pa.Array] = []
+        counts: list[int] = []
+        for is_encoded, run in groupby(results, key=lambda result: type(result) is EncodedRow):
+            some = list(run)
+            if is_encoded:
+                pieces += _slices(some)
+                counts += [1] * len(some)
+            else:
+                (array,), several = self.encode(some)
+                pieces.append(array)
+                counts += [1] * len(some) if several is None else several
+        return [pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)], (
+            None if set(counts) <= {1} else counts
+        )
 
-    def _plain_columns(self, results: Sequence[Any]) -> list[Any] | None:
+    def _rows(self, result: Any) -> list[Any]:
+        """The rows of one converted result, each with its values in the order of the columns."""
+        if type(result) is Failed:
+            return self._of_failed
+        return [self._in_order(row) for row in (result if type(result) is list else [result])]
+
+    def _in_order(self, row: Any) -> Sequence[Any]:
+        if type(row) is tuple:
+            return row
+        return [row[name] for name in self._names] if type(row) is dict else (row,)
+
+    def _by_column(self, rows: Sequence[Any]) -> list[Any]:
+        return list(zip(*rows, strict=True)) if rows else [[] for _ in self._columns]
+
+    def _plain_columns(self, results: Sequence[Any], kinds: set[type]) -> list[Any] | None:
         """The columns of results that are all of one usual form, a row each; None for any others."""
-        types = set(map(type, results))
-        if self._bare and types <= _SCALARS:
+        if kinds == {tuple}:
+            return self._by_column(results)
+        if kinds == {dict}:
+            return [[row[name] for row in results] for name in self._names]
+        if self._bare and not kinds & _ROWS:
             return [results]
-        if types == {tuple} and set(map(len, results)) == {len(self.fields)}:
-            return self._columns(results)
+        return None
+
+
+_ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
+
+
+def _slices(rows: Sequence[EncodedRow]) -> list[pa.Array]:
+    """Arrays of these rows: a slice for each run of one block."""
+    slices = []
+    start = 0
+    for place in range(1, len(rows) + 1):
+        before = rows[place - 1]
         if (
-            types == {dict}
-            and (self._bare or not self._single)
-            and self._known.issuperset(chain.from_iterable(results))
+            place == len(rows)
+            or rows[place].array is not before.array
+            or rows[place].index != before.index + 1
         ):
-            return [[row.get(name) for row in results] for name in self._names]
-        return None
-
-    def _explain(self, inputs: Iterable[Any], results: Sequence[Any]) -> ResultError | None:
-        # Columns are converted whole, so which row was at fault is looked for only once one was.
-        for row, result in zip(inputs, results, strict=True):
-            try:
-                self.arrays(self._columns(self.rows(result)))
-            except _ERRORS as error:
-                columns = ", ".join(f"{field.name} {field.type}" for field in self.fields)
-                return ResultError(
-                    f"result {shorten(result)} of row {shorten(row)} does not fit the schema "
-                    f"({columns}): {error}"
-                )
-        return None
-
-
-def _unless_ones(counts: list[int]) -> list[int] | None:
-    return None if set(counts) <= {1} else counts
+            slices.append(before.array.slice(rows[start].index, place - start))
+            start = place
+    return slices
 
 
 class ValueEncoder(RowEncoder):
@@ -150,12 +291,24 @@ class ValueEncoder(RowEncoder):
 
     def __init__(self, kind: T.DataType, zone: datetime.tzinfo | None) -> None:
         super().__init__(T.StructType([T.StructField("result", kind)]), zone)
+        # A struct or a map is one value here.
+        self._bare = True
 
-    def rows(self, result: Any) -> list[Any]:
-        """The one row of one call's result."""
+    def _test(self, schema: T.StructType, expressions: Expressions) -> str:
+        return expressions.test(schema.fields[0].dataType, True, "result")
+
+    def _convert(self, result: Any) -> Any:
+        if type(result) is EncodedRow:
+            return result
+        try:
+            return self._columns[0].convert(result)
+        except Exception as error:
+            raise self._misfit(result, error) from None
+
+    def _rows(self, result: Any) -> list[Any]:
         return [(None if type(result) is Failed else result,)]
 
-    def _plain_columns(self, results: Sequence[Any]) -> list[Any] | None:
-        if Failed not in set(map(type, results)):
+    def _plain_columns(self, results: Sequence[Any], kinds: set[type]) -> list[Any] | None:
+        if Failed not in kinds:
             return [results]
         return [[None if type(result) is Failed else result for result in results]]

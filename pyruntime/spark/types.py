@@ -1,6 +1,6 @@
 """Between Arrow columns and the Python values that functions take and give.
 
-Inputs are decoded by their Arrow type, results are encoded by the Spark type that the user named.
+Inputs are decoded by their Arrow type; for results `forms` has the values of each Spark type.
 Pure functions: any thread.
 
 Values are PySpark's (structs are `Row`s, maps are dicts), with one difference: a `timestamp` is a
@@ -9,18 +9,15 @@ datetime with a time zone, that of the session, so that it means the same instan
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import re
 import zoneinfo
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.types import Row
-
-from pillarbox.aio.errors import shorten
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -71,7 +68,7 @@ def arrow_type(spark: T.DataType) -> pa.DataType:
     raise TypeError(f"type {spark.simpleString()!r}: results of this type are not supported")
 
 
-def holds(kind: T.DataType, wanted: type[T.DataType]) -> bool:
+def holds(kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], ...]) -> bool:
     """Whether a type is one of `wanted`, or has one inside."""
     if isinstance(kind, T.StructType):
         return any(holds(field.dataType, wanted) for field in kind.fields)
@@ -140,109 +137,3 @@ def _struct_decoder(arrow: pa.StructType) -> Convert:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def encoder(spark: T.DataType, zone: datetime.tzinfo | None) -> Convert | None:
-    """What makes of a result of this Spark type a value that Arrow takes; None where they are the same.
-
-    zone: where naive datetimes of a `timestamp` are.
-    """
-    if isinstance(spark, T.TimestampType):
-        return _timestamp_encoder(zone)
-    if isinstance(spark, T.StructType):
-        return _struct_encoder(spark, zone)
-    if isinstance(spark, T.UserDefinedType):
-        inner = encoder(spark.sqlType(), zone) or _same
-        return lambda value: None if value is None else inner(spark.serialize(value))
-    if isinstance(spark, T.MapType):
-        key, item = encoder(spark.keyType, zone) or _same, encoder(spark.valueType, zone) or _same
-        return lambda value: None if value is None else [(key(k), item(v)) for k, v in dict(value).items()]
-    if isinstance(spark, T.ArrayType):
-        return _array_encoder(spark, zone)
-    if isinstance(spark, T.StringType):
-        return _refusing(spark, bytes | bytearray)
-    if isinstance(spark, T.BinaryType):
-        return _refusing(spark, str)
-    return None
-
-
-def _refusing(spark: T.DataType, kind: Any) -> Convert:
-    # Arrow would take the one for the other.
-    def convert(value: Any) -> Any:
-        if isinstance(value, kind):
-            raise TypeError(f"{shorten(value)} is no {spark.simpleString()} but {type(value).__name__}")
-        return value
-
-    return convert
-
-
-def _array_encoder(spark: T.ArrayType, zone: datetime.tzinfo | None) -> Convert:
-    element = encoder(spark.elementType, zone)
-
-    def convert(values: Any) -> Any:
-        # Arrow would take a string for the list of its characters, a dict for that of its keys.
-        if isinstance(values, str | bytes | bytearray | Mapping):
-            raise TypeError(f"{shorten(values)}: an array must be a list, not {type(values).__name__}")
-        return values if values is None or element is None else [element(value) for value in values]
-
-    return convert
-
-
-def _timestamp_encoder(zone: datetime.tzinfo | None) -> Convert:
-    def convert(value: Any) -> Any:
-        if not isinstance(value, datetime.datetime) or value.tzinfo is not None:
-            return value
-        if zone is None:
-            raise ValueError(f"{value!r}: give a datetime with a time zone, the session's is not known here")
-        return value.replace(tzinfo=zone)
-
-    return convert
-
-
-def _struct_encoder(spark: T.StructType, zone: datetime.tzinfo | None) -> Convert:
-    row = row_reader(spark.names)
-    names = spark.names
-    converts = [encoder(field.dataType, zone) or _same for field in spark.fields]
-
-    def convert(value: Any) -> Any:
-        if value is None:
-            return None
-        return {name: to(part) for name, to, part in zip(names, converts, row(value), strict=True)}
-
-    return convert
-
-
-def row_reader(names: list[str]) -> Callable[[Any], list[Any]]:
-    """What makes a list of values, in the order of `names`, of a row in any of the forms that are accepted.
-
-    A dict, Row, named tuple or dataclass is read by name: absent names are null, unknown ones raise
-    ValueError. A tuple or list is read by position. Anything else raises TypeError.
-    """
-    known = frozenset(names)
-    count = len(names)
-
-    def read(row: Any) -> list[Any]:
-        if isinstance(row, Mapping):
-            by_name: Mapping[Any, Any] = row
-        elif isinstance(row, tuple) and hasattr(row, "__fields__"):
-            by_name = dict(zip(row.__fields__, row, strict=True))
-        elif isinstance(row, tuple) and hasattr(row, "_fields"):
-            by_name = dict(zip(row._fields, row, strict=True))
-        elif isinstance(row, tuple | list):
-            if len(row) != count:
-                raise ValueError(f"{len(row)} values for the {count} columns {', '.join(names)}")
-            return list(row)
-        elif dataclasses.is_dataclass(row) and not isinstance(row, type):
-            by_name = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-        else:
-            raise TypeError(
-                f"a row of the columns {', '.join(names)} must be a dict, a tuple, a Row or a dataclass, "
-                f"not {type(row).__name__}"
-            )
-        if not by_name.keys() <= known:
-            unknown = sorted(str(name) for name in by_name.keys() - known)
-            raise ValueError(f"unknown columns {', '.join(unknown)}; the schema has {', '.join(names)}")
-        get = by_name.get
-        return [get(name) for name in names]
-
-    return read

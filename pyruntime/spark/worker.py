@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.job import CLOSE, Job
@@ -164,21 +165,24 @@ def run_job(
     items: Iterable[Any],
     unpack: Callable[[Iterable[Any]], Iterator[Lot]],
     *,
+    convert: ResultConverter | None,
     ended: Callable[[OperatorStatistics], None] | None = None,
 ) -> Generator[Chunk, None, None]:
     """Call the function of `work` for the rows that `unpack` makes of `items`; yields (call, result) chunks.
 
+    convert: makes of results the form in which they are written; None for results that nobody writes.
     ended: gets the last counts, once all is through.
     The thread that reads `items` has ended when this generator has.
     """
     with _collector:
-        yield from _run_job(work, items, unpack, ended)
+        yield from _run_job(work, items, unpack, convert, ended)
 
 
 def _run_job(
     work: Work,
     items: Iterable[Any],
     unpack: Callable[[Iterable[Any]], Iterator[Lot]],
+    convert: ResultConverter | None,
     ended: Callable[[OperatorStatistics], None] | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
@@ -203,6 +207,7 @@ def _run_job(
             spread=work.spread,
             idle=Hangup().check,
             journal=journal,
+            convert=convert,
         )
         file = None if work.progress is None else ProgressFile(work.progress, job)
         try:

@@ -31,6 +31,7 @@ class RowWriter:
     kept: input columns that stand before the results. letters: where failed rows are put aside, or None.
     runs: results come in the order in which they are to be written, but not one row of the input after the
     other; otherwise that is so where `options` say that they are ordered, and else they may change places.
+    `encoder` converts the results that it takes.
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class RowWriter:
         self._parts = _parts_in_runs if runs else _parts_in_order if options.ordered else _parts
         self._says_errors = options.errors == "column"
         self._letters = letters
-        self._encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
+        self.encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
         self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
 
     def write(self, chunk: Chunk) -> pa.RecordBatch:
         """The output batch of a chunk; it may be empty."""
         calls, results = zip(*chunk, strict=True)
         if self._letters is None and not self._kept:
-            return self._batch([], calls, results)
+            return self._batch([], results)
         parts = list(self._parts(calls, results))
         if self._letters is not None:
             for batch, indices, _, some in parts:
@@ -64,12 +65,11 @@ class RowWriter:
                     self._letters.add(rows, [some[place] for place in bad])
         if self._parts is _parts and len(parts) > 1:
             # Rows of one slice go together, which costs nothing in order, as there is none among them.
-            calls = tuple(call for _, _, some, _ in parts for call in some)
             results = tuple(result for _, _, _, some in parts for result in some)
-        return self._batch(parts, calls, results)
+        return self._batch(parts, results)
 
-    def _batch(self, parts: list[Part], calls: Sequence[Call], results: Sequence[Any]) -> pa.RecordBatch:
-        arrays, counts = self._encoder.encode((call.row for call in calls), results)
+    def _batch(self, parts: list[Part], results: Sequence[Any]) -> pa.RecordBatch:
+        arrays, counts = self.encoder.encode(results)
         if self._says_errors:
             if counts is not None:
                 results = _repeated(results, counts)

@@ -85,7 +85,9 @@ class Rig:
     `error` is what the job failed with.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, spread: bool = False, **options: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], *, spread: bool = False, convert: Any = None, **options: Any
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
@@ -103,6 +105,7 @@ class Rig:
             loop=loop,
             context=contextvars.copy_context(),
             spread=spread,
+            convert=convert,
         )
         self.operator.start()
 

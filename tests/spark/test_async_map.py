@@ -195,8 +195,12 @@ def test_errors_null_keeps_the_row_with_nulls(spark: SparkSession) -> None:
         (None, "None is no row of the columns a, b: return [] for no row"),
         ((1,), "1 values for the 2 columns a, b"),
         ({"a": 1, "c": 2}, "unknown columns c; the schema has a, b"),
-        (5, "must be a dict, a tuple, a Row or a dataclass, not int"),
-        (("x", "y"), "result ('x', 'y') of row Record(id=0) does not fit the schema (a int32, b string)"),
+        (5, "must be a dict, a tuple, a Row, a dataclass or an object of attrs or Pydantic, not int"),
+        (
+            ("x", "y"),
+            "call failed after 1 attempt for row Record(id=0): ResultError: result ('x', 'y') does not fit "
+            "the schema (a int32, b string): column a (int32): Could not convert 'x'",
+        ),
     ],
 )
 def test_a_result_that_does_not_fit_fails_with_the_row_and_the_schema(

@@ -92,7 +92,8 @@ def test_a_timeout_in_the_error_column_names_the_limit(spark: SparkSession) -> N
     error = row["_error"]
     assert (error.type, error.attempts, error.status) == ("CallTimeout", 1, None)
     assert "attempt_timeout=0.1" in error.message
-    assert error.latency >= 0.1
+    # Timers of an event loop may be early by the resolution of its clock.
+    assert error.latency > 0.099
 
 
 def test_a_column_function_gives_a_struct_of_result_and_error(spark: SparkSession) -> None:

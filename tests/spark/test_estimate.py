@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pillarbox import Retry
@@ -201,9 +200,11 @@ async def same(row: Any) -> int:
     return value
 
 
-def test_a_result_that_does_not_fit_is_found_by_the_sample(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="does not fit the schema"):
-        estimate(spark.range(10), same, schema="n string, m string", rows=10, tasks=1)
+def test_a_result_that_does_not_fit_is_a_failure_in_the_estimate(spark: SparkSession) -> None:
+    text = io.StringIO()
+    found = estimate(spark.range(10), same, schema="n string, m string", rows=10, tasks=1, file=text)
+    assert found.error_share.expected == 1.0
+    assert "rows failed (ResultError), and errors='fail' would end the job" in text.getvalue()
 
 
 def test_bad_arguments_of_an_estimate_are_named(spark: SparkSession) -> None:

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pillarbox.aio.journal import NOT_KEPT
 from pillarbox.ledger.values import decode, encode
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
@@ -63,8 +62,14 @@ def through(kept: Any) -> Any:
     return decode(encoded.json, encoded.floats, encoded.blobs)
 
 
+def kept(schema: T.StructType, result: Any) -> Any:
+    """A converted result as a ledger gives it back."""
+    return through(KeptRows(schema, BERLIN)(RowEncoder(schema, BERLIN).convert(result)))
+
+
 def columns(schema: T.StructType, result: Any) -> tuple[list[list[Any]], list[int] | None]:
-    arrays, counts = RowEncoder(schema, BERLIN).encode([None], [result])
+    encoder = RowEncoder(schema, BERLIN)
+    arrays, counts = encoder.encode([encoder.convert(result)])
     return [array.to_pylist() for array in arrays], counts or [1]
 
 
@@ -88,7 +93,7 @@ PAIR = struct(a=T.LongType(), b=T.StringType())
     ],
 )
 def test_rows_of_every_form_are_kept(result: Any) -> None:
-    assert columns(PAIR, through(KeptRows(PAIR, BERLIN)(result))) == columns(PAIR, result)
+    assert columns(PAIR, kept(PAIR, result)) == columns(PAIR, result)
 
 
 WIDE = struct(
@@ -136,15 +141,16 @@ def test_values_of_every_type_are_kept(values: dict[str, Any]) -> None:
     def typed(found: Any) -> str:
         return repr(found)
 
-    assert typed(columns(WIDE, through(KeptRows(WIDE, BERLIN)(values)))) == typed(columns(WIDE, values))
+    assert typed(columns(WIDE, kept(WIDE, values))) == typed(columns(WIDE, values))
     (name, value), *_ = values.items()
     kind = WIDE[name].dataType
 
     def array(result: Any) -> str:
-        (found,), _ = ValueEncoder(kind, BERLIN).encode([None], [result])
+        encoder = ValueEncoder(kind, BERLIN)
+        (found,), _ = encoder.encode([encoder.convert(result)])
         return typed(found.to_pylist())
 
-    assert array(through(KeptValues(kind, BERLIN)(value))) == array(value)
+    assert array(through(KeptValues(kind, BERLIN)(ValueEncoder(kind, BERLIN).convert(value)))) == array(value)
 
 
 @pytest.mark.contract
@@ -167,10 +173,9 @@ def test_values_of_every_type_are_kept(values: dict[str, Any]) -> None:
         (T.StructType([T.StructField("a", T.LongType(), False)]), {"a": None}),
     ],
 )
-def test_what_does_not_fit_its_schema_is_not_kept(schema: T.StructType, result: Any) -> None:
+def test_what_does_not_fit_its_schema_is_refused_before_it_is_kept(schema: T.StructType, result: Any) -> None:
     with pytest.raises(ResultError):
-        RowEncoder(schema, BERLIN).encode([None], [result])
-    assert KeptRows(schema, BERLIN)(result) is NOT_KEPT
+        RowEncoder(schema, BERLIN).convert(result)
 
 
 LEAVES: dict[str, tuple[T.DataType, st.SearchStrategy[Any]]] = {
@@ -195,13 +200,11 @@ def test_any_row_is_kept_as_it_was_or_does_not_fit(data: st.DataObject) -> None:
     schema = struct(**{name: LEAVES[name][0] for name in names})
     row = data.draw(st.fixed_dictionaries({name: st.none() | LEAVES[name][1] for name in names}))
     made: Any = data.draw(st.sampled_from([row, tuple(row.values()), Row(**row), [row, row]]))
-    kept = KeptRows(schema, BERLIN)(made)
     try:
         expected = columns(schema, made)
     except ResultError:
-        assert kept is NOT_KEPT
-    else:
-        assert repr(columns(schema, through(kept))) == repr(expected)
+        return
+    assert repr(columns(schema, kept(schema, made))) == repr(expected)
 
 
 def test_a_user_defined_type_is_refused_on_the_driver() -> None:

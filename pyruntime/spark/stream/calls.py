@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.operator import AsyncOperator
@@ -70,6 +71,7 @@ class Engine:
 
     name: tells streams apart, also between processes. fetch: asks another process of this machine for calls
     that it makes: it takes the engine, that process, and entries; what it cannot get, it gives to `call`.
+    convert: makes of results the form in which they are written; None for results that nobody writes.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Engine:
         work: Work,
         journal: Journal | None,
         fetch: Callable[[Engine, bytes, list[Entry]], None],
+        convert: ResultConverter | None = None,
     ) -> None:
         self.name = name
         self.failure: BaseException | None = None
@@ -95,6 +98,7 @@ class Engine:
         self._ending = self._ended = False
         self._users = 0
         self._journal = journal
+        self._convert = convert
         self._feed = Feed()
         self._operator: AsyncOperator | None = None
         fn = self._worker.acquire(work.token, work.fn)
@@ -316,6 +320,7 @@ class Engine:
                 context=context,
                 journal=journal,
                 watched=True,
+                convert=self._convert,
             )
             self._operator.start()
             self.loop_thread.loop.call_later(LOOK, self._look)

@@ -32,6 +32,7 @@ from pillarbox.ledger import KeyMaker, fingerprint
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
+from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.calls import Engine, Flushed, acquire_engine
 from pillarbox.spark.stream.entry import Entry
 from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, bucket_of, pieces_of
@@ -189,7 +190,7 @@ class _StreamTask:
         self._batch = int(batch)
         self._deadline = _deadlines.of(plan.name, context.stageId(), plan.max_wait)
         name = f"{query} {plan.name}"
-        self._engine = acquire_engine(name, lambda: _new_engine(name, plan.work, query))
+        self._engine = acquire_engine(name, lambda: _new_engine(name, plan, query))
         self._stage = context.stageId()
         self._check_first(f"{context.getLocalProperty(JOB_GROUP)} {batch}", context.partitionId())
         self._buckets: dict[int, _Bucket] = {}
@@ -358,9 +359,10 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, rows)
 
 
-def _new_engine(name: str, work: Work, query: str | None) -> Engine:
+def _new_engine(name: str, plan: StreamPlan, query: str | None) -> Engine:
+    work = plan.work
     journal = None if work.options.ledger is None else _journal(work, str(query))
-    made = Engine(name, work, journal, fetch)
+    made = Engine(name, work, journal, fetch, RowEncoder(plan.schema, work.time_zone))
     serve(made.loop_thread)
     return made
 

@@ -1,0 +1,160 @@
+"""What results of many kinds cost on their way out of a task: `python -m bench.results`.
+
+A task of `async_udf` runs in this process, over batches in memory, with a function that returns at once a
+result that was made before: the difference to a function that returns a number is what the result costs.
+Beside it stands the plain conversion: `pa.array` of a chunk of float32 arrays of NumPy, which it takes by
+their buffers. CPU time a row of this process, medians. `--kind` and `--rows` run one kind once, as under
+callgrind, which counts instructions and does not mind what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from bench.table import Column, print_table
+from pillarbox import Batch, Options
+from pillarbox.spark.async_map import MapTask
+from pillarbox.spark.async_udf import UdfTask
+from pillarbox.spark.work import Work
+
+WIDTH = 1024
+ROWS = 8192
+BATCH = 2048
+CAPACITY = 256
+VECTOR = T.ArrayType(T.FloatType())
+ELEMENT = pa.list_(pa.field("element", pa.float32()))
+NUMBERS = (np.arange(WIDTH, dtype=np.float64) / 7).astype(np.float32)
+
+VECTORS: dict[str, Callable[[], Any]] = {
+    "float32 of NumPy": lambda: NUMBERS.copy(),
+    "float64 of NumPy": lambda: NUMBERS.astype(np.float64),
+    "float16 of NumPy": lambda: NUMBERS.astype(np.float16),
+    "array('f')": lambda: array.array("f", NUMBERS.tobytes()),
+    "array of Arrow": lambda: pa.array(NUMBERS),
+    "list of floats": lambda: NUMBERS.tolist(),
+}
+SIMPLE: dict[str, tuple[T.DataType, Any]] = {
+    "number": (T.LongType(), 7),
+    "text": (T.StringType(), "an answer"),
+    "row, as a dict": (
+        T.StructType().add("id", T.LongType()).add("answer", T.LongType()),
+        {"id": 1, "answer": 2},
+    ),
+    "row, as a tuple": (T.StructType().add("id", T.LongType()).add("answer", T.LongType()), (1, 2)),
+}
+
+
+def batches(rows: int) -> Iterator[pa.Array]:
+    """The input: numbers."""
+    for start in range(0, rows, BATCH):
+        yield pa.array(np.arange(start, min(start + BATCH, rows)))
+
+
+def run_column(kind: T.DataType, fn: Any, rows: int, **options: Any) -> None:
+    """A task of `async_udf`."""
+    work = Work(fn, "bench", Options(capacity=CAPACITY, **options), "UTC", spread=True)
+    task = UdfTask(work, kind, kind)
+    assert sum(map(len, task.results((column,) for column in batches(rows)))) == rows
+
+
+def run_rows(schema: T.StructType, fn: Any, rows: int) -> None:
+    """A task of `async_map`."""
+    task = MapTask(Work(fn, "bench", Options(capacity=CAPACITY), "UTC"), schema, [])
+    inputs = (pa.RecordBatch.from_arrays([column], ["id"]) for column in batches(rows))
+    assert sum(batch.num_rows for batch in task.run(inputs)) == rows
+
+
+def job(kind: str, rows: int) -> Callable[[], None]:
+    """A job whose function returns results of a kind, which are made now."""
+    if kind in SIMPLE:
+        returns, value = SIMPLE[kind]
+
+        async def give(row: Any) -> Any:
+            return value
+
+        if isinstance(returns, T.StructType):
+            schema = returns
+            return lambda: run_rows(schema, give, rows)
+        return lambda: run_column(returns, give, rows)
+    if kind in VECTORS:
+        made = [VECTORS[kind]() for _ in range(16)]
+
+        async def vector(row: int) -> Any:
+            return made[row % 16]
+
+        return lambda: run_column(VECTOR, vector, rows)
+    matrix = np.tile(NUMBERS, (BATCH, 1))
+
+    async def embed(places: list[int]) -> Any:
+        return matrix[: len(places)] if kind == "matrix of a batch" else list(matrix[: len(places)])
+
+    return lambda: run_column(VECTOR, embed, rows, batch=Batch(BATCH))
+
+
+def cpu(work: Callable[[], object], rows: int) -> float:
+    """Microseconds of CPU time a row."""
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) / rows * 1e6
+
+
+def plain() -> Callable[[], None]:
+    """The plain conversion of the same rows."""
+    chunk = [NUMBERS.copy() for _ in range(16)] * (BATCH // 16)
+
+    def convert() -> None:
+        for _ in range(ROWS // BATCH):
+            pa.array(chunk, ELEMENT)
+
+    return convert
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.results", description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--kind", help="run this kind only, once, and print nothing")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    given = parser.parse_args()
+    if given.kind is not None:
+        job(given.kind, given.rows)()
+        return
+    kinds = [*SIMPLE, *VECTORS, "list of a batch", "matrix of a batch"]
+    measured: dict[str, list[float]] = {kind: [] for kind in kinds}
+    conversion: list[float] = []
+    for turn in range(given.repeat + 1):
+        conversion.append(cpu(plain(), ROWS))
+        for kind in kinds:
+            measured[kind].append(cpu(job(kind, ROWS), ROWS))
+        if turn == 0:
+            # The first turn has imported and allocated.
+            for runs in (conversion, *measured.values()):
+                runs.clear()
+    base = statistics.median(measured["number"])
+    least = statistics.median(conversion)
+    rows = [["pa.array of float32 arrays", "", f"{least:.2f}", "1.0 x"]]
+    for kind in kinds:
+        whole = statistics.median(measured[kind])
+        over = whole - base
+        share = f"{over / least:.1f} x" if kind in VECTORS else ""
+        rows.append([kind, f"{whole:.2f}", f"{over:.2f}", share])
+    columns = [
+        Column("result", right=False),
+        Column("CPU us/row"),
+        Column("above a number"),
+        Column("of the plain conversion"),
+    ]
+    print_table(columns, rows)
+
+
+if __name__ == "__main__":
+    main()
