@@ -11,6 +11,7 @@ CONSTANTS
     Limits,     \* the limits that the capacity may be changed to; the first one is the largest
     Attempts,   \* of one row, at most
     Tokens,     \* calls that the gate lets through before it holds back; 0 for no gate
+    Appears,    \* whether the gate appears only while calls are made: that of a breaker
     Mutant
 
 VARIABLES
@@ -20,23 +21,22 @@ VARIABLES
     revoked,    \* runners whose call was taken from them, and that have not ended
     between,    \* runners that have ended a call and give the event loop its turn before the next
     pausing, done,
-    begun       \* history: whether the last call began within the limit
+    begun       \* history: whether the last call began within the limit, and through the gate
 
 vars == <<s, outside, attempts, revoked, between, pausing, done, begun>>
 
-Gated == Tokens > 0
 Most == CHOOSE most \in Limits : \A other \in Limits : other <= most
 
 (* `starting`: runners that were made and have not run yet. `active`: all runners that hold a slot.               *)
 TypeOK ==
     /\ s.waiting \in Seq(Rows) /\ s.running \subseteq Rows
-    /\ s.starting \in Nat /\ s.active \in Nat /\ s.limit \in Limits /\ s.held \in BOOLEAN
+    /\ s.starting \in Nat /\ s.active \in Nat /\ s.limit \in Limits /\ s.held \in BOOLEAN /\ s.gated \in BOOLEAN
 
 Init ==
     /\ s = [waiting |-> <<>>, running |-> {}, starting |-> 0, active |-> 0, limit |-> Most,
-            held |-> FALSE, tokens |-> Tokens]
+            held |-> FALSE, tokens |-> Tokens, gated |-> Tokens > 0 /\ ~Appears]
     /\ outside = Rows /\ attempts = [r \in Rows |-> 0] /\ revoked = 0 /\ between = 0
-    /\ pausing = {} /\ done = {} /\ begun = TRUE
+    /\ pausing = {} /\ done = {} /\ begun = [limit |-> TRUE, gate |-> TRUE]
 
 Min(a, b) == IF a < b THEN a ELSE b
 Max(a, b) == IF a < b THEN b ELSE a
@@ -52,7 +52,7 @@ Feed(t) ==
         (* carries them all, and to make the others would be for nothing.                                         *)
         few == Max(1, t.active - t.starting)
         some == IF slots = 0 THEN 0
-                ELSE IF Gated THEN (IF t.held \/ t.starting > 0 THEN 0 ELSE 1)
+                ELSE IF t.gated THEN (IF t.held \/ t.starting > 0 THEN 0 ELSE 1)
                 ELSE IF few > t.starting THEN Min(slots, few - t.starting) ELSE 0
     IN  [t EXCEPT !.starting = @ + some, !.active = @ + some]
 
@@ -64,8 +64,10 @@ Begin(t) == [t EXCEPT !.running = @ \cup {Head(t.waiting)}, !.waiting = Tail(@)]
 
 (* A runner without a call looks for one, for its first one or another.                                           *)
 Look(t, first) ==
+    LET gated == t.gated /\ (first \/ Mutant # "a runner remembers that there was no gate")
+    IN
     IF t.waiting = <<>> \/ (t.active > t.limit /\ Mutant # "carries on beyond the limit") THEN Retire(t)
-    ELSE IF ~Gated THEN (IF first /\ Mutant # "the first starts none" THEN Feed(Begin(t)) ELSE Begin(t))
+    ELSE IF ~gated THEN (IF first /\ Mutant # "the first starts none" THEN Feed(Begin(t)) ELSE Begin(t))
     ELSE IF t.held THEN Retire(t)
     ELSE IF t.tokens = 0 THEN Retire([t EXCEPT !.held = TRUE])
     ELSE LET admitted == Begin([t EXCEPT !.tokens = @ - 1])
@@ -76,7 +78,8 @@ Looked(t, first) ==
     LET after == Look(t, first)
     IN  /\ s' = after
         /\ attempts' = [r \in Rows |-> attempts[r] + (IF r \in after.running \ t.running THEN 1 ELSE 0)]
-        /\ begun' = (after.running \subseteq t.running \/ t.active <= t.limit)
+        /\ begun' = [limit |-> after.running \subseteq t.running \/ t.active <= t.limit,
+                    gate |-> after.running \subseteq t.running \/ ~t.gated \/ (~t.held /\ t.tokens > 0)]
 
 -----------------------------------------------------------------------------
 Arrive(r) ==
@@ -138,6 +141,12 @@ GateOpens ==
        IN  s' = IF Mutant = "the gate wakes nobody" THEN open ELSE Feed(open)
     /\ UNCHANGED <<outside, attempts, revoked, between, pausing, done, begun>>
 
+(* The service says for the first time that it is overloaded: from now on there is a gate, and it is closed.     *)
+GateAppears ==
+    /\ Appears /\ ~s.gated
+    /\ s' = [s EXCEPT !.gated = TRUE, !.tokens = 0]
+    /\ UNCHANGED <<outside, attempts, revoked, between, pausing, done, begun>>
+
 ChangeLimit ==
     /\ \E limit \in Limits \ {s.limit} :
         LET changed == [s EXCEPT !.limit = limit]
@@ -145,7 +154,7 @@ ChangeLimit ==
     /\ UNCHANGED <<outside, attempts, revoked, between, pausing, done, begun>>
 
 Next ==
-    \/ Start \/ GoOn \/ RevokedEnds \/ Abandon \/ GateOpens \/ ChangeLimit
+    \/ Start \/ GoOn \/ RevokedEnds \/ Abandon \/ GateOpens \/ GateAppears \/ ChangeLimit
     \/ \E r \in Rows : Arrive(r) \/ Succeed(r) \/ Fail(r) \/ PauseOver(r) \/ TimeOut(r)
 Spec == Init /\ [][Next]_vars
 
@@ -170,7 +179,8 @@ OnePlace ==
 (* else: no row that waits for its retry, for the gate or for a slot.                                              *)
 SlotsAreRunners == s.active = s.starting + Cardinality(s.running) + between + revoked
 CapacityHolds == s.active <= Most
-BeginsWithinLimit == begun
+BeginsWithinLimit == begun.limit
+BeginsThroughGate == begun.gate
 
 (* If a call could begin, somebody is on the way to begin it.                                                     *)
 SomebodyStarts ==

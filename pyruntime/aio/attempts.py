@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pillarbox.aio.admission import Admission
+from pillarbox.aio.blame import blames_rows
+from pillarbox.aio.breaker import Breaker
 from pillarbox.aio.call import Call
 from pillarbox.aio.calls import Calls
 from pillarbox.aio.capacity import Capacity
@@ -24,7 +26,7 @@ from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.outcomes import Outcomes
-from pillarbox.aio.retry import asked_delay, retry_policy
+from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
 from pillarbox.aio.status import is_overload
 from pillarbox.aio.usage import Bill
 
@@ -81,7 +83,13 @@ class Attempts:
         self.looks_at_results = options.usage is not None or (
             self._retry is not None and self._retry.checks_results
         )
-        gate = open_gate(options.rate, options.max_calls, options.max_cost, options.coordinator)
+        # There is a breaker since the service said for the first time that it is overloaded.
+        self.breaker: Breaker | None = None
+        self._can_break = self._retry is not None and self._retry.max_outage > 0.0
+        self._waiting_out = self._retry if self._can_break and isinstance(self._retry, SimplePolicy) else None
+        gate = open_gate(
+            options.rate, options.max_calls, options.max_cost, options.coordinator, cools=self._can_break
+        )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.admission = None if gate is None else Admission(self, gate, units, loop)
         self._bill = Bill(options.usage, meter, gate)
@@ -205,6 +213,8 @@ class Attempts:
         rejected = self.row_succeeded(call, result, ended)
         if rejected is None:
             self.capacity.succeeded(ended - call.began)
+            if self.breaker is not None:
+                self.breaker.succeeded()
         else:
             self.overloaded(rejected)
 
@@ -269,7 +279,7 @@ class Attempts:
         """The row of `call` failed with `error`, by itself or in a batch: it is tried again or fails."""
         self.measure_failed(call)
         try:
-            pause = self.pause(call, error)
+            pause = self.pause([call], error)
         except BaseException as raised:
             self.fail_call(call, CallFailed(call.attempt, raised))
             return
@@ -281,27 +291,70 @@ class Attempts:
         self.pausing.add(call)
         call.pause = self._loop.call_later(pause, self.guarded, self._pause_over, call)
 
-    def pause(self, call: Call, error: BaseException) -> float | None:
-        """Seconds until the attempt of `call` that follows after `error`; None if there is none.
+    def pause(self, calls: list[Call], error: BaseException) -> float | None:
+        """Seconds until the attempt that follows after `error`; None if there is none.
 
-        Raises what a predicate of the user raises.
+        `calls` were called together and have had as many charged attempts. Raises what a predicate of the
+        user raises.
         """
-        if self._retry is None or self.is_closed:
+        retry = self._retry
+        if retry is None or self.is_closed:
             return None
-        return self._retry.pause(call.attempt, error, call.elapsed())
+        first = calls[0]
+        if self._waiting_out is None or not is_overload(error):
+            return retry.pause(first.charged, error, first.elapsed())
+        breaker = self._open_breaker()
+        now = self._loop.time()
+        for call in calls:
+            if call.refused_since is None:
+                call.refused_since = now
+        assert first.refused_since is not None
+        if breaker.is_given_up(first.refused_since):
+            return None
+        for call in calls:
+            call.uncharged += 1
+        # What holds all calls back is no reason to hold this row back any longer.
+        return self._waiting_out.pause_of_overload(1 if breaker.is_cooling else first.uncharged, error)
+
+    def batch_succeeded(self, seconds: float) -> None:
+        """The call of a batch had results after so many seconds."""
+        self.capacity.succeeded(seconds)
+        if self.breaker is not None:
+            self.breaker.succeeded()
 
     def overloaded(self, error: BaseException) -> None:
         """Tell what holds calls back of an attempt that failed."""
-        if self.admission is None and not self.capacity.adapts:
+        if self.admission is None and not self.capacity.adapts and not self._can_break:
             return
         overload = is_overload(error)
         self.capacity.failed(overload)
-        if overload and self.admission is not None:
+        if not overload:
+            if self.breaker is not None and blames_rows(error):
+                self.breaker.succeeded()
+            return
+        if self._can_break:
+            self._open_breaker()
+        if self.admission is not None:
             self.admission.cool_down(asked_delay(self._retry, error))
+
+    def _open_breaker(self) -> Breaker:
+        if self.breaker is None:
+            retry = self._retry
+            assert retry is not None
+            inner = None if self.admission is None else self.admission.gate
+            answered = min(self._finished(), self.capacity.limit)
+            self.breaker = Breaker(self._loop.time, inner, retry.backoff, retry.max_outage, answered)
+            # spec: Feeding!GateAppears
+            if self.admission is None:
+                self.admission = Admission(self, self.breaker, None, self._loop)
+            else:
+                self.admission.gate = self.breaker
+        return self.breaker
 
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         """`call` has failed for good. On the mailbox thread."""
         try:
+            self._say_outage(call, error)
             result = self._outcomes.of_failure(call, error, self._finished() + 1)
             if self.convert is not None and type(result) is not Failed:
                 # What stands for a time-out fits as an answer must.
@@ -317,6 +370,16 @@ class Attempts:
         if call.attempt > 0:
             self.meter.rows_ended_again.append(call.elapsed())
         self._finish(call, result)
+
+    def _say_outage(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        breaker = self.breaker
+        if breaker is None or not isinstance(error, CallFailed) or not is_overload(error.cause):
+            return
+        since = getattr(call, "refused_since", None)
+        if since is not None and breaker.is_given_up(since):
+            error.detail = (
+                f"the service was overloaded for longer than max_outage={breaker.max_outage:g} s of Retry"
+            )
 
     def count_shared(self, failed: Failed, rows: int) -> None:
         """So many rows share the call of one that failed."""
@@ -378,6 +441,8 @@ class Attempts:
         """An attempt of `call` has ended without a result."""
         if call.attempt == 1:
             call.started = call.began
+            call.uncharged = 0
+            call.refused_since = None
         self.meter.ended_again.append(time.monotonic() - call.began)
 
     def count_retries(self, error: BaseException, rows: int) -> None:

@@ -277,7 +277,7 @@ class BatchCalls:
         if overloads:
             attempts.overloaded(overloads[0])
         else:
-            attempts.capacity.succeeded(seconds)
+            attempts.batch_succeeded(seconds)
 
     def _failed(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool = False) -> None:
         """The call of `sent` rows gave no results: these are called again, or parts of them, or they fail."""
@@ -289,15 +289,15 @@ class BatchCalls:
         if isinstance(error, BatchResultError):
             self._fail(calls, error, False)
             return
-        calls = sorted(calls, key=attrgetter("attempt"))
-        for _, group in groupby(calls, attrgetter("attempt")):
+        calls = sorted(calls, key=attrgetter("charged"))
+        for _, group in groupby(calls, attrgetter("charged")):
             self._try_again([*group], sent, error, timed_out)
 
     def _try_again(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool) -> None:
         """What follows for those of `sent` rows that have had as many attempts."""
         attempts = self._attempts
         try:
-            pause = attempts.pause(calls[0], error)
+            pause = attempts.pause(calls, error)
         except BaseException as raised:
             self._fail(calls, raised, False)
             return

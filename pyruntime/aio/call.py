@@ -15,6 +15,8 @@ class Call:
     `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
     `began` is when its present attempt began, on the monotonic clock; `started`, once one has failed, its
     first.
+    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`; `refused_since` is when
+    an overloaded service refused it first, on the loop's clock.
     `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
     `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
     ledger, `looked` how much its reader had found by the last look there. With batches `waits_since` is when
@@ -33,9 +35,11 @@ class Call:
         "key",
         "looked",
         "pause",
+        "refused_since",
         "row",
         "runner",
         "started",
+        "uncharged",
         "units",
         "waits_since",
         "weight",
@@ -44,7 +48,9 @@ class Call:
     began: float
     key: bytes
     looked: int
+    refused_since: float | None
     started: float
+    uncharged: int
     waits_since: float
     weight: float
 
@@ -59,6 +65,11 @@ class Call:
         self.error: BaseException | None = None
         self.units: float | None = None
         self.cost = 0.0
+
+    @property
+    def charged(self) -> int:
+        """Attempts that `Retry.attempts` counts; one must have failed."""
+        return self.attempt - self.uncharged
 
     def elapsed(self) -> float:
         """Seconds since the first attempt began; there must have been one."""

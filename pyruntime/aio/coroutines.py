@@ -136,7 +136,6 @@ class CoroutineCalls:
         waiting = attempts.waiting
         fn = self._fn
         context = self._context
-        gated = attempts.admission is not None
         look_first = attempts.look_first
         first = True
         self._starting -= 1
@@ -145,7 +144,8 @@ class CoroutineCalls:
             while waiting and not self._closed and self._active <= self.limit:
                 if look_first is not None and not look_first():
                     return
-                if gated:
+                # Looked at anew: the gate of a breaker appears while runners run.
+                if attempts.admission is not None:
                     admitted = self._next_admitted()
                     if admitted is None:
                         return

@@ -37,24 +37,36 @@ class CallFailed(PillarboxError):
     """A call that failed for good: in its last attempt, or with an error that is not retried.
 
     The error of that attempt is `cause` (and `__cause__`, with its traceback). `trace` is the traceback
-    as text, where the error travels to another process, which loses `__cause__`.
+    as text, where the error travels to another process, which loses `__cause__`. `detail` says more
+    where there is more to say.
     """
 
     def __init__(
-        self, attempts: int, cause: BaseException, row: str | None = None, trace: str | None = None
+        self,
+        attempts: int,
+        cause: BaseException,
+        row: str | None = None,
+        trace: str | None = None,
+        detail: str | None = None,
     ) -> None:
-        super().__init__(attempts, cause, row, trace)
+        super().__init__(attempts, cause, row, trace, detail)
         self.attempts = attempts
         self.cause = cause
         self.row = row
         self.trace = trace
+        self.detail = detail
         self.__cause__ = cause
 
     def __str__(self) -> str:
         where = "" if self.row is None else f" for row {self.row}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         trace = "" if self.trace is None else f"\n\nThe original traceback:\n{self.trace}"
-        return f"call failed after {times}{where}: {type(self.cause).__name__}: {said(self.cause)}{trace}"
+        return f"call failed after {times}{where}: {type(self.cause).__name__}: {self.reason}{trace}"
+
+    @property
+    def reason(self) -> str:
+        """The text of the cause, and the detail."""
+        return said(self.cause) if self.detail is None else f"{said(self.cause)} ({self.detail})"
 
     def with_trace(self) -> CallFailed:
         """The same error with the traceback of its cause as text, from which `from_text` has it again."""
@@ -64,9 +76,10 @@ class CallFailed(PillarboxError):
             "attempts": self.attempts,
             "row": self.row,
             "type": type(self.cause).__name__,
-            "message": said(self.cause)[:_MESSAGE_CHARACTERS],
+            "message": self.reason[:_MESSAGE_CHARACTERS],
         }
-        return CallFailed(self.attempts, self.cause, self.row, f"{''.join(lines).rstrip()}\n{_marked(told)}")
+        trace = f"{''.join(lines).rstrip()}\n{_marked(told)}"
+        return CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
 
 
 class KeptError(PillarboxError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, said
+from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled
 from pillarbox.aio.status import status_of
 
 MESSAGE_CHARACTERS = 1000
@@ -51,7 +51,7 @@ class Failed:
 def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> ErrorInfo:
     """What `errors="column"` and dead letters say about an error."""
     cause = error.cause if isinstance(error, CallFailed) else error
-    message = said(cause) if isinstance(error, CallFailed) else error.reason
+    message = error.reason
     if len(message) > MESSAGE_CHARACTERS:
         message = message[: MESSAGE_CHARACTERS - 1] + "…"
     return ErrorInfo(type(cause).__name__, message, error.attempts, latency, status_of(cause))

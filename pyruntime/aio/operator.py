@@ -435,7 +435,8 @@ class AsyncOperator:
         if not self._calls.limit:
             return "ledger"
         if attempts.admission is not None and attempts.admission.holds:
-            return "rate"
+            is_cooling = attempts.breaker is not None and attempts.breaker.is_cooling
+            return "retry" if is_cooling else "rate"
         if self._source.ended and self._rows is None:
             return "end" if self._calls.in_flight or not attempts.pausing else "retry"
         if self._no_room is not None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from pillarbox.aio.check import check_function_or_none, check_positive_number
 from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.retry_after import (
+    MAX_OUTAGE_S,
     MAX_RETRY_AFTER,
     bounded_retry_after,
     retry_after_of,
@@ -49,6 +50,11 @@ class Retry:
         rows that the service sent away together do not come back together.
     max_retry_after: seconds. A service that asks for more is called again after these, so that one bad
         header does not stop the job for days.
+    max_outage: seconds. An attempt that an overloaded service refused (see `is_overload`) is none of
+        `attempts` and not bounded by `budget`: all calls of the task are held back for the time that the
+        service asked for, then go on step by step. A row that was refused for so long, and every row while
+        the service has refused all calls for so long, fails with an error that says so. 0: a refusal is an
+        attempt like any other, and holds back its own row only.
     budget: a `RetryBudget`, for all rows of a task together; None for no bound.
     jitter: draw the pause at random, so that rows that failed together do not come back together.
 
@@ -69,12 +75,13 @@ class Retry:
     result: Callable[[Any], Any] | None = None
     retry_after: Callable[[BaseException], float | None] | None = None
     max_retry_after: float = MAX_RETRY_AFTER
+    max_outage: float = MAX_OUTAGE_S
     budget: RetryBudget | None = None
     jitter: bool = True
 
     def __post_init__(self) -> None:
         check_positive_int("attempts", self.attempts)
-        for name, least in (("initial", 0.0), ("maximum", 0.0), ("multiplier", 1.0)):
+        for name, least in (("initial", 0.0), ("maximum", 0.0), ("multiplier", 1.0), ("max_outage", 0.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name}={value!r}: must be a number")
@@ -100,9 +107,13 @@ class Retry:
 
         Raises what `when` raises.
         """
-        return attempt < self.attempts and self._wants(error)
+        return attempt < self.attempts and self.wants(error)
 
-    def _wants(self, error: BaseException) -> bool:
+    def wants(self, error: BaseException) -> bool:
+        """Whether `error` is to be tried again, whatever the number of attempts.
+
+        Raises what `when` raises.
+        """
         if not isinstance(error, Exception if self.on is None else self.on):
             return False
         if self.when is not None:
@@ -137,6 +148,11 @@ class RetryPolicy(Protocol):
     """Whether `began` is to be called; otherwise it does nothing."""
     refused: int
     """Attempts that would have been made again but for the budget."""
+    max_outage: float
+    """Seconds for which an overload is waited out; 0 for not."""
+
+    def backoff(self, trips: int) -> float:
+        """Seconds of the cool-down number `trips` (from 1) in a row that the service did not ask for."""
 
     def began(self, attempt: int) -> None:
         """Attempt number `attempt` (from 1) of some row begins."""
@@ -167,6 +183,20 @@ class SimplePolicy:
         self.checks_results = retry.result is not None
         self.counts_attempts = self._account is not None
         self.refused = 0
+        self.max_outage = retry.max_outage
+
+    def backoff(self, trips: int) -> float:
+        """The bound of the pause of `Retry`."""
+        return self._retry.bound(trips)
+
+    def pause_of_overload(self, refusals: int, error: BaseException) -> float | None:
+        """Seconds until a row is called again that an overloaded service refused so often; None for none.
+
+        Neither the number of attempts nor the budget bounds it. Raises what the user's predicate raises.
+        """
+        if not (isinstance(error, ResultRejected) or self._retry.wants(error)):
+            return None
+        return self._retry.pause(refusals, self.retry_after(error))
 
     def began(self, attempt: int) -> None:
         """An attempt begins: the first of a row adds to the budget."""

@@ -13,6 +13,8 @@ from pillarbox.aio.answer import answers
 
 MAX_RETRY_AFTER = 300.0
 """Seconds: a service that asks for more is called again after these, if nobody says otherwise."""
+MAX_OUTAGE_S = 600.0
+"""Seconds for which an overloaded service is waited for, if nobody says otherwise."""
 SPREAD = 0.1
 """The share of a delay that `somewhat_later` adds, at most."""
 

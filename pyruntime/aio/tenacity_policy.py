@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.function import is_async
-from pillarbox.aio.retry_after import bounded_retry_after, somewhat_later
+from pillarbox.aio.retry_after import MAX_OUTAGE_S, bounded_retry_after, somewhat_later
 
 _PARTS = ("stop", "wait", "retry", "after", "before_sleep")
 
@@ -85,6 +85,7 @@ class TenacityPolicy:
 
     counts_attempts = False
     refused = 0
+    max_outage = MAX_OUTAGE_S
 
     def __init__(self, retry: TenacityRetry, clock: Callable[[], float]) -> None:
         import tenacity
@@ -97,6 +98,10 @@ class TenacityPolicy:
 
     def began(self, attempt: int) -> None:
         """Nothing: tenacity counts attempts by their number."""
+
+    def backoff(self, trips: int) -> float:
+        """Doubles from a tenth of a second up to half a minute: `wait` is asked for rows."""
+        return min(30.0, 0.1 * 2.0 ** min(trips - 1, 16))
 
     def rejects(self, result: Any, attempt: int, elapsed: float) -> bool:
         """Whether `retry` says to ask again for this result."""

@@ -201,7 +201,7 @@ def test_an_error_that_no_row_can_be_blamed_for_splits_no_batch(error: Exception
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, batch=Batch(8, linger=HOUR), errors="column", retry=again(3, 1))
+        rig = Rig(service, batch=Batch(8, linger=HOUR), errors="column", retry=again(3, 1, max_outage=0))
         rig.push(*range(8))
         await rig.end()
         # Who is not known to the service will not be known to it in a second.

@@ -150,7 +150,7 @@ def run(
                 raise Fatal(number)
             return number
 
-        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any) -> LocalGate | None:
+        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalGate | None:
             limited = not (rate is max_calls is max_cost is None)
             return LocalGate(rate, max_calls, max_cost, loop.time) if limited else None
 

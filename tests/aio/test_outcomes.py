@@ -33,7 +33,7 @@ def test_column_gives_a_result_or_what_is_said_about_the_error() -> None:
         calls[row] = calls.get(row, 0) + 1
         await asyncio.sleep(2)
         if row == 1:
-            raise Refused(503)
+            raise Refused(500)
         return "fine"
 
     async def script() -> None:
@@ -41,7 +41,7 @@ def test_column_gives_a_result_or_what_is_said_about_the_error() -> None:
         rig.push(0, 1)
         await rig.end()
         info = infos(rig)[1]
-        assert (info.type, info.message, info.attempts, info.status) == ("Refused", "answered 503", 3, 503)
+        assert (info.type, info.message, info.attempts, info.status) == ("Refused", "answered 500", 3, 500)
 
     play(script)
     outcomes = list(async_map(odd_only, [1, 2], errors="column"))

@@ -107,6 +107,8 @@ def test_errors_are_retried_by_type() -> None:
         ({"retry_after": 7}, TypeError, "retry_after=7: must be a function of the error or None, not int"),
         ({"max_retry_after": 0}, ValueError, "max_retry_after=0: must be a finite number above 0"),
         ({"max_retry_after": math.inf}, ValueError, "max_retry_after=inf: must be a finite number above 0"),
+        ({"max_outage": -1}, ValueError, "max_outage=-1: must be finite and at least 0"),
+        ({"max_outage": None}, TypeError, "max_outage=None: must be a number"),
         ({"budget": 0.2}, TypeError, "budget=0.2: must be a pillarbox.RetryBudget or None"),
     ],
 )

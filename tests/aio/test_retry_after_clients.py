@@ -233,6 +233,7 @@ def calls_of(client: Callable[[str], None], reply: Reply) -> int:
     return len(calls)
 
 
+@pytest.mark.contract("The default Retry calls a row once that gets 400, 401, 403, 404 or 422.")
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
 def test_a_permanent_refusal_is_called_once(client: Callable[[str], None], status: int) -> None:
@@ -245,6 +246,7 @@ def test_what_time_may_mend_is_called_again(client: Callable[[str], None], statu
     assert calls_of(client, Reply(status)) == 3
 
 
+@pytest.mark.contract("An account without credit is called once and is no overload.")
 # aiohttp and urllib raise before they have read the body.
 @pytest.mark.parametrize("client", [by_httpx, by_requests, by_openai])
 def test_an_account_without_credit_is_called_once_and_is_no_overload(client: Callable[[str], None]) -> None:

@@ -332,3 +332,22 @@ def test_the_program_of_the_tests_says_what_went_wrong() -> None:
         output, _ = program.communicate(timeout=60)
         assert program.returncode == 0 and len(output.split()) == 2
         assert isinstance(program, subprocess.Popen)
+
+
+@pytest.mark.contract("With a coordinator an overload of one task cools down all, also without a rate.")
+def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
+    async def run(coordinator: Coordinator) -> None:
+        shared = coordinator.named("g")
+        assert open_gate(None, None, None, shared) is None
+        gates = [open_gate(None, None, None, shared, cools=True) for _ in range(2)]
+        assert gates[0] is not None and gates[1] is not None
+        async with Caller(gates[0]) as one, Caller(gates[1]) as other:
+            assert await one.call() and await other.call()
+            began = time.monotonic()
+            one.gate.cool_down(0.7)
+            await wait_until(lambda: other.gate.statistics().cool_downs == 1)
+            assert await other.call() and await one.call()
+            assert min(other.begun[-1], one.begun[-1]) - began >= 0.69
+
+    with Coordinator() as coordinator:
+        asyncio.run(asyncio.wait_for(run(coordinator), 30))

@@ -137,10 +137,11 @@ def test_units_are_shared_and_a_heavy_call_is_not_overtaken_for_ever(server: Red
     run(test())
 
 
-def test_one_overload_cools_all_down(server: RedisServer) -> None:
+@pytest.mark.parametrize("per_second", [500.0, None])
+def test_one_overload_cools_all_down(server: RedisServer, per_second: float | None) -> None:
     async def test() -> None:
-        shared = RedisCoordinator(server.url, "cool")
-        limits = Limits(per_second=500.0)
+        shared = RedisCoordinator(server.url, f"cool-{per_second}")
+        limits = Limits(per_second=per_second)
         async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
             assert await one.call() and await other.call()
             began = time.monotonic()

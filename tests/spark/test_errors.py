@@ -19,7 +19,7 @@ async def picky(row: Any) -> tuple[int, str]:
     import asyncio
 
     class ServiceError(Exception):
-        status = 503
+        status = 500
 
     await asyncio.sleep(row.id * 7 % 5 / 1000)
     if row.id % 3 == 1:
@@ -48,7 +48,7 @@ def test_errors_column_says_beside_the_results_what_failed(spark: SparkSession, 
             assert (row.n, row.s) == (None, None)
             error = row["_error"]
             assert (error.type, error.message) == ("ServiceError", f"no {row.id}")
-            assert (error.attempts, error.status) == (2, 503)
+            assert (error.attempts, error.status) == (2, 500)
             assert 0.0 < error.latency < 60.0
         else:
             assert tuple(row) == (row.id, row.id, f"row {row.id}", None)

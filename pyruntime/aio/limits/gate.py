@@ -62,12 +62,15 @@ def open_gate(
     max_calls: int | None,
     max_cost: float | None,
     coordinator: SharedLimits | None,
+    cools: bool = False,
 ) -> Gate | None:
     """The gate of one task: shared with others where there is a coordinator; None where nothing is bounded.
 
+    cools: whether cool-downs are to be shared, too, where there is a coordinator and nothing is bounded.
+
     Any thread; the gate belongs to the mailbox thread from its `start` on.
     """
-    if rate is None and max_calls is None and max_cost is None:
+    if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
         return None
     if coordinator is not None:
         return coordinator.open_for(rate, max_calls, max_cost)

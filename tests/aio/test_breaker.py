@@ -1,0 +1,290 @@
+"""An overloaded service is waited for: its refusals are no attempts, and hold back all calls of the task."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox import Batch, CallFailed, Retry, RetryBudget
+from tests.aio.virtual import HOUR, Rig, answers, infos, play
+
+
+class Overloaded(Exception):
+    """An answer 429 or 503, with or without Retry-After."""
+
+    def __init__(self, retry_after: float | None = None, status: int = 429) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Limited:
+    """Takes `rate` calls a second and `burst` at once, in windows of a second or as a bucket."""
+
+    def __init__(
+        self, rate: float, burst: float, retry_after: float | None, latency: float, windows: bool = False
+    ) -> None:
+        self.rate, self.burst, self.latency, self.windows = rate, burst, latency, windows
+        self.error = Overloaded(retry_after)
+        self.level, self.at = burst, 0.0
+        self.refused = 0
+
+    async def __call__(self, row: int) -> int:
+        passed = now() - self.at
+        if not self.windows:
+            self.level, self.at = min(self.burst, self.level + passed * self.rate), now()
+        elif passed >= 1.0:
+            self.level, self.at = self.burst, self.at + math.floor(passed)
+        if self.level < 1.0:
+            self.refused += 1
+            await asyncio.sleep(0.001)
+            raise self.error
+        self.level -= 1.0
+        await asyncio.sleep(self.latency)
+        return row
+
+
+def run(fn: Callable[..., Any], rows: int, **options: Any) -> tuple[Rig, float]:
+    """The job over so many rows, and the seconds that it took."""
+
+    async def script() -> tuple[Rig, float]:
+        rig = Rig(fn, **options)
+        rig.push(*range(rows))
+        await rig.end()
+        return rig, now()
+
+    return play(script)
+
+
+def lost(rig: Rig, rows: int) -> int:
+    return rows - sum(row == result for row, result in rig.emitted)
+
+
+@pytest.mark.contract("A service that refuses calls beyond its rate loses no row and little time.")
+@pytest.mark.parametrize("latency", [0.005, 0.05])
+@pytest.mark.parametrize(
+    ("burst", "retry_after", "windows"),
+    [(100, 1, False), (10, 1, False), (1, 0.1, False), (100, None, False), (100, 1, True)],
+)
+def test_a_limited_service_loses_no_row_and_little_time(
+    burst: int, retry_after: float | None, windows: bool, latency: float
+) -> None:
+    random.seed(1)
+    service = Limited(100, burst, retry_after, latency, windows)
+    rig, seconds = run(service, 1500, retry=Retry(4), capacity=100, errors="null", ordered=False)
+    assert lost(rig, 1500) == 0
+    # A window that a call comes too late for is lost.
+    assert seconds <= (1.4 if windows else 1.3) * ((1500 - burst) / 100 + latency)
+    assert service.refused <= 1500 / 4
+
+
+class Down:
+    """Refuses every call between two points in time; keeps when it was called."""
+
+    def __init__(self, begin: float, end: float, error: Exception) -> None:
+        self.begin, self.end, self.error = begin, end, error
+        self.refused: list[float] = []
+
+    async def __call__(self, row: int) -> int:
+        if self.begin <= now() < self.end:
+            self.refused.append(now())
+            raise self.error
+        await asyncio.sleep(0.01)
+        return row
+
+
+@pytest.mark.contract("An outage shorter than max_outage loses no row.")
+@pytest.mark.parametrize("error", [Overloaded(None, 503), Overloaded(1, 503)], ids=["silent", "asking"])
+def test_an_outage_loses_no_row(error: Exception) -> None:
+    service = Down(0.2, 3.2, error)
+    rig, seconds = run(service, 20_000, retry=Retry(4), capacity=100, errors="null", ordered=False)
+    assert lost(rig, 20_000) == 0
+    # Those in flight when it began, and some that try whether it is well again.
+    assert len(service.refused) < 2 * 100 + 20
+    assert seconds < 3.2 + 20_000 / 100 * 0.01 + 5.0
+
+
+@pytest.mark.contract("A refusal with Retry-After holds back every call of the task.")
+def test_a_refusal_holds_back_every_call_for_as_long_as_the_service_asks() -> None:
+    begun: list[float] = []
+
+    async def service(row: int) -> int:
+        begun.append(now())
+        if row == 1 and begun.count(now()) == 2 and now() == 0.0:
+            raise Overloaded(7)
+        await asyncio.sleep(1.0)
+        return row
+
+    rig, _ = run(service, 10, retry=Retry(1), capacity=2)
+    assert rig.results == [*range(10)]
+    assert begun[:2] == [0.0, 0.0]
+    assert begun[2] >= 7.0
+
+
+def test_calls_come_back_one_by_one_after_a_cool_down() -> None:
+    service = Down(0.0, 5.0, Overloaded(5.5))
+    begun: list[float] = []
+
+    async def call(row: int) -> int:
+        begun.append(now())
+        return await service(row)
+
+    run(call, 300, retry=Retry(), capacity=100)
+    assert len([at for at in begun if 5.5 <= at < 5.6]) <= 3
+
+
+@pytest.mark.contract("An outage longer than max_outage fails rows, and the error says so.")
+def test_an_outage_longer_than_its_limit_fails_rows_and_the_error_says_so() -> None:
+    service = Down(0.0, HOUR, Overloaded(1, 503))
+    rig, seconds = run(service, 200, retry=Retry(3, max_outage=60), capacity=10, errors="column")
+    messages = {info.message for info in infos(rig).values()}
+    assert messages == {"status 503 (the service was overloaded for longer than max_outage=60 s of Retry)"}
+    assert len(infos(rig)) == 200
+    # Whoever comes later does not wait as long again.
+    assert 60 <= seconds < 80
+    assert {info.status for info in infos(rig).values()} == {503}
+    rig, _ = run(service, 1, retry=Retry(3, max_outage=60))
+    assert isinstance(rig.error, CallFailed)
+    assert "max_outage=60 s" in str(rig.error)
+
+
+def test_after_the_limit_a_service_that_is_well_again_gets_its_calls() -> None:
+    service = Down(0.0, 100.0, Overloaded(30, 503))
+
+    async def script() -> list[Any]:
+        rig = Rig(service, retry=Retry(3, max_outage=50), errors="null")
+        rig.push(0)
+        await asyncio.sleep(99.0)
+        assert lost(rig, 1) == 1
+        await asyncio.sleep(2.0)
+        rig.push(*range(1, 100))
+        await rig.end()
+        return rig.results
+
+    assert play(script)[1:] == [*range(1, 100)]
+
+
+def test_without_a_limit_of_time_a_refusal_is_an_attempt() -> None:
+    service = Down(0.0, HOUR, Overloaded(None, 503))
+    rig, _ = run(service, 10, retry=Retry(3, max_outage=0), errors="column")
+    assert [info.attempts for info in infos(rig).values()] == [3] * 10
+    assert len(service.refused) == 30
+
+
+@pytest.mark.contract("A row that is always refused fails in the end and holds back no other.")
+def test_a_row_that_is_always_refused_fails_in_the_end_and_holds_back_no_other() -> None:
+    calls: list[int] = []
+
+    async def service(row: int) -> int:
+        calls.append(row)
+        await asyncio.sleep(0.01)
+        if row == 500:
+            raise Overloaded(None, 503)
+        return row
+
+    rig, seconds = run(service, 5000, retry=Retry(), capacity=10, errors="null", ordered=False)
+    assert [row for row, result in rig.emitted if row != result] == [500]
+    assert max(at for row, at in rig.times.items() if row != 500) < 6.0
+    assert 600 <= seconds <= 640
+    assert calls.count(500) < 80
+
+
+@pytest.mark.parametrize("retry_after", [None, 1])
+def test_sporadic_refusals_cost_little(retry_after: float | None) -> None:
+    chance = random.Random(7)
+
+    async def service(row: int) -> int:
+        await asyncio.sleep(0.02)
+        if chance.random() < 0.01:
+            raise Overloaded(retry_after)
+        return row
+
+    random.seed(1)
+    rig, seconds = run(service, 20_000, retry=Retry(), capacity=50, errors="null", ordered=False)
+    assert lost(rig, 20_000) == 0
+    assert seconds <= 2.0 * 20_000 / 50 * 0.02
+
+
+@pytest.mark.contract("Refusals of an overloaded service are no attempts; other errors are.")
+def test_what_is_no_overload_uses_up_attempts() -> None:
+    calls: list[float] = []
+
+    async def service(row: int) -> int:
+        calls.append(now())
+        # An overload first and between: of the other errors there are as many as attempts.
+        raise Overloaded(1) if len(calls) % 2 else OSError("broken")
+
+    rig, _ = run(service, 1, retry=Retry(3), errors="column")
+    assert [info.attempts for info in infos(rig).values()] == [6]
+    assert rig.operator.statistics().calls == len(calls) == 6
+
+
+def test_refusals_need_no_budget_and_an_unwanted_one_is_final() -> None:
+    down = Down(0.0, 3.0, Overloaded(1))
+    rig, _ = run(down, 50, retry=Retry(2, budget=RetryBudget(0.0, 0)), errors="null")
+    assert lost(rig, 50) == 0
+    down = Down(0.0, 3.0, Overloaded(1))
+    rig, _ = run(down, 1, retry=Retry(4, when=lambda error: False), errors="column")
+    assert [info.message for info in infos(rig).values()] == ["status 429"]
+
+
+def test_batches_wait_for_the_service_too() -> None:
+    began: list[float] = []
+
+    async def service(rows: list[int]) -> list[Any]:
+        began.append(now())
+        if now() < 3.0:
+            raise Overloaded(1, 503)
+        return answers(*rows)
+
+    rig, _ = run(service, 1000, batch=Batch(8), retry=Retry(1), capacity=4, errors="null")
+    assert rig.results == answers(*range(1000))
+    assert len([at for at in began if at < 3.0]) < 12
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    latencies=st.lists(st.sampled_from([0.0, 0.01, 0.4, 3.0, 20.0]), min_size=1, max_size=8),
+    refused=st.sets(st.integers(0, 39), max_size=12),
+    asked=st.sampled_from([0.5, 2.0, 10.0]),
+    capacity=st.integers(1, 12),
+    in_batches=st.booleans(),
+)
+def test_no_call_begins_while_the_service_wants_none_and_every_row_is_served(
+    latencies: list[float], refused: set[int], asked: float, capacity: int, in_batches: bool
+) -> None:
+    begun: list[float] = []
+    wanted_none: list[tuple[float, float]] = []
+
+    async def call(row: int) -> int:
+        begun.append(now())
+        number = len(begun) - 1
+        if number in refused:
+            wanted_none.append((now(), now() + asked))
+            raise Overloaded(asked)
+        await asyncio.sleep(latencies[row % len(latencies)])
+        return row
+
+    async def call_all(rows: list[int]) -> list[int]:
+        await call(rows[0])
+        return rows
+
+    options: dict[str, Any] = {"batch": Batch(3)} if in_batches else {}
+    fn = call_all if in_batches else call
+    rig, _ = run(fn, 60, retry=Retry(1), capacity=capacity, errors="null", ordered=False, **options)
+    assert lost(rig, 60) == 0
+    if wanted_none:
+        # Until it is known how much it takes, a refusal among others is the row's own matter.
+        begin, end = wanted_none[0]
+        assert not [at for at in begun if begin < at < end]
