@@ -203,6 +203,14 @@ class Job:
             self._operator.watcher.join(CLOSE)
         return ended
 
+    def abort(self, error: BaseException) -> None:
+        """Stop the calls, and have `take` raise `error`. On the thread of the loop."""
+        if self._operator is not None:
+            self._operator.fail(error)
+        else:
+            self._stopped = True
+            self._outbox.fail(error)
+
     def statistics(self) -> OperatorStatistics | None:
         """Counts of the operator so far; None before it has begun."""
         return None if self._operator is None else self._operator.statistics()

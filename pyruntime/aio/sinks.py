@@ -52,6 +52,8 @@ def cut_chunk(chunk: Chunk, most: int) -> tuple[Chunk, int]:
 class HandoverSink:
     """Hands results over in chunks: when `rows` of them are there, or `linger` seconds after the first.
 
+    The first result is handed over at once, and each chunk that is taken doubles the next one, up to `rows`:
+    who wants a few rows has them after a few calls, and then stops, or never asks for more.
     With `linger` 0 each emission is handed over as it is. A chunk is cut where its rows and results hold more
     than `chunk_bytes`. The handover counts rows as its bytes. Confined to the mailbox thread.
     """
@@ -64,6 +66,7 @@ class HandoverSink:
         "_handover",
         "_linger",
         "_loop",
+        "_max_rows",
         "_rows",
         "_timer",
         "_wake",
@@ -81,7 +84,8 @@ class HandoverSink:
     ) -> None:
         self._handover = handover
         self._loop = loop
-        self._rows = rows
+        self._rows = 1
+        self._max_rows = rows
         self._linger = linger
         self._chunk: Chunk = []
         self._chunk_bytes = chunk_bytes
@@ -156,6 +160,7 @@ class HandoverSink:
         if self._handover.try_put(chunk, len(chunk)):
             self._chunk = self._chunk[len(chunk) :]
             self.held_bytes -= held
+            self._rows = min(self._max_rows, 2 * self._rows)
             return True
         if self._handover.ended:
             self._chunk = []

@@ -23,7 +23,7 @@ from pillarbox.aio.job import CLOSE, Job
 from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.sinks import Chunk
 from pillarbox.aio.sources import Lot
-from pillarbox.spark.hangup import Hangup
+from pillarbox.spark.hangup import DisconnectWatcher
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
 from pillarbox.wire.loop_thread import LoopThread
@@ -192,6 +192,7 @@ def _run_job(
     entered = here.acquire(work.token, work.fn)
     job: Job | None = None
     ok = False
+    spark = DisconnectWatcher()
     try:
         job = Job(
             entered,
@@ -205,14 +206,18 @@ def _run_job(
             chunk_rows=1 if work.prompt else min(CHUNK_ROWS, options.window),
             linger=0.0 if work.prompt else LINGER,
             spread=work.spread,
-            idle=Hangup().check,
+            idle=spark.check,
             journal=journal,
             convert=convert,
         )
         file = None if work.progress is None else ProgressFile(work.progress, job)
+        spark.watch(here.loop_thread, job.abort)
         try:
             while (chunk := job.take()) is not None:
                 yield chunk
+                # It is written when the next one is asked for, into a buffer of 64 KB. Who shows five rows
+                # would wait for that to be full, and the rows in it would be called in vain.
+                spark.flush()
         except (CallFailed, CallTimeout) as error:
             # Spark drops the cause of an error that it shortens, and keeps its text.
             raise error.with_trace() from None
@@ -220,6 +225,7 @@ def _run_job(
             last = error.cause.with_trace()
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
+            spark.close()
             if file is not None:
                 file.close()
         ok = True

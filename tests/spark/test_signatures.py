@@ -44,7 +44,9 @@ def test_an_option_by_name_stands_above_the_options_object(spark: SparkSession) 
     seen: dict[str, Options] = {}
 
     def look(task: Any, schema: Any) -> Any:
-        seen["options"] = task.__self__._work.options
+        # The task is in the shipment that the function holds.
+        shipment = inspect.getclosurevars(task).nonlocals["shipment"]
+        seen["options"] = shipment._run.__self__._work.options
         return None
 
     class Frame:

@@ -1,0 +1,108 @@
+"""A task's first results leave at once, its output grows, and what nobody takes is not called for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+import pytest
+
+from pillarbox import Options
+from pillarbox.aio.operator import AsyncOperator
+from pillarbox.aio.sinks import HandoverSink
+from pillarbox.aio.sources import CollectionSource
+from pillarbox.kernel import Handover
+from tests.aio.virtual import HOUR, play
+
+ROWS = 2048
+LINGER = 0.1
+
+
+class Task:
+    """An operator with 20 ms a call at capacity 100, whose results go to a handover."""
+
+    def __init__(self, rows: int = 30_000) -> None:
+        self.calls = 0
+        self.outbox = Handover(1)
+        loop = asyncio.get_running_loop()
+        options = Options(capacity=100)
+        self.operator = AsyncOperator(
+            self._call,
+            options,
+            CollectionSource(range(rows)),
+            HandoverSink(self.outbox, loop, rows=min(ROWS, options.window), linger=LINGER),
+            loop=loop,
+            context=contextvars.copy_context(),
+        )
+
+    async def _call(self, row: Any) -> Any:
+        self.calls += 1
+        await asyncio.sleep(0.02)
+        return row
+
+    async def stop(self) -> None:
+        self.operator.stop()
+        await self.operator.ended
+
+
+@pytest.mark.contract
+def test_the_first_results_of_a_task_leave_after_the_first_call_and_not_after_a_pause() -> None:
+    async def script() -> None:
+        task = Task()
+        task.operator.start()
+        await asyncio.sleep(0.0201)
+        assert len(task.outbox.try_take()) >= 1
+        assert task.calls <= 200
+        await task.stop()
+
+    play(script)
+
+
+@pytest.mark.contract
+def test_a_task_whose_results_nobody_takes_stops_calling() -> None:
+    async def script() -> None:
+        task = Task()
+        task.operator.start()
+        await asyncio.sleep(HOUR)
+        # Two small chunks on their way, and what waits for its turn: 8 x capacity.
+        assert task.calls <= 1000
+        await task.stop()
+
+    play(script)
+
+
+def test_each_chunk_that_is_taken_doubles_the_next_one() -> None:
+    async def script() -> list[int]:
+        loop = asyncio.get_running_loop()
+        outbox = Handover(1)
+        sink = HandoverSink(outbox, loop, rows=16, linger=LINGER)
+        sizes = []
+        for _ in range(200):
+            if sink.has_room:
+                sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+            if (chunk := outbox.try_take()) is not None:
+                sizes.append(len(chunk))
+                await asyncio.sleep(0)
+        return sizes
+
+    sizes = play(script)
+    assert sizes[:6] == [1, 2, 4, 8, 16, 16]
+    assert max(sizes) == 16
+
+
+def test_a_few_results_wait_no_longer_than_the_linger_time_while_the_output_grows() -> None:
+    async def script() -> None:
+        loop = asyncio.get_running_loop()
+        outbox = Handover(1)
+        sink = HandoverSink(outbox, loop, rows=16, linger=LINGER)
+        for _ in range(3):
+            sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+            sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+            outbox.try_take()
+            await asyncio.sleep(0)
+        sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+        await asyncio.sleep(LINGER * 1.01)
+        assert outbox.try_take() is not None
+
+    play(script)
