@@ -22,7 +22,7 @@ from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job, LoopJob
-from pillarbox.aio.journal import Journal, open_journal
+from pillarbox.aio.journal import Journal, budget_of_run, open_journal
 from pillarbox.aio.letter_file import LetterFile
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
@@ -57,6 +57,7 @@ class _Run:
         self._resources = AsyncExitStack()
         self.job: Job | None = None
         try:
+            options = budget_of_run(options, options.run)
             journal = _open_journal(options)
             entered = self._thread.submit(enter_function(fn, self._resources)).result()
             self.job = Job(
@@ -225,6 +226,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             (fn, rows, options), self._start = self._start, None
             journal = None
             if options.ledger is not None:
+                options = await asyncio.to_thread(budget_of_run, options, options.run)
                 journal = await asyncio.to_thread(_open_journal, options)
             self._loop_job = LoopJob(fn, options, rows, read_ahead_items=READ_AHEAD, journal=journal)
             self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)

@@ -242,6 +242,11 @@ class Breaker:
         self._granted += 1
         return 0.0
 
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """See `Gate.count_before`."""
+        if self._inner is not None:
+            self._inner.count_before(name, calls, cost)
+
     def spend(self, cost: float) -> None:
         """See `Gate.spend`."""
         if self._inner is not None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import NotCalled
 from pillarbox.aio.failure import ErrorInfo, Failed, describe
+from pillarbox.aio.limits.shared import RunBudget
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import (
     Commit,
@@ -220,7 +223,9 @@ class Journal:
 
         is_substitute: it stands for a time-out and is nobody's answer, so that it is not kept.
         """
-        if is_substitute or (type(result) is Failed and result.not_called):
+        # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
+        was_paid = call.attempt > 0 and not self._accept_errors
+        if is_substitute or (type(result) is Failed and result.not_called and not was_paid):
             self._complete(call, result)
             return
         writer = self._writer
@@ -405,6 +410,22 @@ def open_journal(
     if key_of is None:
         key_of = KeyMaker(options.key)
     return Journal(ledger, scope, key_of, prepare=prepare, attempt=attempt, only_failed=only_failed)
+
+
+def budget_of_run(options: Options, run: str | None) -> Options:
+    """`options` whose budget is that of the run: what the ledger says was spent before counts. Any thread.
+
+    A call of a batch is kept with each of its rows, so that of batches only as many are known as whole ones
+    would have been. Raises LedgerError and OSError.
+    """
+    ledger, uid = options.ledger, options.uid
+    if ledger is None or run is None or uid is None or not options.limits_calls:
+        return options
+    calls, cost = ledger.spent(run, uid)
+    if options.batch is not None:
+        calls = math.ceil(calls / options.batch.size)
+    name = hashlib.blake2b(repr((ledger.location, run, uid)).encode(), digest_size=16).hexdigest()
+    return dataclasses.replace(options, coordinator=RunBudget(options.coordinator, name, calls, cost))
 
 
 def scope_of(

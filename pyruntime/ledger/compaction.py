@@ -115,9 +115,11 @@ def _regrouped(reader: LedgerReader) -> Iterator[Any]:
 
     waiting: list[Any] = []
     size = 0
+    replaced = _replaced(reader)
     for batch, counts in reader.batches():
         kept = batch if all(counts) else batch.filter(pa.array(counts, pa.bool_()))
         if kept.num_rows:
+            kept = _with_replaced(kept, replaced)
             waiting.append(kept)
             size += kept.nbytes
         if size >= FRAME:
@@ -125,6 +127,36 @@ def _regrouped(reader: LedgerReader) -> Iterator[Any]:
             waiting, size = [], 0
     if waiting:
         yield from _one(waiting)
+
+
+def _replaced(reader: LedgerReader) -> dict[bytes, tuple[int, float]]:
+    """Attempts and cost of the records that do not count, by their keys: they were paid for."""
+    spent: dict[bytes, tuple[int, float]] = {}
+    for batch, counts in reader.batches():
+        for row, count in enumerate(counts):
+            if not count:
+                key = batch["key"][row].as_py()
+                attempts, cost = spent.get(key, (0, 0.0))
+                attempts, cost = attempts + batch["attempts"][row].as_py(), cost + batch["cost"][row].as_py()
+                spent[key] = attempts, cost
+    return spent
+
+
+def _with_replaced(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
+    """The batch with what was spent on the records that its own ones replace, which is taken out of there."""
+    import pyarrow as pa
+
+    if not replaced:
+        return batch
+    keys = batch["key"].to_pylist()
+    added = {row: replaced.pop(key) for row, key in enumerate(keys) if key in replaced}
+    for place, name in enumerate(("attempts", "cost")) if added else ():
+        values = batch[name].to_pylist()
+        for row, spent in added.items():
+            values[row] += spent[place]
+        column = batch.schema.get_field_index(name)
+        batch = batch.set_column(column, batch.schema.field(column), pa.array(values, batch[name].type))
+    return batch
 
 
 def _one(batches: list[Any]) -> list[Any]:

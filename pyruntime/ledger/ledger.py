@@ -193,6 +193,18 @@ class Ledger:
             ),
         )
 
+    def spent(self, run: str, uid: str) -> tuple[int, float]:
+        """Attempts and cost of all that is kept of an operator's run, failures included. Any thread.
+
+        Reads all of it. Raises LedgerError and OSError.
+        """
+        attempts, cost = 0, 0.0
+        for scope in self.scopes(run):
+            if scope.uid == uid:
+                spent = self.reader(scope).spent()
+                attempts, cost = attempts + spent[0], cost + spent[1]
+        return attempts, cost
+
     def check(self) -> None:
         """Raise LedgerError if nothing can be written there. Makes the folder. Any thread; for the driver."""
         probe = Scope("probe", "probe")
@@ -231,11 +243,11 @@ class Ledger:
         folder = self._identity_folder()
         if identity not in folder.names():
             raise LedgerError(
-                f"location={_redacted(self.location)!r}: on {socket.gethostname()} this is not the place that "
-                f"the driver saw, whose mark {identity} is missing. Either each machine has a disk of its own "
-                "under this path, so that each would pay for calls that another has made: give a folder that "
-                "the driver and all workers share, or a bucket. Or it was deleted after the driver had "
-                "planned the job: plan it again"
+                f"location={_redacted(self.location)!r}: on {socket.gethostname()} this is not the place "
+                f"that the driver saw, whose mark {identity} is missing. Either each machine has a disk of "
+                "its own under this path, so that each would pay for calls that another has made: give a "
+                "folder that the driver and all workers share, or a bucket. Or it was deleted after the "
+                "driver had planned the job: plan it again"
             )
 
     def _identity_folder(self) -> Folder:

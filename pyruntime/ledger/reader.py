@@ -151,6 +151,23 @@ class LedgerReader:
                 counts = [self._counts(rows.key(row), number, row) for row in range(rows.count)]
             yield rows, counts
 
+    def spent(self) -> tuple[int, float]:
+        """Attempts and cost of all records, also of those that another one of their key has replaced.
+
+        Any thread. Reads every frame. Raises OSError.
+        """
+        with self._mutex:
+            return self._undisturbed(self._spent)
+
+    def _spent(self) -> tuple[int, float]:
+        attempts, cost = 0, 0.0
+        for number in range(len(self._frames)):
+            rows = self._rows(number)
+            if rows is not None:
+                spent = rows.spent()
+                attempts, cost = attempts + spent[0], cost + spent[1]
+        return attempts, cost
+
     def close(self) -> None:
         """Close the files. A reader that is used again opens them again."""
         self._folder.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from array import array
 from collections.abc import Iterator, Sequence, Sized
 from itertools import accumulate, chain
@@ -132,6 +133,10 @@ class Rows:
     def at(self, row: int) -> int:
         """When it was kept: microseconds since 1970."""
         return int(self._at[row])
+
+    def spent(self) -> tuple[int, float]:
+        """Attempts and cost of all records."""
+        return sum(self._attempts[: self.count]), math.fsum(self._cost[: self.count])
 
     def record(self, row: int, allow_pickle: bool) -> Record:
         """A record. Raises LedgerValueError if its value may or can not be read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import hashlib
 import threading
 from typing import Any
 
@@ -33,7 +34,13 @@ def share_budget(options: Options, session: Any) -> Options:
             f"{given}: is for the whole job, whose tasks count together through a coordinator; "
             f"{where} give one that the workers reach: coordinator=Coordinator(...)"
         )
-    return dataclasses.replace(options, coordinator=SharedBudget(_local().named()))
+    # Several jobs of one run in this process count together, unless one has another budget.
+    place = None if options.ledger is None or options.run is None else options.ledger.location
+    gate: str | None = None
+    if place is not None:
+        named = repr((place, options.run, options.uid, options.max_calls, options.max_cost))
+        gate = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
+    return dataclasses.replace(options, coordinator=SharedBudget(_local().named(gate)))
 
 
 def _local() -> Coordinator:

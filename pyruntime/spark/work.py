@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from pillarbox.aio.journal import budget_of_run
 from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
@@ -119,7 +120,7 @@ def settle(
         operator = hashlib.sha256(identity.encode()).hexdigest()[:16]
         box = LetterBox(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
     prompt = check_latency(latency, session)
-    options = share_budget(options, session)
+    options = budget_of_run(share_budget(options, session), options.run)
     folder = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
     keeping = settle_ledger(

@@ -17,7 +17,7 @@ import pytest
 
 from pillarbox import Batch, Options, Retry, async_map
 from pillarbox.aio import journal
-from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope, compact
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -458,6 +458,54 @@ def test_what_a_call_cost_is_kept_with_it(ledger: Ledger) -> None:
     (record,) = ledger.reader(scope()).records()
     assert (record.value, record.cost, record.attempts) == (7, 0.25, 1)
     assert record.key == KeyMaker()(7)
+
+
+@pytest.mark.contract("With a ledger max_calls and max_cost belong to the run, over all of its restarts.")
+def test_with_a_ledger_a_budget_belongs_to_the_run_over_all_restarts(ledger: Ledger) -> None:
+    service = Service()
+
+    async def call(row: int) -> list[Any]:
+        answer = service.answer(row)
+        if row % 5 == 0:
+            raise ValueError(row)
+        return answer
+
+    retry = Retry(2, initial=0.001)
+    given: dict[str, Any] = {"ledger": ledger, "uid": "uid", "errors": "null", "retry": retry, "capacity": 1}
+    for rows in (range(30), range(200), range(200), range(200)):
+        results = list(async_map(call, rows, run="calls", max_calls=100, **given))
+    # Rows that fail are called twice, and again by each run: that was paid as well.
+    assert service.calls.total() == 100
+    assert results[1] == [1, 1] and results[199] is None
+    again = list(async_map(call, range(200), run="calls", max_calls=110, **given))
+    assert service.calls.total() == 110
+    assert [row for row in again if row is not None][: len(results)][0] == [1, 1]
+
+    service.calls.clear()
+    cost: dict[str, Any] = {"max_cost": 20.0, "usage": lambda row, result: 0.5}
+    for _ in range(3):
+        list(async_map(service.coroutine, range(200), run="cost", **cost, **given))
+    assert service.calls.total() == 40
+    # Another run has a budget of its own.
+    list(async_map(service.coroutine, range(200), run="another", **cost, **given))
+    assert service.calls.total() == 80
+
+
+def test_what_was_replaced_by_merging_segments_is_still_spent(ledger: Ledger) -> None:
+    calls = Counter[int]()
+
+    async def call(row: int) -> int:
+        calls[row] += 1
+        if calls[row] < 3:
+            raise ValueError(row)
+        return row
+
+    given: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null", "max_calls": 40}
+    for _ in range(3):
+        list(async_map(call, range(10), **given))
+    assert ledger.spent("run", "uid")[0] == 30
+    compact(ledger, scope())
+    assert ledger.spent("run", "uid")[0] == 30
 
 
 # -- what goes wrong -----------------------------------------------------------------------------

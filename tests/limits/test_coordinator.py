@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pillarbox.aio.limits.client import CoordinatorGate
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import CoordinatorError, Limits, SharedBudget, SharedLimits
+from pillarbox.aio.limits.shared import CoordinatorError, Limits, RunBudget, SharedBudget, SharedLimits
 from pillarbox.aio.options import Options, merge_options
 from tests.limits.calling import Caller, most_in, start, wait_until
 
@@ -118,6 +119,24 @@ def test_where_only_the_budget_is_shared_each_task_has_the_whole_rate() -> None:
         shared = pickle.loads(pickle.dumps(SharedBudget(coordinator.named("job"))))
         assert asyncio.run(tasks(shared)) == [20, 20, 10]
         assert coordinator.statistics()["job"].calls == 50
+
+
+@pytest.mark.contract("What a run has spent before counts once against a budget that tasks share.")
+def test_what_a_run_has_spent_before_counts_once(tmp_path: Path) -> None:
+    def budget(coordinator: Coordinator, calls: int, name: str = "run") -> SharedLimits:
+        return pickle.loads(pickle.dumps(RunBudget(coordinator.named("job"), name, calls, 0.5)))
+
+    limits = Limits(max_calls=100)
+    with Coordinator(state=tmp_path / "state") as coordinator:
+        them = callers(budget(coordinator, 60), limits, 3)
+        assert sum(asyncio.run(all_call(them, number=10))) == 30
+        # By then its ledger has what was done in the meantime as well.
+        assert sum(asyncio.run(all_call(callers(budget(coordinator, 90), limits, 2), number=2))) == 4
+        assert sum(asyncio.run(all_call(callers(budget(coordinator, 3, "other"), limits, 1), number=1))) == 1
+    with Coordinator(state=tmp_path / "state") as coordinator:
+        assert sum(asyncio.run(all_call(callers(budget(coordinator, 94), limits, 1), number=10))) == 2
+        assert coordinator.statistics()["job"].calls == 100
+        assert coordinator.statistics()["job"].cost == 1.0
 
 
 def test_the_rate_is_held_over_processes() -> None:

@@ -17,7 +17,7 @@ from pillarbox.aio.limits import redis_gate
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.redis_gate import RedisCoordinator
-from pillarbox.aio.limits.shared import CoordinatorError, Limits, SharedLimits
+from pillarbox.aio.limits.shared import CoordinatorError, Limits, RunBudget, SharedLimits
 from tests.limits import calling
 from tests.limits.calling import Caller, most_in, wait_until
 from tests.servers import fixtures
@@ -104,6 +104,17 @@ def test_max_calls_holds_to_the_last_call_over_tasks_and_jobs(server: RedisServe
     assert {caller.gate.exhausted for caller in them} == {"max_calls=203"}
     again = run(all_call(RedisCoordinator(server.url, "budget"), Limits(max_calls=203), 1))
     assert again[0].begun == [] and again[0].gate.exhausted == "max_calls=203"
+
+
+def test_what_a_run_has_spent_before_counts_once(server: RedisServer) -> None:
+    redis = RedisCoordinator(server.url, "spent")
+    limits = Limits(max_calls=100)
+    them = run(all_call(RunBudget(redis, "run", 60, 0.5), limits, 3, seconds=2.0))
+    assert sum(len(caller.begun) for caller in them) == 40
+    # By then its ledger has what was done in the meantime as well.
+    them = run(all_call(RunBudget(redis, "run", 90, 1.0), limits, 2, seconds=2.0))
+    assert [caller.begun for caller in them] == [[], []]
+    assert them[0].gate.exhausted == "max_calls=100"
 
 
 def test_max_cost_ends_the_calls_of_all(server: RedisServer) -> None:

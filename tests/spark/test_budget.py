@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.spark import async_map, async_udf, failed, not_done
+from pillarbox.spark import async_map, async_udf, budget, failed, not_done
 
 RunScript = Callable[..., list[str]]
 
@@ -109,6 +109,34 @@ def test_a_budget_leaves_the_rate_to_each_task(spark: SparkSession) -> None:
     given: dict[str, Any] = {"rate": pillarbox.Rate(0.01, burst=2000.0), "max_calls": 100, "errors": "null"}
     df = async_map(spark.range(0, 40, 1, 2), call, schema="n long", **given)
     assert df.where("n = 0").count() == 40
+
+
+@pytest.mark.contract
+def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    async def call(row: Any) -> int:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("x")
+        return 0
+
+    def again(**limits: Any) -> int:
+        given: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null"}
+        df = async_map(spark.range(0, 400, 1, 2), call, schema="n long", **given, **limits)
+        df.collect()
+        return len((tmp_path / "calls").read_text())
+
+    ledger = pillarbox.Ledger(str(tmp_path / "ledger"))
+    assert again(max_calls=100) == 100
+    assert again(max_calls=100) == 100
+    # As in another process, whose coordinator knows nothing.
+    coordinator, budget._coordinator = budget._coordinator, None
+    try:
+        assert again(max_calls=100) == 100
+        assert again(max_calls=130) == 130
+    finally:
+        assert budget._coordinator is not None and coordinator is not None
+        coordinator.close()
+    with Coordinator() as given:
+        assert again(max_calls=150, coordinator=given) == 150
 
 
 def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:

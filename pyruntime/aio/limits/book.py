@@ -99,6 +99,7 @@ class Book:
         self._clock = clock
         self._remembered: dict[str, tuple[int, float]] = {}
         self._gone: set[str] = set()
+        self._before: list[str] = []
         # Who wants more. Served is who got least so far: start-time fair queueing (Goyal, 1996).
         self._wanting: set[str] = set()
         self._queue: list[tuple[float, int, str]] = []
@@ -131,6 +132,17 @@ class Book:
         self._gone.discard(name)
         self._unwant(name)
         self.report(name, report)
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """So many calls were made before, as a ledger says; each name counts once.
+
+        Later the ledger has also what clients of this gate have done.
+        """
+        if name not in self._before:
+            self._before.append(name)
+            self.used += calls
+            self.committed += calls
+            self.cost += cost
 
     def report(self, name: str, report: Report) -> None:
         """A client has done so much. Counts never go back, whatever is said."""
@@ -345,6 +357,7 @@ class Book:
             "limits": [*self.limits],
             "sums": [self.committed, self.used, self.cost],
             "remembered": self._remembered,
+            "before": self._before,
             "clients": {
                 name: [client.granted, client.used, client.back, client.cost]
                 for name, client in self.clients.items()
@@ -357,6 +370,7 @@ class Book:
         # spec: RateLease!Restart
         book = cls(Limits.from_json(value["limits"]), clock, 0.0)
         book.committed, book.used, book.cost = value["sums"]
+        book._before = [*value.get("before", ())]
         book._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
         for name, (granted, used, back, cost) in value["clients"].items():
             book.clients[name] = Client(granted, used, back, cost)

@@ -130,7 +130,8 @@ class CoordinatorGate(LeaseGate):
                 self._channel = None
 
     async def _talk(self, channel: Channel) -> None:
-        self._say("open", gate=self._name, limits=[*self.limits], client=self._id)
+        before = {} if self._before is None else {"before": [*self._before]}
+        self._say("open", gate=self._name, limits=[*self.limits], client=self._id, **before)
         await asyncio.wait_for(self._opened(channel), CONNECT)
         if self._failure is not None:
             return

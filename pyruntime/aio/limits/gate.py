@@ -50,6 +50,12 @@ class Gate(Protocol):
     def cool_down(self, seconds: float | None) -> None:
         """The service is overloaded: nothing is let through for so long (None: for the default time)."""
 
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """So many calls, at that cost, were made before and count. Before `start`.
+
+        name: what made them. Who shares the gate counts each name once, the first time.
+        """
+
     def statistics(self) -> GateStatistics:
         """Counts so far. Any thread, as an estimate."""
 

@@ -47,6 +47,7 @@ class LeaseGate(ABC):
         self._loop: asyncio.AbstractEventLoop
         self._wake: Callable[[], None] = lambda: None
         self._failure: CoordinatorError | None = None
+        self._before: tuple[str, int, float] | None = None
         self._closed = False
         # Of a number of calls no more than that may begin: each is said before it begins, or does not begin.
         self._strict = limits.max_calls is not None
@@ -135,6 +136,10 @@ class LeaseGate(ABC):
         pause = self.limits.cool_down if seconds is None else seconds
         self._cooled(pause)
         self._tell_cool_down(pause)
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """See `Gate.count_before`."""
+        self._before = name, calls, cost
 
     def statistics(self) -> GateStatistics:
         """See `Gate.statistics`."""

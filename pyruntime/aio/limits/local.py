@@ -44,6 +44,8 @@ class LocalGate:
         # Past, unless a cool-down runs.
         self._cool_until: float | None = None
         self._granted = 0
+        self._before = 0
+        self._cost_before = 0.0
         self._units = 0.0
         self._cost = 0.0
         self._cool_downs = 0
@@ -79,14 +81,22 @@ class LocalGate:
                 return wait
         self._granted += 1
         self._units += units
-        if self._granted >= self._max_calls:
+        if self._granted + self._before >= self._max_calls:
             self.exhausted = f"max_calls={self._max_calls}"
         return 0.0
 
     def spend(self, cost: float) -> None:
         """See `Gate.spend`."""
         self._cost += cost
-        if self._cost >= self._max_cost and self.exhausted is None:
+        if self._cost + self._cost_before >= self._max_cost and self.exhausted is None:
+            self.exhausted = f"max_cost={self._max_cost}"
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """See `Gate.count_before`."""
+        self._before, self._cost_before = calls, cost
+        if calls >= self._max_calls:
+            self.exhausted = f"max_calls={self._max_calls}"
+        elif cost >= self._max_cost:
             self.exhausted = f"max_cost={self._max_cost}"
 
     def cool_down(self, seconds: float | None) -> None:
@@ -149,6 +159,10 @@ class TaskRateGate:
     def spend(self, cost: float) -> None:
         """See `Gate.spend`."""
         self._budget.spend(cost)
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """See `Gate.count_before`."""
+        self._budget.count_before(name, calls, cost)
 
     def cool_down(self, seconds: float | None) -> None:
         """See `Gate.cool_down`."""

@@ -194,6 +194,7 @@ class RedisGate(LeaseGate):
             int(leaving is not None),
             unspent,
             units,
+            *(self._before or ("", 0, 0.0)),
         ]
         try:
             answer = await script(keys=[self._key], args=[*self._setting, *said])

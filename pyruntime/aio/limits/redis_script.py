@@ -9,7 +9,8 @@ is that of Redis (TIME). If it is set back, nothing refills until it has caught 
 KEYS[1]: the hash. ARGV: the limits as text, per_second, units_per_second, capacity of requests, capacity of
 units, max_calls, max_cost (0 for none), life of a hash, seconds until a task is given up; then the task, its
 number of the message, received, used, back, cost; wanted calls, wanted units, units of the next call; a
-cool-down (-1 for none); 1 if the task ends, and then what goes back to the buckets: calls, units.
+cool-down (-1 for none); 1 if the task ends, and then what goes back to the buckets: calls, units; what was
+spent before: its name ('' for nothing), calls, cost.
 Answers with: calls, units, seconds to wait, seconds of cool-down left, what is used up, other limits.
 """
 
@@ -78,6 +79,11 @@ gate.committed = gate.committed + (granted - back) - (task.granted - task.back)
 gate.cost = gate.cost + cost - task.cost
 task = {number = a[11], granted = granted, used = used, back = back, cost = cost, lost = 0, seen = now,
         served = math.max(task.served, gate.served)}
+
+-- What was spent before, as a ledger says; each name counts once.
+if ARGV[23] ~= '' and redis.call('HSETNX', key, 'before:' .. ARGV[23], 1) == 1 then
+  gate.used, gate.committed, gate.cost = gate.used + a[24], gate.committed + a[24], gate.cost + a[25]
+end
 
 -- Tasks that have gone.
 if now - gate.swept > give_up then

@@ -208,6 +208,9 @@ class LimitServer:
         session.gate = gate
         session.client = client
         gate.sessions[client] = session
+        if "before" in message:
+            before, calls, cost = message["before"]
+            gate.book.count_before(check_name(before), _count(calls), _amount(cost))
         gate.book.register(client, report)
         self._send(session, {"is": "opened"}, True)
         cooling = gate.book.cooling()

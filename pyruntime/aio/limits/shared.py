@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.limits.local import COOL_DOWN, TaskRateGate
+from pillarbox.aio.limits.local import COOL_DOWN, LocalGate, TaskRateGate
 from pillarbox.kernel import PillarboxError
 
 if TYPE_CHECKING:
@@ -89,6 +89,36 @@ class SharedLimits(ABC):
 
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
+
+
+class RunBudget(SharedLimits):
+    """Counts against the budget what a run has spent before, as its ledger says. Any thread; pickles.
+
+    shared: what the limits are shared through, None for those of one task. name: what names the run.
+    """
+
+    def __init__(self, shared: SharedLimits | None, name: str, calls: int, cost: float) -> None:
+        self._shared = shared
+        self._spent = name, calls, cost
+
+    def open(self, limits: Limits) -> Gate:
+        """See `SharedLimits.open`."""
+        assert self._shared is not None
+        return self._counted(self._shared.open(limits))
+
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Gate:
+        """See `SharedLimits.open_for`."""
+        if self._shared is None:
+            return self._counted(LocalGate(rate, max_calls, max_cost))
+        return self._counted(self._shared.open_for(rate, max_calls, max_cost))
+
+    def named(self, name: str | None = None) -> RunBudget:
+        """See `SharedLimits.named`."""
+        return RunBudget(None if self._shared is None else self._shared.named(name), *self._spent)
+
+    def _counted(self, gate: Gate) -> Gate:
+        gate.count_before(*self._spent)
+        return gate
 
 
 class SharedBudget(SharedLimits):
