@@ -12,6 +12,7 @@ from pillarbox.aio.errors import (
     CallFailed,
     CallTimeout,
     NotCalled,
+    OpenFailed,
     ResultRejected,
     TooManyFailures,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "CoordinatorError",
     "ErrorInfo",
     "NotCalled",
+    "OpenFailed",
     "OperatorStatistics",
     "Options",
     "Outcome",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job, LoopJob
@@ -78,19 +79,24 @@ class _Run:
             self._thread.close(0.0)
             return
         closing = self._thread.submit(self._resources.aclose())
+        left = CLOSE
         try:
             closing.result(CLOSE)
         except FutureTimeoutError:
-            raise TimeoutError(f"fn={self._fn!r}: could not be closed within {CLOSE:g} s") from None
+            # Its thread is a daemon, and has been waited for.
+            left = 0.0
+            raise TimeoutError(f"fn={shorten(self._fn)}: could not be closed within {CLOSE:g} s") from None
         finally:
-            self._thread.close(CLOSE)
+            self._thread.close(left)
 
     def close_quietly(self) -> None:
         """Close while another error is on its way, or where nobody would get this one."""
         try:
             self.close()
+        except TimeoutError as error:
+            log.warning("%s", error)
         except Exception:
-            log.warning("fn=%r: could not be closed", self._fn, exc_info=True)
+            log.warning("fn=%s: could not be closed", shorten(self._fn), exc_info=True)
 
     def close_from_any_thread(self) -> None:
         # The garbage collector runs where it likes: on a thread of this run, which must not wait for

@@ -5,11 +5,14 @@ from __future__ import annotations
 import builtins
 import json
 import traceback
+from collections.abc import Iterator
 
 from pillarbox.kernel import PillarboxError
 
 _ROW_CHARACTERS = 200
 _MESSAGE_CHARACTERS = 1000
+_TRACE_LINES = 200
+_GROUP_MEMBERS = 3
 
 _MARK = "[pillarbox] "
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
@@ -26,11 +29,45 @@ def shorten(value: object, limit: int = _ROW_CHARACTERS) -> str:
 
 
 def said(error: BaseException) -> str:
-    """What `error` says; never raises, as an error's own text may."""
+    """Say what `error` says, in 1,000 characters at most; never raises, as an error's own text may.
+
+    A group of errors, as a task group raises it, says what its members say.
+    """
     try:
-        return str(error)
+        text = str(error)
     except BaseException as raised:
         return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
+    members = [*leaves(error)]
+    if members != [error]:
+        parts = [f"{type(each).__name__}: {said(each)}" for each in members[:_GROUP_MEMBERS]]
+        more = len(members) - len(parts)
+        text = f"{text}: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
+    return _cut(text, _MESSAGE_CHARACTERS)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group of errors, at whatever depth; an error that is no group is its own."""
+    members = getattr(error, "exceptions", None)
+    # By its shape: Python 3.10 has no such class of its own.
+    if isinstance(members, tuple) and members and hasattr(error, "derive"):
+        for each in members:
+            yield from leaves(each)
+    else:
+        yield error
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _trace_of(error: BaseException) -> str:
+    """The traceback of `error` as text: no line of it, and not the whole, is longer than can be read."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    lines = [_cut(line, _MESSAGE_CHARACTERS) for line in text.split("\n")]
+    if len(lines) > _TRACE_LINES:
+        half = _TRACE_LINES // 2
+        lines = [*lines[:half], f"  … ({len(lines) - 2 * half:,} lines)", *lines[-half:]]
+    return "\n".join(lines)
 
 
 class CallFailed(PillarboxError):
@@ -70,7 +107,6 @@ class CallFailed(PillarboxError):
 
     def with_trace(self) -> CallFailed:
         """The same error with the traceback of its cause as text, from which `from_text` has it again."""
-        lines = traceback.format_exception(type(self.cause), self.cause, self.cause.__traceback__)
         told = {
             "error": "CallFailed",
             "attempts": self.attempts,
@@ -78,8 +114,28 @@ class CallFailed(PillarboxError):
             "type": type(self.cause).__name__,
             "message": self.reason[:_MESSAGE_CHARACTERS],
         }
-        trace = f"{''.join(lines).rstrip()}\n{_marked(told)}"
+        trace = f"{_trace_of(self.cause)}\n{_marked(told)}"
         return CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
+
+
+class OpenFailed(PillarboxError):
+    """A function that is a resource could not be opened, so that no row was called.
+
+    function: its class. method: "__aenter__" or "__enter__". `cause` (and `__cause__`) is what that raised.
+    """
+
+    def __init__(self, function: str, method: str, cause: BaseException) -> None:
+        super().__init__(function, method, cause)
+        self.function = function
+        self.method = method
+        self.cause = cause
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function} could not be opened: its {self.method} raised "
+            f"{type(self.cause).__name__}: {said(self.cause)}"
+        )
 
 
 class KeptError(PillarboxError):

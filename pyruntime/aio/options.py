@@ -48,8 +48,8 @@ class Options:
     capacity: calls in flight, at most (1 or more). A call that waits for its retry or for the rate is not
         counted. "auto" or an `Adaptive` finds the number while it runs.
     reorder: rows admitted and not yet emitted, at most; None for 8 x `capacity`. At least `capacity`.
-    max_bytes: bytes of rows admitted and not yet emitted, and of their results, at most, by estimate; None for
-        no limit. One row is always admitted, however large. What `memo` keeps has a bound of as many bytes.
+    max_bytes: bytes of rows admitted and not yet emitted, and of their results, at most, by estimate; None
+        for no limit. One row is always admitted, however large. What `memo` keeps has a bound of as many.
     timeout: seconds over all attempts of a row, from the start of its first; None for no limit.
     attempt_timeout: seconds for one attempt; None for no limit.
     on_timeout: what a row gets that times out for good: a value, or a function of the row that gives it.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+from pillarbox.aio.errors import OpenFailed
+
 
 def is_resource(fn: Callable[..., Any]) -> bool:
     """Whether `fn` has a context manager, asynchronous or plain."""
@@ -15,13 +17,18 @@ def is_resource(fn: Callable[..., Any]) -> bool:
 async def enter_function(fn: Callable[..., Any], stack: AsyncExitStack) -> Callable[..., Any]:
     """Enter `fn` into `stack` if it is a context manager; returns what is to be called.
 
-    That is what entering gave, or `fn` itself where that is not callable. On the loop's thread.
+    That is what entering gave, or `fn` itself where that is not callable. On the loop's thread. Raises
+    OpenFailed with what entering raised.
     """
     entered: Any
-    if hasattr(type(fn), "__aenter__"):
-        entered = await stack.enter_async_context(fn)  # type: ignore[arg-type]
-    elif hasattr(type(fn), "__enter__"):
-        entered = stack.enter_context(fn)  # type: ignore[arg-type]
-    else:
-        return fn
+    method = "__aenter__" if hasattr(type(fn), "__aenter__") else "__enter__"
+    try:
+        if method == "__aenter__":
+            entered = await stack.enter_async_context(fn)  # type: ignore[arg-type]
+        elif hasattr(type(fn), "__enter__"):
+            entered = stack.enter_context(fn)  # type: ignore[arg-type]
+        else:
+            return fn
+    except Exception as error:
+        raise OpenFailed(type(fn).__qualname__, method, error) from error
     return entered if callable(entered) else fn

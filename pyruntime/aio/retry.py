@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from pillarbox.aio.check import check_function_or_none, check_positive_number
-from pillarbox.aio.errors import ResultRejected
+from pillarbox.aio.errors import ResultRejected, leaves
 from pillarbox.aio.retry_after import (
     MAX_OUTAGE_S,
     MAX_RETRY_AFTER,
@@ -114,11 +114,14 @@ class Retry:
 
         Raises what `when` raises.
         """
-        if not isinstance(error, Exception if self.on is None else self.on):
+        wanted = Exception if self.on is None else self.on
+        # Of a group of errors, as a task group raises it, each must be one to try again.
+        members = [*leaves(error)]
+        if not isinstance(error, wanted) and not all(isinstance(each, wanted) for each in members):
             return False
         if self.when is not None:
             return bool(self.when(error))
-        return self.on is not None or not is_permanent(error)
+        return self.on is not None or not any(is_permanent(each) for each in members)
 
     def bound(self, attempt: int) -> float:
         """The longest drawn pause after attempt number `attempt` (from 1), in seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pillarbox.aio.answer import Answer, answers, codes_of
+from pillarbox.aio.errors import leaves
 from pillarbox.aio.retry_after import delay_of, retry_after_of
 
 __all__ = ["is_overload", "is_permanent", "retry_after_of", "status_of"]
@@ -84,7 +85,7 @@ def is_overload(error: BaseException) -> bool:
     RESOURCE_EXHAUSTED of gRPC. A 429 with `insufficient_quota` does not, as no pause mends it. A time-out
     does not: it may be the network's. Any thread; raises nothing.
     """
-    return any(_is_overload(answer) for answer in answers(error))
+    return any(_is_overload(answer) for each in leaves(error) for answer in answers(each))
 
 
 def is_permanent(error: BaseException) -> bool:

@@ -28,6 +28,9 @@ log = logging.getLogger("pillarbox")
 GRACE = 1.0
 """Seconds that a call has to return after its time-out; then its slot is given to another."""
 
+MAX_ABANDONED = 64
+"""Calls that may go on in their threads after their time-out, at least; more where the capacity is larger."""
+
 
 class _Attempt:
     """One attempt in a thread; `call` is None once the attempt was revoked or has finished, `made_for` stays.
@@ -35,13 +38,14 @@ class _Attempt:
     `grace` is the timer of its abandonment, once it was revoked.
     """
 
-    __slots__ = ("abandoned", "call", "finished", "grace", "made_for")
+    __slots__ = ("abandoned", "call", "finished", "grace", "made_for", "returned")
 
     def __init__(self, call: Call) -> None:
         self.call: Call | None = call
         self.made_for = call
         self.grace: asyncio.TimerHandle | None = None
         self.finished = False
+        self.returned = False
         self.abandoned = False
 
 
@@ -71,6 +75,7 @@ class ThreadCalls:
         self._attempts: set[_Attempt] = set()
         self._lock = threading.Lock()
         self._running = 0
+        self._left_behind = 0
         self._idle: asyncio.Future[None] | None = None
         self._closed = False
         self.abandoned = 0
@@ -151,7 +156,7 @@ class ThreadCalls:
                     refuse_awaitable(self._name, result)
             except BaseException as caught:
                 error = caught
-            self._finished()
+            self._finished(attempt)
             try:
                 self._mailbox.put(Mail(self._done, attempt, result, error))
             except MailboxClosedError:
@@ -163,9 +168,12 @@ class ThreadCalls:
         # The one mark of the end goes round, so that it reaches every thread, counted or abandoned.
         self._jobs.put(None)
 
-    def _finished(self) -> None:
+    def _finished(self, attempt: _Attempt) -> None:
         with self._lock:
             self._running -= 1
+            attempt.returned = True
+            if attempt.abandoned:
+                self._left_behind -= 1
             idle = None if self._running else self._idle
         if idle is not None:
             try:
@@ -197,15 +205,29 @@ class ThreadCalls:
     def _abandon(self, attempt: _Attempt) -> None:
         if attempt.finished or self._closed:
             return
-        attempt.abandoned = True
+        with self._lock:
+            attempt.abandoned = True
+            # It may have returned, and its mail be on its way.
+            self._left_behind += not attempt.returned
+            left_behind = self._left_behind
         self._active -= 1
         self._threads -= 1
         self.abandoned += 1
-        log.warning(
-            "a call of %s did not return within %g s after its time-out; its thread goes on without a slot",
-            self._name,
-            GRACE,
-        )
+        most = max(MAX_ABANDONED, self.limit)
+        if left_behind >= most:
+            raise RuntimeError(
+                f"{left_behind} calls of {self._name} still run in their threads {GRACE:g} s after their "
+                f"time-out, and at most {most} may: a thread cannot be ended from outside. Give what blocks "
+                "there a time-out of its own, or make the function `async def`"
+            )
+        if self.abandoned == 1:
+            # Said once: the counts have the others.
+            log.warning(
+                "a call of %s did not return within %g s after its time-out; "
+                "its thread goes on without a slot",
+                self._name,
+                GRACE,
+            )
         self.feed()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallFailed, Outcome, async_map
+from pillarbox import Batch, CallFailed, OpenFailed, Outcome, async_map
 from pillarbox.aio.async_map import READ_AHEAD
 from tests.aio.virtual import VirtualLoop, play
 from tests.threads import begun
@@ -414,7 +414,7 @@ def test_an_error_of_opening_the_function_reaches_the_consumer() -> None:
             return row
 
     async def script() -> None:
-        with pytest.raises(OSError, match="no route"):
+        with pytest.raises(OpenFailed, match="no route"):
             async for _ in async_map(Client(), items(3)):
                 pass
 

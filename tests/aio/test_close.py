@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, async_map
+from pillarbox import CallFailed, OpenFailed, async_map
 from pillarbox.aio import job
 from pillarbox.aio.options import Options
 from pillarbox.wire.loop_thread import LoopThread
@@ -196,7 +196,7 @@ def test_a_resource_that_cannot_be_opened_says_so_and_leaves_nothing() -> None:
         async def __call__(self, row: int) -> int:
             return row
 
-    with pytest.raises(ConnectionError, match="refused"):
+    with pytest.raises(OpenFailed, match="its __aenter__ raised ConnectionError: refused"):
         next(async_map(Broken(), [1]))
 
 
