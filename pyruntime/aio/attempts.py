@@ -313,8 +313,9 @@ class Attempts:
             return None
         for call in calls:
             call.uncharged += 1
+            call.refusals += 1
         # What holds all calls back is no reason to hold this row back any longer.
-        return self._waiting_out.pause_of_overload(1 if breaker.is_cooling else first.uncharged, error)
+        return self._waiting_out.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
 
     def batch_succeeded(self, seconds: float) -> None:
         """The call of a batch had results after so many seconds."""
@@ -441,7 +442,7 @@ class Attempts:
         """An attempt of `call` has ended without a result."""
         if call.attempt == 1:
             call.started = call.began
-            call.uncharged = 0
+            call.uncharged = call.refusals = 0
             call.refused_since = None
         self.meter.ended_again.append(time.monotonic() - call.began)
 

@@ -33,13 +33,28 @@ class _Together:
     """Rows that are called together, once; when they are called again, that is another one.
 
     Each of `calls` whose `runner` is this one is still waited for, `left` of them. `timer` is of the pause
-    before its call, then of the grace period after it was cancelled.
+    before its call, then of the grace period after it was cancelled. `is_part` is whether they are a part of
+    rows that failed together: its call looks for the row that is to blame, and is no attempt of the others.
+    `is_suspect` is whether one of their calls, with the same rows, failed so that a row may be to blame: the
+    last one alone does not tell, where errors that pass come between.
     """
 
-    __slots__ = ("abandoned", "calls", "deadline", "left", "started", "task", "timer")
+    __slots__ = (
+        "abandoned",
+        "calls",
+        "deadline",
+        "is_part",
+        "is_suspect",
+        "left",
+        "started",
+        "task",
+        "timer",
+    )
 
-    def __init__(self, calls: list[Call]) -> None:
+    def __init__(self, calls: list[Call], is_part: bool = False, is_suspect: bool = False) -> None:
         self.calls = calls
+        self.is_part = is_part
+        self.is_suspect = is_suspect
         self.left = len(calls)
         self.deadline = -1
         self.task: asyncio.Task[None] | None = None
@@ -52,7 +67,8 @@ class BatchCalls:
 
     Which rows make a batch, and when, `Filling` says. A batch whose call failed is called again whole, if the
     retry says so; otherwise its halves are called, down to the rows that fail alone, unless the error can be
-    no row's fault.
+    no row's fault. The calls of a batch that was taken apart were no attempts of its rows: a row that is
+    called alone has all its attempts, so that an error that passes costs no row that has done nothing.
     """
 
     def __init__(
@@ -252,7 +268,7 @@ class BatchCalls:
             if error is None:
                 self._succeeded(calls, results)
             else:
-                self._failed(calls, sent, error)
+                self._failed(calls, batch, error)
         self.feed()
 
     def _succeeded(self, calls: list[Call], results: list[Any]) -> None:
@@ -279,8 +295,10 @@ class BatchCalls:
         else:
             attempts.batch_succeeded(seconds)
 
-    def _failed(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool = False) -> None:
-        """The call of `sent` rows gave no results: these are called again, or parts of them, or they fail."""
+    def _failed(
+        self, calls: list[Call], batch: _Together, error: BaseException, timed_out: bool = False
+    ) -> None:
+        """The call of `batch` gave no results: these are called again, or parts of them, or they fail."""
         attempts = self._attempts
         attempts.overloaded(error)
         for call in calls:
@@ -291,32 +309,41 @@ class BatchCalls:
             return
         calls = sorted(calls, key=attrgetter("charged"))
         for _, group in groupby(calls, attrgetter("charged")):
-            self._try_again([*group], sent, error, timed_out)
+            self._try_again([*group], batch, error, timed_out)
 
-    def _try_again(self, calls: list[Call], sent: int, error: BaseException, timed_out: bool) -> None:
-        """What follows for those of `sent` rows that have had as many attempts."""
+    def _try_again(self, calls: list[Call], failed: _Together, error: BaseException, timed_out: bool) -> None:
+        """What follows for those of the rows of `failed` that have had as many attempts."""
         attempts = self._attempts
+        sent = len(failed.calls)
+        if blames_rows(error):
+            failed.is_suspect = True
         try:
-            pause = attempts.pause(calls, error)
+            # A part is taken apart at once: to call it again whole would be for the one row that is to blame.
+            splits_now = sent > 1 and failed.is_part and blames_rows(error)
+            pause = None if splits_now else attempts.pause(calls, error)
         except BaseException as raised:
             self._fail(calls, raised, False)
             return
         if pause is not None:
             attempts.count_retries(error, len(calls))
-            batch = self._keep(calls)
+            batch = self._keep(calls, failed.is_part, failed.is_suspect)
             batch.timer = self._loop.call_later(pause, attempts.guarded, self._pause_over, batch)
             self._pausing.add(batch)
-        elif sent > 1 and blames_rows(error):
+        elif sent > 1 and failed.is_suspect:
             attempts.count_retries(error, len(calls))
+            for call in calls:
+                call.uncharged = call.attempt
             # Without the others a part may do well, and no row fails for another.
             middle = len(calls) // 2 if len(calls) == sent else 0
             # At once, and before all others: most of their rows are as good as finished.
-            self._again.extendleft(self._keep(part) for part in (calls[middle:], calls[:middle]) if part)
+            self._again.extendleft(
+                self._keep(part, True) for part in (calls[middle:], calls[:middle]) if part
+            )
         else:
             self._fail(calls, error, timed_out)
 
-    def _keep(self, calls: list[Call]) -> _Together:
-        batch = _Together(calls)
+    def _keep(self, calls: list[Call], is_part: bool, is_suspect: bool = False) -> _Together:
+        batch = _Together(calls, is_part, is_suspect)
         for call in calls:
             call.runner = batch
         self._kept += len(calls)
@@ -350,7 +377,7 @@ class BatchCalls:
             call.runner = None
         batch.left = 0
         self._cancel(batch)
-        self._failed(calls, len(batch.calls), self._timeout(calls[0]), timed_out=True)
+        self._failed(calls, batch, self._timeout(calls[0]), timed_out=True)
         self.feed()
 
     def _cancel(self, batch: _Together) -> None:

@@ -46,7 +46,7 @@ SPORADIC_SHARE = 0.1
 CUTS_TO_BELIEVE = 3
 """Slow-downs in a row that did not halve the share: then the service refuses at random."""
 MANY_REFUSALS = 3
-"""Refusals in a window: fewer, while calls are paced, may be chance."""
+"""Refusals in a window: fewer may be chance."""
 FEW_SHARE = 0.02
 """A share of refused calls up to which the pace stays as it is."""
 
@@ -121,13 +121,14 @@ class Breaker:
             return
         refusals = sum(self._refusals)
         share = refusals / max(1, sum(self._begun))
+        is_sporadic = share <= SPORADIC_SHARE or refusals < MANY_REFUSALS
         if self._bucket is None:
-            # Of the first refusals. One that asks for a pause is believed.
-            is_sporadic = asked is None and share <= SPORADIC_SHARE
-        else:
-            is_sporadic = not self._trips_in_a_row and (share <= SPORADIC_SHARE or refusals < MANY_REFUSALS)
-            if is_sporadic and refusals >= MANY_REFUSALS:
-                self._slow_down(share, now)
+            # Of the first refusals one that asks for a pause is believed.
+            is_sporadic = is_sporadic and asked is None
+        elif self._trips_in_a_row:
+            is_sporadic = False
+        elif is_sporadic and refusals >= MANY_REFUSALS:
+            self._slow_down(share, now)
         if is_sporadic:
             return
         self._trip(now)

@@ -15,8 +15,8 @@ class Call:
     `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
     `began` is when its present attempt began, on the monotonic clock; `started`, once one has failed, its
     first.
-    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`; `refused_since` is when
-    an overloaded service refused it first, on the loop's clock.
+    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`, `refusals` those that an
+    overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
     `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
     `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
     ledger, `looked` how much its reader had found by the last look there. With batches `waits_since` is when
@@ -35,6 +35,7 @@ class Call:
         "key",
         "looked",
         "pause",
+        "refusals",
         "refused_since",
         "row",
         "runner",
@@ -48,6 +49,7 @@ class Call:
     began: float
     key: bytes
     looked: int
+    refusals: int
     refused_since: float | None
     started: float
     uncharged: int

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, is_permanent
+from pillarbox import CallFailed, Retry, is_permanent
 from pillarbox.aio import Batch
 from pillarbox.aio.errors import BatchResultError
 from pillarbox.aio.failure import Failed
@@ -152,14 +153,15 @@ def test_only_the_poison_row_fails_after_few_more_rounds(size: int) -> None:
     play(script)
 
 
-def test_halves_have_the_attempts_that_are_left_but_at_least_one() -> None:
+def test_a_part_is_called_once_and_a_row_alone_has_its_attempts() -> None:
     async def script() -> None:
         service = Scripted(poison(3))
         rig = Rig(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(2, 1))
         rig.push(0, 1, 2, 3)
         await rig.end()
-        assert service.batches == [[0, 1, 2, 3]] * 2 + [[0, 1], [2, 3], [2], [3]]
-        assert infos(rig)[3].attempts == 4
+        assert service.batches == [[0, 1, 2, 3]] * 2 + [[0, 1], [2, 3], [2], [3], [3]]
+        assert infos(rig)[3].attempts == 5
+        assert rig.operator.statistics().batches == 7
         assert infos(rig)[3].message == "bad row 3"
         service = Scripted(poison(3, error=TypeError))
         # Not to be tried again, so split at once; a half that meets another error has its attempts.
@@ -168,6 +170,61 @@ def test_halves_have_the_attempts_that_are_left_but_at_least_one() -> None:
         await rig.end()
         assert service.batches == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
         assert infos(rig)[3].attempts == 3
+
+    play(script)
+
+
+class Passing(Exception):
+    """An answer of a service that has a bad moment."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+@pytest.mark.contract("A poison row takes no other row with it, also where errors that pass come between.")
+@pytest.mark.parametrize("status", [500, 502, 503])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_poison_row_takes_no_other_with_it_among_errors_that_pass(status: int, seed: int) -> None:
+    bad = {*range(50, 6400, 100)}
+    chance = random.Random(seed)
+
+    async def service(rows: list[int]) -> list[Any]:
+        await asyncio.sleep(0.01)
+        if chance.random() < 0.02:
+            raise Passing(status)
+        if bad.intersection(rows):
+            raise ValueError("poison")
+        return answers(*rows)
+
+    async def script() -> Rig:
+        rig = Rig(service, batch=Batch(64), retry=Retry(3), capacity=8, errors="null", ordered=False)
+        rig.push(*range(6400))
+        await rig.end()
+        return rig
+
+    rig = play(script)
+    assert {row for row, result in rig.emitted if type(result) is Failed} == bad
+    # Each poison row: a batch of 64 three times, twelve halves, two calls more alone; and what passes.
+    assert rig.operator.statistics().batches <= 1.1 * (100 + len(bad) * (2 + 12 + 2))
+
+
+def test_a_row_alone_has_the_attempts_that_its_batch_has_used_up() -> None:
+    def reply(number: int, rows: list[int]) -> list[Any]:
+        if 3 in rows:
+            raise ValueError("poison")
+        if rows == [2] and service.batches.count([2]) < 3:
+            raise Passing(500)
+        return answers(*rows)
+
+    service = Scripted(reply)
+
+    async def script() -> None:
+        rig = Rig(service, batch=Batch(4, linger=HOUR), errors="column", retry=again(3, 1))
+        rig.push(0, 1, 2, 3)
+        await rig.end()
+        assert service.batches[:7] == [[0, 1, 2, 3]] * 3 + [[0, 1], [2, 3], [2], [3]]
+        assert service.batches.count([2]) == 3
+        assert {row: info.attempts for row, info in infos(rig).items()} == {3: 7}
 
     play(script)
 
