@@ -29,6 +29,7 @@ from pillarbox.spark.work import Work
 WIDTH = 1024
 ROWS = 8192
 BATCH = 2048
+BATCHES = ("list of a batch", "matrix of a batch")
 CAPACITY = 256
 VECTOR = T.ArrayType(T.FloatType())
 ELEMENT = pa.list_(pa.field("element", pa.float32()))
@@ -59,9 +60,9 @@ def batches(rows: int) -> Iterator[pa.Array]:
         yield pa.array(np.arange(start, min(start + BATCH, rows)))
 
 
-def run_column(kind: T.DataType, fn: Any, rows: int, **options: Any) -> None:
+def run_column(kind: T.DataType, fn: Any, rows: int, capacity: int = CAPACITY, **options: Any) -> None:
     """A task of `async_udf`."""
-    work = Work(fn, "bench", Options(capacity=CAPACITY, **options), "UTC", spread=True)
+    work = Work(fn, "bench", Options(capacity=capacity, **options), "UTC", spread=True)
     task = UdfTask(work, kind, kind)
     assert sum(map(len, task.results((column,) for column in batches(rows)))) == rows
 
@@ -97,7 +98,8 @@ def job(kind: str, rows: int) -> Callable[[], None]:
     async def embed(places: list[int]) -> Any:
         return matrix[: len(places)] if kind == "matrix of a batch" else list(matrix[: len(places)])
 
-    return lambda: run_column(VECTOR, embed, rows, batch=Batch(BATCH))
+    # A window as large as that of single calls would be most of the job.
+    return lambda: run_column(VECTOR, embed, rows, 2, batch=Batch(BATCH))
 
 
 def cpu(work: Callable[[], object], rows: int) -> float:
@@ -128,7 +130,7 @@ def main() -> None:
     if given.kind is not None:
         job(given.kind, given.rows)()
         return
-    kinds = [*SIMPLE, *VECTORS, "list of a batch", "matrix of a batch"]
+    kinds = [*SIMPLE, *VECTORS, *BATCHES]
     measured: dict[str, list[float]] = {kind: [] for kind in kinds}
     conversion: list[float] = []
     for turn in range(given.repeat + 1):
@@ -145,7 +147,13 @@ def main() -> None:
     for kind in kinds:
         whole = statistics.median(measured[kind])
         over = whole - base
-        share = f"{over / least:.1f} x" if kind in VECTORS else ""
+        share = (
+            f"{over / least:.1f} x"
+            if kind in VECTORS
+            else f"{whole / least:.1f} x"
+            if kind in BATCHES
+            else ""
+        )
         rows.append([kind, f"{whole:.2f}", f"{over:.2f}", share])
     columns = [
         Column("result", right=False),

@@ -35,6 +35,9 @@ _RANGES: dict[type[T.DataType], int] = {
 _EXACT_INTS: dict[type[T.DataType], int] = {T.FloatType: 2**24, T.DoubleType: 2**53}
 """Integers that these types hold without a loss are below this."""
 
+_SMALL = 2**30
+"""Integers that Python compares in a few nanoseconds are below this."""
+
 BY_NAME = "{row}[{name}]"
 """The value of a field, whose absence is a KeyError."""
 NESTED = "{row}.get({name}, missing)"
@@ -136,7 +139,10 @@ def is_plain(result):
     def _test(self, kind: T.DataType, value: str, inside: bool) -> str:
         limit = _RANGES.get(type(kind))
         if limit is not None:
-            return f"type({value}) is int and -{limit} <= {value} < {limit}"
+            within = f"-{limit} <= {value} < {limit}"
+            if limit > _SMALL:
+                within = f"(-{_SMALL} < {value} < {_SMALL} or {within})"
+            return f"type({value}) is int and {within}"
         exact = _EXACT_INTS.get(type(kind))
         if exact is not None:
             return f"type({value}) is float or type({value}) is int and -{exact} <= {value} <= {exact}"
