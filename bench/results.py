@@ -1,10 +1,11 @@
 """What results of many kinds cost on their way out of a task: `python -m bench.results`.
 
-A task of `async_udf` runs in this process, over batches in memory, with a function that returns at once a
-result that was made before: the difference to a function that returns a number is what the result costs.
-Beside it stands the plain conversion: `pa.array` of a chunk of float32 arrays of NumPy, which it takes by
-their buffers. CPU time a row of this process, medians. `--kind` and `--rows` run one kind once, as under
-callgrind, which counts instructions and does not mind what else the machine does.
+Two tables of CPU time a row of this process, medians. The first has the conversion alone: results of a
+column `array<float>` are converted one by one, as they come, and encoded 2,048 at a time, as they leave; a
+batch gives them all at once. It stands beside the plain conversion of as many float32 arrays of NumPy, which
+`pa.array` takes by their buffers. The second has whole tasks, over batches in memory, with a function that
+returns at once. `--kind` and `--rows` run one kind once, as under callgrind, which counts instructions and
+does not mind what else the machine does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import array
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,13 @@ from bench.table import Column, print_table
 from pillarbox import Batch, Options
 from pillarbox.spark.async_map import MapTask
 from pillarbox.spark.async_udf import UdfTask
+from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.work import Work
 
 WIDTH = 1024
 ROWS = 8192
 BATCH = 2048
+PLAIN = "plain: float32 by buffers"
 BATCHES = ("list of a batch", "matrix of a batch")
 CAPACITY = 256
 VECTOR = T.ArrayType(T.FloatType())
@@ -109,15 +113,31 @@ def cpu(work: Callable[[], object], rows: int) -> float:
     return (time.process_time() - began) / rows * 1e6
 
 
-def plain() -> Callable[[], None]:
-    """The plain conversion of the same rows."""
-    chunk = [NUMBERS.copy() for _ in range(16)] * (BATCH // 16)
+def conversion(kind: str) -> Callable[[], object]:
+    """The conversion of a chunk of results of a kind, which are made now."""
+    encoder = ValueEncoder(VECTOR, None)
+    if kind == PLAIN:
+        chunk = [NUMBERS.copy() for _ in range(BATCH)]
+        return lambda: pa.array(chunk, ELEMENT)
+    if kind == "matrix of a batch":
+        matrix = np.tile(NUMBERS, (BATCH, 1))
+        return lambda: encoder.encode([encoder.convert(row) for row in encoder.rows_of(matrix) or ()])
+    results = [VECTORS[kind]() for _ in range(BATCH)]
+    return lambda: encoder.encode([encoder.convert(result) for result in results])
 
-    def convert() -> None:
-        for _ in range(ROWS // BATCH):
-            pa.array(chunk, ELEMENT)
 
-    return convert
+def medians(
+    works: dict[str, tuple[Callable[[], Callable[[], object]], int]], repeat: int
+) -> dict[str, float]:
+    """CPU time a row of each kind of work, medians of interleaved runs. works: maker and rows of each."""
+    measured: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(repeat + 1):
+        for name, (make, rows) in works.items():
+            microseconds = cpu(make(), rows)
+            # The first turn has imported and allocated.
+            if turn:
+                measured[name].append(microseconds)
+    return {name: statistics.median(runs) for name, runs in measured.items()}
 
 
 def main() -> None:
@@ -130,38 +150,15 @@ def main() -> None:
     if given.kind is not None:
         job(given.kind, given.rows)()
         return
+    kinds = [PLAIN, *VECTORS, "matrix of a batch"]
+    alone = medians({kind: (partial(conversion, kind), BATCH) for kind in kinds}, given.repeat)
+    columns = [Column("conversion", right=False), Column("CPU us/row"), Column("of the plain one")]
+    print_table(columns, [[kind, f"{us:.2f}", f"{us / alone[PLAIN]:.1f} x"] for kind, us in alone.items()])
+    print()
     kinds = [*SIMPLE, *VECTORS, *BATCHES]
-    measured: dict[str, list[float]] = {kind: [] for kind in kinds}
-    conversion: list[float] = []
-    for turn in range(given.repeat + 1):
-        conversion.append(cpu(plain(), ROWS))
-        for kind in kinds:
-            measured[kind].append(cpu(job(kind, ROWS), ROWS))
-        if turn == 0:
-            # The first turn has imported and allocated.
-            for runs in (conversion, *measured.values()):
-                runs.clear()
-    base = statistics.median(measured["number"])
-    least = statistics.median(conversion)
-    rows = [["pa.array of float32 arrays", "", f"{least:.2f}", "1.0 x"]]
-    for kind in kinds:
-        whole = statistics.median(measured[kind])
-        over = whole - base
-        share = (
-            f"{over / least:.1f} x"
-            if kind in VECTORS
-            else f"{whole / least:.1f} x"
-            if kind in BATCHES
-            else ""
-        )
-        rows.append([kind, f"{whole:.2f}", f"{over:.2f}", share])
-    columns = [
-        Column("result", right=False),
-        Column("CPU us/row"),
-        Column("above a number"),
-        Column("of the plain conversion"),
-    ]
-    print_table(columns, rows)
+    tasks = medians({kind: (partial(job, kind, given.rows), given.rows) for kind in kinds}, given.repeat)
+    columns = [Column("task", right=False), Column("CPU us/row")]
+    print_table(columns, [[kind, f"{us:.2f}"] for kind, us in tasks.items()])
 
 
 if __name__ == "__main__":

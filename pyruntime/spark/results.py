@@ -38,22 +38,21 @@ class ResultError(PillarboxError, TypeError):
 
 
 class EncodedRow:
-    """A row of one column that is in Arrow's form already: `array[index]`, of a block of many."""
+    """A row of one column that is in Arrow's form already: `array[index]`, of a block of many.
 
-    __slots__ = ("array", "index")
+    nbytes: its share of the block.
+    """
 
-    def __init__(self, array: pa.Array, index: int) -> None:
+    __slots__ = ("array", "index", "nbytes")
+
+    def __init__(self, array: pa.Array, index: int, nbytes: int) -> None:
         self.array = array
         self.index = index
+        self.nbytes = nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the rest of its block.
-        return EncodedRow, (self.array.take(pa.array([self.index])), 0)
-
-    @property
-    def nbytes(self) -> int:
-        """Its share of the block."""
-        return self.array.nbytes // len(self.array)  # type: ignore[no-any-return]
+        return EncodedRow, (self.array.take(pa.array([self.index])), 0, self.nbytes)
 
 
 class _Column:
@@ -206,7 +205,10 @@ class RowEncoder:
         if not self._bare:
             return None
         array = self._columns[0].block(results)
-        return None if array is None else [EncodedRow(array, index) for index in range(len(array))]
+        if array is None:
+            return None
+        share = array.nbytes // max(1, len(array))
+        return [EncodedRow(array, index, share) for index in range(len(array))]
 
     def encode(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
         """Arrow columns of converted results, and how many rows each result gave (None for one each)."""

@@ -7,6 +7,7 @@ array, an Arrow array, or a short list. Pure: any thread.
 from __future__ import annotations
 
 import array
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -42,6 +43,19 @@ def is_vector(kind: T.DataType) -> TypeGuard[T.ArrayType]:
     return isinstance(kind, T.ArrayType) and type(kind.elementType) in _ELEMENTS
 
 
+_HALF = np.dtype(np.float16)
+
+
+@functools.cache
+def _values_of_halves() -> pa.Array:
+    """The value of each float of 16 bits. Looking them up is three times as fast as NumPy's conversion."""
+    return pa.array(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
+
+
+def _is_number(code: str, dtypes: frozenset[np.dtype[Any]]) -> bool:
+    return code not in "uw" and np.dtype(code) in dtypes
+
+
 class Vectors:
     """The arrays of numbers of one column.
 
@@ -59,6 +73,7 @@ class Vectors:
             for each in _NUMBERS
             if np.can_cast(each, self._dtype, "safe") or (floats and each.kind == "f")
         )
+        self._codes = frozenset(each for each in array.typecodes if _is_number(each, self._direct))
         self._class = type(pa.array([], self._element))
         self._nullable = kind.containsNull
         self._is_whole = self._dtype.kind == "i"
@@ -71,6 +86,8 @@ class Vectors:
         kind = type(value)
         if kind is np.ndarray:
             return value.ndim == 1 and value.dtype in self._direct
+        if kind is array.array:
+            return value.typecode in self._codes
         if kind is list:
             return len(value) <= SHORT_LIST and all(map(self._fits, value))
         return kind is self._class and (self._nullable or not value.null_count)
@@ -90,10 +107,7 @@ class Vectors:
             value = pa.array(getattr(value, "array", value))
         if isinstance(value, pa.Array):
             return self._checked(value if value.type == self._element else self._cast(value))
-        if isinstance(value, array.array | memoryview):
-            # Not the buffer itself, whose owner could no longer make it larger.
-            return self._of_array(np.array(value))
-        if hasattr(value, "__array__"):
+        if isinstance(value, array.array | memoryview) or hasattr(value, "__array__"):
             return self._of_array(np.asarray(value))
         if isinstance(value, str | bytes | bytearray | Mapping) or not isinstance(value, Collection):
             raise TypeError(f"{shorten(value)}: an array must be a list, not {type(value).__name__}")
@@ -142,6 +156,8 @@ class Vectors:
         value = value if self.is_plain(value) else self.normal(value)
         if isinstance(value, pa.Array):
             return value.to_pylist() if value.null_count else value.to_numpy(zero_copy_only=False)
+        if isinstance(value, array.array):
+            value = np.array(value)
         if isinstance(value, np.ndarray):
             with np.errstate(over="ignore"):
                 return value.astype(self._dtype, copy=False)
@@ -160,8 +176,12 @@ class Vectors:
         if kinds <= {list}:
             return pa.array(values, self.type)
         lengths = np.fromiter(map(len, there), np.int64, len(there))
+        if kinds == {array.array}:
+            # Only now, as its owner cannot make one larger while it is seen as another's.
+            there = list(map(np.array if len(there) == 1 else np.asarray, there))
+            kinds = {np.ndarray}
         if kinds == {np.ndarray}:
-            elements = pa.array(self._joined(there))
+            elements = self._joined(there)
         elif len(kinds) == 1:
             elements = there[0] if len(there) == 1 else pa.concat_arrays(there)
         else:
@@ -184,16 +204,21 @@ class Vectors:
         if block.dtype not in self._direct:
             return None
         lengths = np.full(block.shape[0], block.shape[1], np.int64)
-        return self._lists(lengths, pa.array(self._joined([block.ravel()])))
+        return self._lists(lengths, self._joined([block.ravel()]))
 
     def _elements(self, value: Any) -> pa.Array:
-        return value if isinstance(value, pa.Array) else pa.array(value, self._element)
+        if isinstance(value, pa.Array):
+            return value
+        return pa.array(value, self._element) if type(value) is list else self._joined([np.array(value)])
 
-    def _joined(self, parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    def _joined(self, parts: list[np.ndarray[Any, Any]]) -> pa.Array:
+        if all(part.dtype == _HALF for part in parts):
+            halves = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return _values_of_halves().take(pa.array(halves.view(np.uint16))).cast(self._element)
         with np.errstate(over="ignore"):
             if len(parts) == 1:
-                return parts[0].astype(self._dtype, copy=False)
-            return np.concatenate(parts, dtype=self._dtype, casting="same_kind")
+                return pa.array(parts[0].astype(self._dtype, copy=False))
+            return pa.array(np.concatenate(parts, dtype=self._dtype, casting="same_kind"))
 
     def _lists(self, lengths: Any, elements: pa.Array, mask: pa.Array | None = None) -> pa.Array:
         offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -81,6 +81,7 @@ class Colour(enum.Enum):
 IDENTITY = uuid.UUID(int=7)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     ("kind", "result", "expected"),
     [
@@ -230,6 +231,7 @@ VECTORS: dict[str, Any] = {
 }
 
 
+@pytest.mark.contract
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
@@ -253,6 +255,7 @@ def test_a_chunk_of_vectors_of_any_forms_is_as_each_alone(drawn: list[tuple[str,
     assert found.to_pylist() == [None if form in ("null", "failed") else values for form, values in drawn]
 
 
+@pytest.mark.contract
 def test_a_matrix_stays_one_block() -> None:
     matrix = np.arange(12, dtype=np.float32).reshape(4, 3)
     encoder = ValueEncoder(T.ArrayType(T.FloatType()), None)
@@ -336,6 +339,7 @@ ANY = st.recursive(
 )
 
 
+@pytest.mark.contract
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(TYPES)), st.lists(ANY, min_size=1, max_size=5))
 def test_what_was_converted_is_encoded_without_an_error_and_as_alone(kind: str, results: list[Any]) -> None:
