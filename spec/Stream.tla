@@ -75,7 +75,7 @@ Restored ==
             [row |-> from[i].row,
              done |-> from[i].done /\ Mutant # "calls what has its result",
              ticket |-> IF from[i].done /\ Mutant # "calls what has its result" THEN 0 ELSE adopted(i)]]
-Remembers == memory.is /\ Mutant \notin {"executes anew", "goes on from memory"}
+Remembers == memory.is /\ Mutant # "executes anew" /\ Mutant # "goes on from memory"
 Open ==
     /\ phase = "idle" /\ ~ended /\ Begins /\ ~Remembers
     /\ LET old == Restored

@@ -14,7 +14,7 @@ from spec.manifest import read_all
     ("module", "least"),
     [
         ("Ledger", 13),
-        ("Stream", 12),
+        ("Stream", 14),
         ("Alignment", 13),
         ("SplitFetch", 18),
         ("SplitPerThread", 17),
