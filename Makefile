@@ -30,7 +30,7 @@ SUITE ?= spec
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test-fast test test-all test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -74,6 +74,15 @@ test: build  ## nearly every line, with a real local Spark and real servers: min
 
 test-all: build  ## every test, and searches with all their examples
 	@$(WITH_JAVA) $(TESTS) $(PYTEST)
+
+coverage: build  ## the share of the lines of pyruntime that test and test-all go through
+	@rm -rf build/coverage
+	@for tier in test test-all; do \
+	    export COVERAGE_FILE=$(CURDIR)/build/coverage/$$tier/data && mkdir -p build/coverage/$$tier && \
+	    COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(MAKE) $$tier; \
+	    $(PY) -m coverage combine --quiet && \
+	    echo "$$tier: $$($(PY) -m coverage report --format=total --precision=1) %" || exit 1; \
+	done
 
 test-oldest: $(OLDEST)/.made  ## every test with the oldest PySpark, pyarrow and pandas that are supported
 	@$(OLDEST)/bin/python setup.py -q build_ext --inplace

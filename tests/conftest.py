@@ -93,6 +93,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if "COVERAGE_PROCESS_START" in os.environ:
+        settings["spark.python.daemon.module"] = "tests.measured_daemon"
     builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("pillarbox tests")
     for name, value in settings.items():
         builder = builder.config(name, value)

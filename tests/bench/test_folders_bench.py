@@ -29,6 +29,7 @@ def _times_of_access(tmp_path: Path) -> None:
         pytest.skip("the file system keeps no times of access")
 
 
+@pytest.mark.slow
 def test_a_filter_opens_all_files_and_a_pattern_those_of_its_folder(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

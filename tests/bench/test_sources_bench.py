@@ -36,6 +36,7 @@ def by_name(figures: list[Figure]) -> dict[str, Figure]:
     return found
 
 
+@pytest.mark.slow
 def test_files_are_read_by_us_and_by_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_files_are_read_by_us_and_by_pyarrow(kind: str, tmp_path: Path) -> None:
         files.alone(kind, place, 999, TINY, silent)
 
 
+@pytest.mark.slow
 def test_a_file_with_other_rows_than_were_to_be_read_is_told(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_file_with_other_rows_than_were_to_be_read_is_told(
         files.measure(spark, tmp_path, TINY, silent)
 
 
+@pytest.mark.slow
 def test_redis_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("redis", reason="the package redis is not installed")
     from bench.sources import redis_streams
@@ -76,6 +79,7 @@ def test_redis_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_
     assert all(figure.values[0] > 0 and figure.per_core[0] > 0 for figure in figures.values())
 
 
+@pytest.mark.slow
 def test_kafka_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka", reason="the package confluent-kafka is not installed")
     from bench.sources import kafka_topics
@@ -85,6 +89,7 @@ def test_kafka_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_
     assert all(figure.values[0] > 0 and figure.per_core[0] > 0 for figure in figures.values())
 
 
+@pytest.mark.slow
 def test_a_micro_batch_is_measured_by_what_spark_says_of_it(spark: SparkSession, tmp_path: Path) -> None:
     figures = by_name(micro_batches.measure(spark, tmp_path, TINY, silent))
     whole = figures["above by hand"]
@@ -94,6 +99,7 @@ def test_a_micro_batch_is_measured_by_what_spark_says_of_it(spark: SparkSession,
     assert hand.values[0] > 0
 
 
+@pytest.mark.slow
 def test_the_drift_is_held_and_grows_where_it_is_not(spark: SparkSession, tmp_path: Path) -> None:
     figures, runs = drift.measure(spark, tmp_path, Effort(1, 0.25, warm_up=False), silent)
     found = by_name(figures)
@@ -105,6 +111,7 @@ def test_the_drift_is_held_and_grows_where_it_is_not(spark: SparkSession, tmp_pa
     assert all(len(run["seconds"]) == len(run["drift"]) > 0 for run in runs)
 
 
+@pytest.mark.slow
 def test_many_splits_are_read_whole_in_every_way(spark: SparkSession, tmp_path: Path) -> None:
     figures = by_name(splits.measure(spark, tmp_path / "splits", TINY, silent))
     assert {"Spark, batch, 10 by need", "Spark, one micro-batch, 10", "StreamTasks, 10 by need"} <= set(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+ROOT = str(Path(__file__).resolve().parents[2])
 HEAD = """
 import os, sys
 from pyspark.sql import SparkSession
@@ -31,31 +35,116 @@ REMOTE = """
 spark = builder.remote({remote!r}).getOrCreate()
 """
 
+ScriptRunner = Callable[..., list[str]]
+
+
+def _environment() -> dict[str, str]:
+    paths = [ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **python}
+
+
+def _session(master: str, remote: str | None, settings: Mapping[str, str] | None) -> str:
+    """The source that makes `spark`."""
+    settings = dict(settings or {})
+    if "COVERAGE_PROCESS_START" in os.environ:
+        settings["spark.python.daemon.module"] = "tests.measured_daemon"
+    session = CLASSIC.format(master=master) if remote is None else REMOTE.format(remote=remote)
+    return HEAD.format(session=session, settings=settings)
+
+
+class _Host:
+    """A process that runs `script_host.py`."""
+
+    def __init__(self, session: str, folder: Path) -> None:
+        self.session = session
+        source = folder / "session.py"
+        source.write_text(session)
+        self._errors = folder / "stderr"
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("script_host.py")), str(source)],
+                cwd=folder,
+                env=_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def run(self, script: Path, arguments: tuple[str, ...], timeout: float) -> list[str]:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps([str(script), str(script.parent), arguments]), file=process.stdin, flush=True)
+        ready, _, _ = select.select([process.stdout], [], [], timeout)
+        if not ready:
+            process.kill()
+            raise TimeoutError(f"no end after {timeout:g} s\n{self._errors.read_text()[-5000:]}")
+        answer = process.stdout.readline()
+        assert answer, self._errors.read_text()[-5000:]
+        said = json.loads(answer)
+        assert said["failure"] is None, said["failure"][-5000:]
+        lines: list[str] = said["lines"]
+        return lines
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def _hosts() -> Iterator[list[_Host]]:
+    """The one process for scripts that is there, if there is one: each has a Java process."""
+    hosts: list[_Host] = []
+    yield hosts
+    for host in hosts:
+        host.close()
+
 
 @pytest.fixture
-def run_script(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
-    """Runs a script that has a session `spark`, in a process of its own; gives the lines that it printed."""
+def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) -> ScriptRunner:
+    """Runs a script that has a session `spark`, outside of this process; gives the lines that it printed.
+
+    Scripts that want the same session run in one process, one after the other. A script that harms that
+    process, or wants a new one, says `alone=True`.
+    """
 
     def run(
         source: str,
         *arguments: str,
         master: str = "local[2]",
         remote: str | None = None,
-        settings: dict[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
         timeout: float = 150,
+        alone: bool = False,
     ) -> list[str]:
-        folder: Path = tmp_path_factory.mktemp("script")
-        session = CLASSIC.format(master=master) if remote is None else REMOTE.format(remote=remote)
-        script = folder / "script.py"
-        script.write_text(
-            HEAD.format(session=session, settings=settings or {})
-            + textwrap.dedent(source)
-            + "\nspark.stop()\n"
-        )
+        session, source = _session(master, remote, settings), textwrap.dedent(source)
+        script = tmp_path_factory.mktemp("script") / "script.py"
+        if not alone:
+            script.write_text(source)
+            if not (_hosts and _hosts[0].session == session and _hosts[0].is_alive):
+                for host in _hosts:
+                    host.close()
+                _hosts[:] = [_Host(session, tmp_path_factory.mktemp("host"))]
+            return _hosts[0].run(script, arguments, timeout)
+        script.write_text(session + source + "\nspark.stop()\n")
         done = subprocess.run(
             [sys.executable, str(script), *arguments],
-            cwd=folder,
-            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            cwd=script.parent,
+            env=_environment(),
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -36,6 +36,7 @@ def test_rows_in_are_rows_out_exactly_once(spark: SparkSession, partitions: int,
         assert rows == expected
 
 
+@pytest.mark.slow
 def test_one_million_rows_of_identity(spark: SparkSession) -> None:
     async def identity(row: Any) -> int:
         value: int = row.id

@@ -133,9 +133,10 @@ for how in (end, limit, downstream, cancel, stop):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_nothing_is_left_in_a_worker_however_its_job_ends(run_script: RunScript, tmp_path: Path) -> None:
-    lines = run_script(SCRIPT, str(tmp_path))
+    lines = run_script(SCRIPT, str(tmp_path), alone=True)
     assert lines[0] == "1 True"
     ends = ["10000", "5", "True", "True", "False"]
     assert lines[1:] == [line for end in ends for line in (end, "True", "True")]

@@ -198,7 +198,7 @@ for kill in (False, True):
     print()
 """,
         str(tmp_path),
-        master="local[2,4]",
+        master="local[4,9]",
     )
     assert lines == ["45000 True", "[True]", "True", "True True "] * 2
 

@@ -84,7 +84,7 @@ totals, (task,) = progress.totals, progress.tasks
 print(totals.results, totals.rows_in, totals.calls, totals.errors, totals.tasks_ended)
 print(task.attempts, task.totals.results, task.totals.calls)
 """,
-        master="local[1,2]",
+        master="local[4,9]",
     )
     assert lines == ["10 10 20 1 1", "2 10 20"]
 

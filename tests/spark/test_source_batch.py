@@ -122,7 +122,7 @@ print(sorted(n for n, _ in rows) == list(range(1000)), len(os.listdir(marks)) >=
 @pytest.mark.contract
 def test_killed_workers_neither_lose_nor_repeat_a_split(run_script: RunScript, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    assert run_script(KILLED, str(tmp_path), str(root), master="local[2,9]") == ["True True"]
+    assert run_script(KILLED, str(tmp_path), str(root), master="local[4,9]") == ["True True"]
 
 
 def test_events_go_both_ways(spark: SparkSession) -> None:

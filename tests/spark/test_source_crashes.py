@@ -14,7 +14,7 @@ from tests.versions import needs_source_streams
 
 RunScript = Callable[..., list[str]]
 
-pytestmark = [pytest.mark.timeout(640), needs_source_streams]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(640), needs_source_streams]
 
 DRIVER = """
 import pathlib, signal, time
@@ -58,7 +58,7 @@ def test_after_a_killed_driver_another_parallelism_reads_every_row_once(
     for file, numbers in files.items():
         append(tmp_path / "log", file, numbers)
     root = str(Path(__file__).parents[2])
-    assert run_script(DRIVER, str(tmp_path), root, "killed", "3", "28", timeout=300) == []
+    assert run_script(DRIVER, str(tmp_path), root, "killed", "3", "28", timeout=300, alone=True) == []
     offsets, commits = (
         sorted(int(path.name) for path in (tmp_path / "checkpoint" / each).glob("[0-9]*"))
         for each in ("offsets", "commits")
@@ -69,7 +69,9 @@ def test_after_a_killed_driver_another_parallelism_reads_every_row_once(
     planned = offset(tmp_path, offsets[-1])
     append(tmp_path / "log", "e", [5000, 5001])
     files["e"] = [5000, 5001]
-    lines = run_script(DRIVER, str(tmp_path), root, "ends", "2", "17", master="local[4]", timeout=300)
+    lines = run_script(
+        DRIVER, str(tmp_path), root, "ends", "2", "17", master="local[4]", timeout=300, alone=True
+    )
     assert lines[0] == "True None"
     assert lines[1] == ";".join(
         str(pair) for pair in sorted((file, n) for file, numbers in files.items() for n in numbers)

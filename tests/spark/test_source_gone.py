@@ -327,6 +327,7 @@ def test_a_topic_that_was_made_again_takes_the_place_of_the_one_before(kafka: Ka
     assert len(stream.open()) == 2 and not set(stream.open()) & set(before)
 
 
+@pytest.mark.slow
 @needs_source_streams
 def test_spark_reads_on_while_streams_come_and_go(
     spark: SparkSession, server: RedisServer, tmp_path: Path

@@ -64,6 +64,7 @@ WORKER = (
     HEAD
     + """
 from pillarbox.ledger import Ledger
+spark.conf.set(*sys.argv[3:])
 ledger = Ledger(str(tmp / "ledger")) if sys.argv[2] == "ledger" else None
 spark.range(12).coalesce(1).write.parquet(str(tmp / "in"))
 
@@ -99,13 +100,16 @@ def pairs(line: str) -> list[list[int]]:
     return [json.loads(f"[{each.strip('()')}]") for each in line.split(";")]
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_not_called_again(
     run_script: RunScript, tmp_path: Path
 ) -> None:
     settings = {PROVIDER: ROCKSDB}
-    assert run_script(DRIVER, str(tmp_path), "first", settings=settings, timeout=300) == []
-    before, ended, after = run_script(DRIVER, str(tmp_path), "second", settings=settings, timeout=300)
+    assert run_script(DRIVER, str(tmp_path), "first", settings=settings, timeout=300, alone=True) == []
+    before, ended, after = run_script(
+        DRIVER, str(tmp_path), "second", settings=settings, timeout=300, alone=True
+    )
     assert before == " ".join(map(str, range(10, 20)))
     assert ended == "True None"
     assert pairs(after) == [[n, 2 * n] for n in range(20)]
@@ -114,13 +118,11 @@ def test_after_a_killed_driver_the_output_is_whole_and_results_in_the_state_are_
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("how", ["alone", "ledger"])
+@pytest.mark.parametrize("how", [pytest.param("alone", marks=pytest.mark.slow), "ledger"])
 def test_after_a_killed_worker_the_output_is_whole_and_what_the_ledger_has_is_not_called_again(
     run_script: RunScript, tmp_path: Path, how: str
 ) -> None:
-    lines = run_script(
-        WORKER, str(tmp_path), how, master="local[2,4]", settings={PROVIDER: ROCKSDB}, timeout=300
-    )
+    lines = run_script(WORKER, str(tmp_path), how, PROVIDER, ROCKSDB, master="local[4,9]", timeout=300)
     assert lines[0] == "True None"
     assert pairs(lines[1]) == [[n, 2 * n] for n in range(12)]
     assert (tmp_path / "killed").exists()

@@ -50,7 +50,7 @@ rows = sorted(tuple(row) for row in spark.read.parquet(str(tmp / "out")).collect
 print(rows == [(i, 2 * i) for i in range(300)], (tmp / "failed-row").exists())
 """,
         str(tmp_path),
-        master="local[2,4]",
+        master="local[4,9]",
     )
     assert lines == ["True True"]
 
@@ -81,7 +81,7 @@ rows = sorted(tuple(row) for row in spark.read.parquet(str(tmp / "out")).collect
 print(len(rows) >= 160, rows == [(i, -i) for i in range(len(rows))], (tmp / "failed-row").exists())
 """,
         str(tmp_path),
-        master="local[2,4]",
+        master="local[4,9]",
     )
     assert lines == ["True True True"]
 
@@ -112,6 +112,6 @@ whole = len(seen) // 20 * 20
 print(whole >= 60, sorted(seen) == list(range(len(seen))), (tmp / "failed-row").exists())
 """,
         str(tmp_path),
-        master="local[2,4]",
+        master="local[4,9]",
     )
     assert lines == ["True True True"]
