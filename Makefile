@@ -76,6 +76,7 @@ test-all: build  ## every test, and searches with all their examples
 	@$(WITH_JAVA) $(TESTS) $(PYTEST)
 
 coverage: build  ## the share of the lines of pyruntime that test and test-all go through
+	@$(PIP) install coverage==7.17.3
 	@rm -rf build/coverage
 	@for tier in test test-all; do \
 	    export COVERAGE_FILE=$(CURDIR)/build/coverage/$$tier/data && mkdir -p build/coverage/$$tier && \
