@@ -404,7 +404,7 @@ def test_an_answer_that_comes_after_its_time_out_is_kept(ledger: Ledger) -> None
         yield 3
 
     options = Options(
-        ledger=ledger, uid="uid", run="run", errors="null", timeout=0.2, capacity=2, ordered=False
+        ledger=ledger, uid="uid", run="run", errors="null", timeout=1.0, capacity=2, ordered=False
     )
     job = async_map(call, rows(), options=options)
     assert sorted(job, key=str) == [10, 20, 30, None]
