@@ -80,6 +80,7 @@ class Pages:
 # -- results ----------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("rows", [lambda: range(300), lambda: one_by_one(300), lambda: items(300)])
 @pytest.mark.parametrize("ordered", [True, False])
 def test_async_for_gives_every_result_once_in_the_order_asked_for(
@@ -168,6 +169,7 @@ def test_a_blocking_function_runs_in_threads_and_leaves_the_loop_free() -> None:
     assert all(name.startswith("pillarbox-call-") for name in asyncio.run(script()))
 
 
+@pytest.mark.contract("An iteration by for reads an async iterable too.")
 def test_for_reads_an_async_iterable_too() -> None:
     pages = Pages(500)
     assert list(async_map(identity, pages(), capacity=7)) == [*range(500)]
@@ -234,6 +236,7 @@ def test_failed_items_are_put_aside(tmp_path: Any) -> None:
 # -- the input --------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_an_async_iterable_is_read_no_further_than_the_window_and_what_is_read_ahead() -> None:
     async def script() -> None:
         pages = Pages()
@@ -345,6 +348,7 @@ async def leave_by_an_error(endless: Endless, pages: Pages) -> None:
     assert endless.is_closed
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "leave", [leave_by_break, leave_by_async_with, leave_by_cancelling, leave_by_an_error]
 )

@@ -107,6 +107,7 @@ async def wait(loop: BlockedLoop) -> None:
     await asyncio.to_thread(loop.let_go.wait, 30)
 
 
+@pytest.mark.contract
 def test_a_second_of_blocking_gives_one_warning_with_the_stack_of_the_code(warned: Warnings) -> None:
     with BlockedLoop(block) as loop:
         loop.look(LATE_AFTER_S)
@@ -204,6 +205,7 @@ def test_a_plain_function_may_block_as_long_as_it_likes(warned: Warnings) -> Non
 # -- the accounts and the advice --------------------------------------------------------------
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(("rows", "seconds"), [(6, 0.2), (150, 0.01)])
 def test_the_time_of_calls_that_block_is_that_of_the_loop_and_so_is_the_advice(
     rows: int, seconds: float, tmp_path: Path, warned: Warnings

@@ -34,6 +34,7 @@ class Plain:
 TEXT = "x" * (10 * MIB)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "message",
     [
@@ -123,6 +124,7 @@ def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Ba
     assert 20 < play(script) <= 42 + 20 * (1 if batch is None else batch.size)
 
 
+@pytest.mark.contract
 def test_results_that_nobody_takes_are_bounded_by_bytes() -> None:
     async def get(row: int) -> Page:
         await asyncio.sleep(0)
@@ -179,6 +181,7 @@ def chunk_of(*sizes: int) -> Chunk:
     return [(Call(number, size), number) for number, size in enumerate(sizes)]
 
 
+@pytest.mark.contract
 def test_a_chunk_is_cut_before_the_row_that_is_too_much() -> None:
     for sizes, first in [((3, 3, 3, 3), 3), ((30, 1), 1), ((1, 30, 1), 1), ((9,), 1), ((0, 10, 0, 1), 3)]:
         chunk, held = cut_chunk(chunk_of(*sizes), 10)
@@ -210,6 +213,7 @@ def land(flights: SingleFlight, row: Any, result: Any) -> None:
     flights.land(call, result)
 
 
+@pytest.mark.contract
 def test_kept_results_and_their_keys_hold_no_more_than_max_bytes() -> None:
     flights = SingleFlight(lambda row: row, 300, 10 * MIB)
     for number in range(300):

@@ -129,6 +129,7 @@ def test_errors_fail_ends_the_job_with_the_row() -> None:
     play(script)
 
 
+@pytest.mark.contract
 def test_fail_after_counts_results_that_do_not_fit() -> None:
     async def script() -> None:
         rig = Rig(in_mode(lambda row: "twelve", {}), convert=Numbers(), errors="null", fail_after=2)

@@ -239,6 +239,7 @@ def test_a_permanent_refusal_is_known(error: Exception, permanent: bool) -> None
     assert is_permanent(around) is permanent
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "asked", [Retry(on=(Exception,)), Retry(when=lambda error: True), Retry(on=(Refused,), when=status_of)]
 )

@@ -240,6 +240,7 @@ def test_a_permanent_refusal_is_called_once(client: Callable[[str], None], statu
     assert calls_of(client, Reply(status)) == 1
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [408, 409, 500])
 def test_what_time_may_mend_is_called_again(client: Callable[[str], None], status: int) -> None:

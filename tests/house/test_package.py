@@ -70,6 +70,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.contract
 def test_pillarbox_works_without_locks_of_files_and_a_ledger_in_a_folder_says_that_it_needs_them(
     tmp_path: Path,
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_pickled_value_is_read_by_a_ledger_that_says_so(tmp_path: Path) -> Non
         reader.get(key(1))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("kind", ["local", "objects"])
 def test_a_place_is_known_by_its_mark_and_another_under_the_same_path_is_refused(
     tmp_path: Path, kind: str

@@ -129,6 +129,7 @@ def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> Non
     assert caller.served - served >= 0.6 * 30.0 * 40 / 0.02
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("serves", [16, 64, 256])
 @pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
 def test_a_service_is_kept_busy_however_long_its_calls_take(seconds: float, serves: int) -> None:
@@ -150,6 +151,7 @@ def test_the_latency_without_a_queue_is_measured_after_round_trips_and_not_after
     assert limits[0] == limits[1]
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("serves", [16, 50, 256])
 @pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
 @pytest.mark.parametrize("share", [0.001, 0.01])

@@ -195,6 +195,7 @@ def test_the_name_and_the_text_of_the_function_are_kept(spark: SparkSession) -> 
     assert asyncio.run(documented.func(3)) == 3
 
 
+@pytest.mark.contract
 def test_a_column_is_named_after_the_function_and_its_arguments(spark: SparkSession) -> None:
     @async_udf("long")
     async def embed(n: int, more: int = 0) -> int:
@@ -209,6 +210,7 @@ def test_a_column_is_named_after_the_function_and_its_arguments(spark: SparkSess
     assert chosen.columns == ["embed(id)", "embed(id, id)", "Client(id)"]
 
 
+@pytest.mark.contract
 def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
     @async_udf("struct<n:long,text:string>", capacity=8)
     async def embed(n: int, text: str = "x") -> dict[str, Any]:
@@ -260,6 +262,7 @@ async def double(n: int) -> int:
 """
 
 
+@pytest.mark.contract
 def test_a_column_function_can_stand_in_a_module_without_a_session_and_in_workers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def python_without(
     return use
 
 
+@pytest.mark.contract
 def test_a_local_session_runs_the_functions_in_the_python_of_the_driver(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ def by_estimate(df: DataFrame) -> None:
     estimate(df, lookup, rows=1)
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("action", [by_map, by_column, by_estimate])
 def test_a_worker_without_pillarbox_says_in_one_line_what_is_missing_where(
     spark: SparkSession, python_without: Callable[[str], str], action: Callable[[DataFrame], None]
@@ -128,6 +130,7 @@ def test_a_plan_and_the_interface_of_spark_name_the_function(spark: SparkSession
     assert "MapInArrow lookup(id#" in plan
 
 
+@pytest.mark.contract
 def test_the_first_use_warns_of_nothing_whatever_pandas_there_is(spark: SparkSession) -> None:
     with warnings.catch_warnings():
         # As in a process of its own: without the filters of the tests.

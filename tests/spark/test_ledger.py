@@ -294,6 +294,7 @@ def test_a_place_that_cannot_be_written_is_refused_on_the_driver(spark: SparkSes
         async_map(spark.range(2), same, schema="n long", ledger=ledger, uid="uid", run="run")
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("is_column", [False, True])
 def test_a_task_that_sees_another_folder_than_the_driver_fails_and_calls_nothing(
     spark: SparkSession, ledger: Ledger, counting: Counting, tmp_path: Path, is_column: bool

@@ -66,6 +66,7 @@ def test_a_result_that_does_not_fit_is_put_aside_and_the_other_rows_leave(
     )
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("errors", ["null", "column", "drop"])
 def test_every_mode_of_errors_holds_for_results_that_do_not_fit(spark: SparkSession, errors: str) -> None:
     df = spark.range(0, 20, 1, 1)
@@ -186,6 +187,7 @@ def test_a_time_that_python_cannot_hold_is_a_failure_of_its_row(spark: SparkSess
     assert [row.result.microsecond for row in rows if row.result is not None] == [123456, 500000]
 
 
+@pytest.mark.contract
 def test_a_matrix_is_the_result_of_a_batch(spark: SparkSession) -> None:
     async def embed(places: list[int]) -> Any:
         return np.array(places, np.float64)[:, None] + np.arange(3)

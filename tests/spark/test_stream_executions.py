@@ -220,6 +220,7 @@ def test_two_writes_in_foreach_batch_agree_or_the_query_says_persist(
         assert sorted(each for rows, _ in found.values() for each in rows) == list(range(90))
 
 
+@pytest.mark.contract
 def test_two_writes_behind_persist_lose_and_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
     def twice(df: Any) -> list[list[int]]:
         df.persist()
