@@ -330,7 +330,9 @@ class Attempts:
         overload = is_overload(error)
         self.capacity.failed(overload)
         if not overload:
-            if self.breaker is not None and blames_rows(error):
+            # An answer, though no good one, tells that the service is there; that it was late does not.
+            is_late = isinstance(error, TimeoutError | asyncio.TimeoutError)
+            if self.breaker is not None and not is_late and blames_rows(error):
                 self.breaker.succeeded()
             return
         if self._can_break:

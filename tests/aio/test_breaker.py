@@ -230,6 +230,22 @@ def test_what_is_no_overload_uses_up_attempts() -> None:
     assert rig.operator.statistics().calls == len(calls) == 6
 
 
+def test_a_service_that_hangs_after_a_refusal_is_probed_and_no_more() -> None:
+    begun: list[float] = []
+
+    async def service(row: int) -> int:
+        begun.append(now())
+        if now() < 1.0:
+            raise Overloaded(1)
+        if now() < 6.0:
+            await asyncio.sleep(HOUR)
+        return row
+
+    rig, _ = run(service, 500, retry=Retry(50), capacity=500, attempt_timeout=0.5, errors="null")
+    assert lost(rig, 500) == 0
+    assert len([at for at in begun if 1.0 <= at < 6.0]) <= 5 * 10 + 1
+
+
 def test_refusals_need_no_budget_and_an_unwanted_one_is_final() -> None:
     down = Down(0.0, 3.0, Overloaded(1))
     rig, _ = run(down, 50, retry=Retry(2, budget=RetryBudget(0.0, 0)), errors="null")
