@@ -70,23 +70,23 @@ def test_weighing_takes_a_bounded_time_and_ends_in_a_cycle() -> None:
     assert size_of(wide) > sys.getsizeof(wide)
 
 
+class Living:
+    """How many results of one test live, and how many did at most."""
+
+    now = most = 0
+
+
 class Page:
-    """A result of many bytes; counts those that live."""
+    """A result of many bytes that counts itself."""
 
-    living = most = 0
-
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, living: Living) -> None:
         self.text = "x" * size
-        Page.living += 1
-        Page.most = max(Page.most, Page.living)
+        self._living = living
+        living.now += 1
+        living.most = max(living.most, living.now)
 
     def __del__(self) -> None:
-        Page.living -= 1
-
-
-@pytest.fixture(autouse=True)
-def no_pages() -> None:
-    Page.living = Page.most = 0
+        self._living.now -= 1
 
 
 SIZE = 100_000
@@ -96,12 +96,14 @@ SIZE = 100_000
 def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Batch | None) -> None:
     """The head takes long: without a bound the whole window of 2,000 rows, 200 MB, would wait for it."""
 
+    living = Living()
+
     async def script() -> int:
         head = asyncio.get_running_loop().create_future()
 
         async def get(row: int) -> Page:
             await (head if row == 0 else asyncio.sleep(0.01))
-            return Page(SIZE)
+            return Page(SIZE, living)
 
         async def get_all(rows: list[int]) -> list[Page]:
             return [await get(row) for row in rows]
@@ -112,7 +114,7 @@ def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Ba
         rig.push(*range(2000))
         await asyncio.sleep(60.0)
         held = rig.operator.statistics().held_bytes
-        most = Page.most
+        most = living.most
         assert 2 * MIB < held < (4 * MIB + 20 * SIZE * (1 if batch is None else batch.size))
         head.set_result(None)
         await rig.end()
@@ -126,9 +128,11 @@ def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Ba
 
 @pytest.mark.contract
 def test_results_that_nobody_takes_are_bounded_by_bytes() -> None:
+    living = Living()
+
     async def get(row: int) -> Page:
         await asyncio.sleep(0)
-        return Page(SIZE)
+        return Page(SIZE, living)
 
     with async_map(get, range(3000), capacity=20, reorder=2000, max_bytes=4 * MIB) as results:
         taken = 0
@@ -137,7 +141,7 @@ def test_results_that_nobody_takes_are_bounded_by_bytes() -> None:
             if taken == 100:
                 break
         # The window, the chunk that is built, the one on its way and the one that is taken.
-        assert Page.most * SIZE < 12 * MIB
+        assert living.most * SIZE < 12 * MIB
     assert taken == 100
 
 
