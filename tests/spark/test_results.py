@@ -187,16 +187,33 @@ def test_elements_that_must_be_there_are() -> None:
 PAIR = struct(a=T.LongType(), b=T.StringType())
 
 
+class FieldsOfPydantic:
+    """An object with what those of Pydantic 2 have."""
+
+    __pydantic_fields__ = {"a": None, "b": None}  # noqa: RUF012
+    __pydantic_extra__ = None
+    a, b = 1, "x"
+
+
+class FieldsOfMsgspec:
+    """An object with what those of msgspec have."""
+
+    __struct_fields__ = ("b", "a")
+    a, b = 1, "x"
+
+
 def objects() -> dict[str, Any]:
     attrs = pytest.importorskip("attrs")
     return {
         "attrs": attrs.make_class("Made", ["a", "b"])(1, "x"),
         "attrs with slots": attrs.make_class("Slotted", ["b"], slots=True)("x"),
+        "pydantic": FieldsOfPydantic(),
+        "msgspec": FieldsOfMsgspec(),
         "row": Row(b="x", a=1),
     }
 
 
-@pytest.mark.parametrize("name", ["attrs", "attrs with slots", "row"])
+@pytest.mark.parametrize("name", ["attrs", "attrs with slots", "pydantic", "msgspec", "row"])
 def test_rows_of_other_libraries_are_read_by_name(name: str) -> None:
     encoder = RowEncoder(PAIR, None)
     arrays, _ = encoder.encode([encoder.convert(objects()[name])])
