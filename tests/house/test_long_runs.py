@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -168,6 +169,26 @@ def test_a_whole_run_is_written_down_and_seen_on_the_page(tmp_path: Path) -> Non
         long_runs.remember("spec", run, tmp_path)
         assert long_runs.last_runs(tmp_path) == {"spec": run}
         assert f"| `abc` | 0 | {result}: 9 runs in 3 s |" in (tmp_path / long_runs.PAGE).read_text()
+
+
+def test_a_run_is_of_a_commit_whatever_runs_before_it_have_written_down(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "spec").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "code.py").write_text("")
+    long_runs.remember("spec", run_of("2026-11-20"), tmp_path)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "Begin")
+    of = long_runs.commit(tmp_path)
+    assert of is not None and len(of) == 10
+    long_runs.remember("chaos", run_of("2026-11-21"), tmp_path)
+    assert long_runs.commit(tmp_path) == of
+    (tmp_path / "code.py").write_text("changed = True")
+    assert long_runs.commit(tmp_path) is None
 
 
 class Shared:
