@@ -14,6 +14,7 @@ from pillarbox.spark.progress import Progress, ProgressTotals
 from pillarbox.spark.record import Record
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
+from pillarbox.spark.skipping import called_once
 from pillarbox.spark.source.data_source import PillarboxSource
 from pillarbox.spark.source.register import register_source
 from pillarbox.spark.stream import StreamStateError, async_stream, drain
@@ -36,6 +37,7 @@ __all__ = [
     "async_stream",
     "async_udf",
     "call_failed",
+    "called_once",
     "drain",
     "estimate",
     "failed",

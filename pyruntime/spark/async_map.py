@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.options import Options, settle_options
@@ -22,6 +22,7 @@ from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import records, sliced
 from pillarbox.spark.schema import parse_schema
+from pillarbox.spark.skipping import WHERE, SkippedRows, condition_of, put_back
 from pillarbox.spark.work import Work, check_progress, settle, settle_output
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import RowWriter
@@ -39,6 +40,7 @@ def async_map(
     *,
     schema: str | T.StructType,
     keep: str | Sequence[str] = (),
+    where: Column | str | None = None,
     progress: Progress | None = None,
     dead_letter: str | DeadLetter | None = None,
     latency: Latency = "normal",
@@ -54,6 +56,7 @@ def async_map(
         has one column that is no array, map or struct), a list of 0..n rows, or an async iterator of rows.
     schema: the columns of the rows that `fn` gives, as a DDL string or a StructType.
     keep: input columns to carry in front of them, as Arrow; "*" for all.
+    where: call only rows for which this holds, a Column or SQL; the others give a row of nulls.
     progress: a `Progress`, to see the job while it runs.
     dead_letter: a folder, or a `DeadLetter`, where rows that fail for good are put aside, with the whole
         input row; `errors` is then "drop" unless given.
@@ -77,6 +80,7 @@ def async_map(
         settle_options(options, dict(given), dead_letter, instead="drop"),
         schema=schema,
         keep=keep,
+        where=where,
         progress=progress,
         dead_letter=dead_letter,
         latency=latency,
@@ -93,6 +97,7 @@ def mapped(
     progress: Progress | None,
     dead_letter: str | DeadLetter | None,
     latency: Latency,
+    where: Column | str | None = None,
     only_failed: bool = False,
 ) -> DataFrame:
     """The DataFrame of `async_map` and of `retry_failed`; raises TypeError or ValueError for what cannot be.
@@ -121,16 +126,23 @@ def mapped(
     )
     if work.letters is not None:
         work.letters.dead_letter.check_types(df.schema)
-    return df.mapInArrow(ship(MapTask(work, results, kept).run, name_of(fn)), output)
+    skips = where is not None
+    if skips:
+        for field in results.fields:
+            if not field.nullable:
+                raise ValueError(f"where: rows that are not called give nulls; {field.name!r} is NOT NULL")
+        df = df.withColumn(WHERE, condition_of(where))
+    return df.mapInArrow(ship(MapTask(work, results, kept, skips).run, name_of(fn)), output)
 
 
 class MapTask:
     """What `async_map` runs in each task. Sent to the workers as it is."""
 
-    def __init__(self, work: Work, schema: T.StructType, kept: list[str]) -> None:
+    def __init__(self, work: Work, schema: T.StructType, kept: list[str], skips: bool) -> None:
         self._work = work
         self._schema = schema
         self._kept = kept
+        self._skips = skips
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The output batches for a partition's input batches."""
@@ -138,10 +150,33 @@ class MapTask:
         with ExitStack() as stack:
             letters = None if work.letters is None else stack.enter_context(LetterWriter(work.letters))
             writer = RowWriter(self._kept, self._schema, work.time_zone, work.options, letters)
+            skipped = None
+            if self._skips:
+                skipped = SkippedRows(ordered=work.options.ordered)
+                batches = skipped.called(map(_with_mask, batches))
             chunks = stack.enter_context(
                 closing(run_job(work, sliced(batches), records, convert=writer.encoder))
             )
             for chunk in chunks:
                 batch = writer.write(chunk)
+                if skipped is not None:
+                    order, rows = skipped.beside(len(chunk))
+                    if rows:
+                        batch = put_back(batch, _nulls(writer, rows), order, writer.counts)
                 if batch.num_rows:
                     yield batch
+            if skipped is not None:
+                _, rows = skipped.beside(None)
+                for some in rows:
+                    yield writer.nulls(some)
+
+
+def _with_mask(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+    names = batch.schema.names[:-1]
+    return batch.select(names), batch.column(len(names))
+
+
+def _nulls(writer: RowWriter, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+    tables = [writer.nulls(some) for some in rows]
+    columns = zip(*[table.columns for table in tables], strict=True)
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(each) for each in columns], tables[0].schema.names)

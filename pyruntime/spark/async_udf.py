@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -26,7 +27,7 @@ from pillarbox.aio.function import is_async_generator
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.sources import Lot
-from pillarbox.mailbox.check import check_choice
+from pillarbox.mailbox.check import check_bool, check_choice
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
@@ -36,7 +37,8 @@ from pillarbox.spark.progress import Progress
 from pillarbox.spark.record import SLICE
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import parse_type
-from pillarbox.spark.types import decode_column
+from pillarbox.spark.skipping import SkippedRows, condition_of
+from pillarbox.spark.types import arrow_type, decode_column
 from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
 
@@ -56,6 +58,7 @@ ROW_BYTES = 72
 def async_udf(
     returnType: str | T.DataType,
     *,
+    skip_null: bool = False,
     progress: Progress | None = None,
     dead_letter: str | DeadLetter | None = None,
     latency: Latency = "normal",
@@ -72,13 +75,15 @@ def async_udf(
     returnType: the type of one result, as a DDL string or a DataType. With `errors="column"` the column is
         a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
         null for good rows.
+    skip_null: a row that has a null among the arguments is not called, and gives null.
     dead_letter: a folder, or a `DeadLetter`, where rows that fail for good are put aside, with the values of
         all arguments; `errors` is then "null" unless given.
     progress, latency, options: as for `async_map`.
     The function gets the columns as arguments and returns one value; it may be plain (it then runs in
     threads), and it may be an object with `__aenter__`/`__aexit__`, as in `async_map`.
 
-    The column is non-deterministic, so that Spark neither repeats its calls nor drops them. Results
+    The column is non-deterministic, so that Spark puts no copy of it into a filter. Each action calls, and a
+    column that is not needed is not called: see the page "Every action calls". Results
     stand with their rows, always in order, and no row can be left out; calls of several rows overlap over
     the whole partition. `spark.udf.register("embed", embed)` makes it a function of SQL.
 
@@ -93,6 +98,7 @@ def async_udf(
         if dead_letter is None:
             raise ValueError("errors='drop': a column cannot leave out rows; use 'null' or 'column'")
         settled = dataclasses.replace(settled, errors="null")
+    check_bool("skip_null", skip_null)
     check_progress(progress)
     check_choice("latency", latency, LATENCIES)
     dead_letter = dead_letter_of(dead_letter, ())
@@ -108,7 +114,7 @@ def async_udf(
             raise TypeError(
                 f"fn={fn!r}: must return one value, an async generator gives several: use async_map"
             )
-        return AsyncUdf(fn, token, settled, returnType, progress, dead_letter, latency)
+        return AsyncUdf(fn, token, settled, returnType, progress, dead_letter, latency, skip_null)
 
     return decorate
 
@@ -130,6 +136,7 @@ class AsyncUdf:
         progress: Progress | None,
         dead_letter: DeadLetter | None,
         latency: Latency,
+        skip_null: bool,
     ) -> None:
         if hasattr(fn, "__name__"):
             functools.update_wrapper(self, fn)
@@ -140,6 +147,7 @@ class AsyncUdf:
         self._progress = progress
         self._dead_letter = dead_letter
         self._latency = latency
+        self._skip_null = skip_null
         self._in_sql: UdfTask | None = None
 
     @functools.cached_property
@@ -197,16 +205,23 @@ class AsyncUdf:
     def __reduce__(self) -> tuple[Any, ...]:
         # By what it was given: what is made of it belongs to a session.
         given = self._fn, self._token, self._options, self._given_result, self._progress
-        return AsyncUdf, (*given, self._dead_letter, self._latency)
+        return AsyncUdf, (*given, self._dead_letter, self._latency, self._skip_null)
 
     def __call__(self, *columns: Column | str, **named: Column | str) -> Column:
         """The column of the results for the given columns, or names of columns.
 
+        where: call only rows for which this holds, a Column or SQL; the others give null. It is an argument
+        like others for a function that has one of that name.
+
         Raises TypeError where the function does not take such arguments.
         """
         name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
+        signature = inspect.signature(self._fn)
+        where = None
+        if "where" not in signature.parameters and "where" in named:
+            where = condition_of(named.pop("where"))
         try:
-            bound = inspect.signature(self._fn).bind(*columns, **named)
+            bound = signature.bind(*columns, **named)
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
         if bound.kwargs:
@@ -222,10 +237,10 @@ class AsyncUdf:
                     f"{name}: argument {argument!r} must be a Column or the name of one, "
                     f"not {type(argument).__name__}; use pyspark.sql.functions.lit for a constant"
                 )
-        task = self._task(_argument_names(bound), ", ".join(map(str, bound.args)))
-        return _call(task, bound.args, name_of(self._fn))
+        task = self._task(_argument_names(bound), ", ".join(map(str, bound.args)), where is not None)
+        return _call(task, bound.args if where is None else (*bound.args, where), name_of(self._fn))
 
-    def _task(self, names: Sequence[str], arguments: str) -> UdfTask:
+    def _task(self, names: Sequence[str], arguments: str, has_where: bool = False) -> UdfTask:
         work = settle(
             self._fn,
             self._options,
@@ -239,7 +254,7 @@ class AsyncUdf:
             results=self._result,
             arguments=arguments,
         )
-        return UdfTask(work, self._result, self.returnType)
+        return UdfTask(work, self._result, self.returnType, has_where, self._skip_null)
 
 
 def _session() -> SparkSession | None:
@@ -274,13 +289,18 @@ def _call(task: UdfTask, arguments: tuple[Any, ...], name: str) -> Column:
 class UdfTask:
     """What a column of `async_udf` runs in each task. Sent to the workers as it is.
 
-    result: the type of what the function gives. return_type: that of the column.
+    result: the type of what the function gives. return_type: that of the column. has_where: whether the last
+    column says which rows are called. skip_null: whether rows with a null are not.
     """
 
-    def __init__(self, work: Work, result: T.DataType, return_type: T.DataType) -> None:
+    def __init__(
+        self, work: Work, result: T.DataType, return_type: T.DataType, has_where: bool, skip_null: bool
+    ) -> None:
         self._work = work
         self._result = result
         self.return_type = return_type
+        self._has_where = has_where
+        self._skip_null = skip_null
 
     def run(self, columns: Iterator[pa.Array | Slice]) -> Iterator[pa.Array]:
         """The results for the argument columns: bare where there is one, tuples where there are several."""
@@ -291,7 +311,10 @@ class UdfTask:
         work = self._work
         encoder = ValueEncoder(self._result, work.time_zone)
         with ExitStack() as stack:
-            aside = None
+            aside = skipped = None
+            if self._has_where or self._skip_null:
+                skipped = SkippedRows(ordered=True)
+                batches = (tuple(each.columns) for each in skipped.called(map(self._with_mask, batches)))
             slices = _sliced(batches)
             if work.letters is not None:
                 aside = _Aside(stack.enter_context(LetterWriter(work.letters)), work.letters.names)
@@ -302,11 +325,36 @@ class UdfTask:
                 if aside is not None:
                     aside.put(results)
                 arrays, _ = encoder.encode(results)
-                yield arrays[0] if work.options.errors != "column" else self._with_errors(arrays[0], results)
+                array = arrays[0]
+                if work.options.errors == "column":
+                    array = self._with_errors(array, results)
+                if skipped is not None:
+                    array = _put_back(array, skipped.beside(len(chunk))[0])
+                yield array
+            if skipped is not None:
+                kind = arrow_type(self.return_type)
+                for rows in skipped.beside(None)[1]:
+                    yield pa.nulls(rows.num_rows, kind)
+
+    def _with_mask(self, columns: Slice) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+        mask = columns[-1] if self._has_where else None
+        if mask is not None:
+            columns = columns[:-1]
+        if self._skip_null:
+            for column in columns:
+                mask = column.is_valid() if mask is None else pc.and_kleene(mask, column.is_valid())
+        return pa.RecordBatch.from_arrays(list(columns), list(map(str, range(len(columns))))), mask
 
     def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:
         fields = [pa.field("result", array.type), pa.field(ERROR, ERROR_ARROW)]
         return pa.StructArray.from_arrays([array, error_array(results)], fields=fields)
+
+
+def _put_back(array: pa.Array, order: list[int]) -> pa.Array:
+    if len(order) == len(array):
+        return array
+    places = iter(range(len(array)))
+    return array.take(pa.array([next(places) if each < 0 else None for each in order], pa.int64()))
 
 
 class _Aside:

@@ -17,9 +17,10 @@ from pillarbox.aio.call import Call
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk
-from pillarbox.spark.error_column import ERROR, error_array
+from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.results import RowEncoder
+from pillarbox.spark.types import arrow_field
 
 Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Call], Sequence[Any]]
 """Results of one input slice: the slice, the rows' places in it, their calls, their results."""
@@ -47,8 +48,11 @@ class RowWriter:
         self._kept = kept
         self._parts = _parts_in_runs if runs else _parts_in_order if options.ordered else _parts
         self._says_errors = options.errors == "column"
+        self.counts: list[int] | None = None
+        """The rows of each result that was written last; None for one each."""
         self._letters = letters
         self.encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
+        self._types = [arrow_field(field).type for field in schema.fields]
         self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
 
     def write(self, chunk: Chunk) -> pa.RecordBatch:
@@ -68,8 +72,18 @@ class RowWriter:
             results = tuple(result for _, _, _, some in parts for result in some)
         return self._batch(parts, results)
 
+    def nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The output for input rows that were not called: what is kept of them, and nulls."""
+        count = rows.num_rows
+        arrays = [*rows.select(self._kept).columns] if self._kept else []
+        arrays += [pa.nulls(count, kind) for kind in self._types]
+        if self._says_errors:
+            arrays.append(pa.nulls(count, ERROR_ARROW))
+        return pa.RecordBatch.from_arrays(arrays, self._names)
+
     def _batch(self, parts: list[Part], results: Sequence[Any]) -> pa.RecordBatch:
         arrays, counts = self.encoder.encode(results)
+        self.counts = counts
         if self._says_errors:
             if counts is not None:
                 results = _repeated(results, counts)
