@@ -3,7 +3,8 @@
 (* time (speculation, zombies). A result is buffered, then written under the lock of the run, then durable by fsync, *)
 (* and only then its row is emitted. Who holds the lock sees what the others have written, so the first record of a  *)
 (* key is the only one. Processes are killed, the machine loses power, the disk is full; closed segments are merged; *)
-(* what is committed expires. Package pillarbox.ledger.                                                             *)
+(* what is committed expires. A record says of which input it is the answer, and which execution has written it: an  *)
+(* execution is an action of the user, tasks and their retries in one are the same. Package pillarbox.ledger.        *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS
@@ -13,6 +14,8 @@ CONSTANTS
     Window,     \* results of an attempt that a kill may cost
     Crashes,    \* kills, losses of power and full disks together, at most
     Compacts,   \* whether segments are merged
+    Later,      \* attempts of a second execution; the others are of the first
+    Changed,    \* attempts whose rows have another input (or version) under the same keys
     Mutant
 
 VARIABLES
@@ -26,8 +29,8 @@ VARIABLES
     poisoned,   \* segments whose fsync has failed, and that are still there whole
     committed, expired,
     (* history *)
-    seen,       \* of each key: the results that the output has seen
-    paid,       \* keys that have had a durable record
+    seen,       \* of each key: the results that the output has seen, with the input of the row
+    paid,       \* keys that have had a durable record, with its input
     had, made,  \* of each attempt: keys durable when it began, keys that it called
     lost,       \* finished calls that were lost
     crashes
@@ -38,12 +41,16 @@ more == <<untold, poisoned>>
 Tasks == 1..Attempts
 Segments == 0..Attempts
 Torn == 0
+Execution(a) == IF a \in Later THEN 2 ELSE 1
+Input(a) == IF a \in Changed THEN 2 ELSE 1
+Inputs == {1, 2}
 NoMerge == [step |-> "idle", records |-> <<>>, taken |-> {}]
 Live == {a \in Tasks : state[a] = "live"}
 
-(* A record is a key and the attempt whose call gave the result. A torn one has a key, as it may seem, and garbage. *)
+(* A record is a key and the attempt whose call gave the result: its input and execution are those of the attempt. A *)
+(* torn one has a key, as it may seem, and garbage.                                                                *)
 TypeOK ==
-    /\ state \in [Tasks -> {"new", "live", "failed", "done"}]
+    /\ state \in [Tasks -> {"new", "live", "failed", "refused", "done"}]
     /\ place \in [Tasks -> [Keys -> {"todo", "calling", "buffered", "written", "found", "out"}]]
     /\ \A s \in Segments : synced[s] \in 0..Len(seg[s])
     /\ lease \in 0..Attempts
@@ -65,10 +72,20 @@ Whole(records) ==
         ELSE SubSeq(records, 1, CHOOSE n \in whole : \A m \in whole : m <= n)
 IsTorn(s) == \E i \in 1..Len(seg[s]) : seg[s][i].result = Torn
 
-Found(k) == {<<s, i>> \in Segments \X (1..Cardinality(Keys) * 2) : i <= Len(Whole(seg[s])) /\ seg[s][i].key = k}
-First(k) == CHOOSE at \in Found(k) : \A other \in Found(k) :
+Any(k) == {<<s, i>> \in Segments \X (1..Cardinality(Keys) * 2) : i <= Len(Whole(seg[s])) /\ seg[s][i].key = k}
+At(at) == seg[at[1]][at[2]]
+OfInput(at) == IF At(at).result = Torn THEN 1 ELSE Input(At(at).result)
+(* Those that answer a row with this input: the first of them counts.                                               *)
+With(k, input) ==
+    IF Mutant = "answers whatever the input" THEN Any(k) ELSE {at \in Any(k) : OfInput(at) = input}
+Found(a, k) == With(k, Input(a))
+First(a, k) == CHOOSE at \in Found(a, k) : \A other \in Found(a, k) :
     at[1] < other[1] \/ (at[1] = other[1] /\ at[2] <= other[2])
-Durable(k) == {at \in Found(k) : at[2] <= synced[at[1]]}
+IsDurable(at) == at[2] <= synced[at[1]]
+Durable(a, k) == {at \in Found(a, k) : IsDurable(at)}
+(* Two rows of one execution have this key, and different inputs. *)
+Clashes(a, k) == {at \in Any(k) : /\ At(at).result # Torn
+                                  /\ Execution(At(at).result) = Execution(a) /\ OfInput(at) # Input(a)}
 
 InOrder(keys) == CHOOSE order \in [1..Cardinality(keys) -> keys] :
     \A i, j \in 1..Cardinality(keys) : i < j => order[i] < order[j]
@@ -76,17 +93,17 @@ Records(keys, result) == [i \in 1..Cardinality(keys) |-> [key |-> InOrder(keys)[
 In(a, what) == {k \in Keys : place[a][k] \in what}
 
 (* The scan with which an attempt begins.                                                                          *)
-Scan ==
+Scan(a) ==
     IF Mutant = "scan ends at damage" /\ \E s \in Segments : IsTorn(s) THEN {}
-    ELSE {k \in Keys : Found(k) # {}}
+    ELSE {k \in Keys : Found(a, k) # {}}
 
 -----------------------------------------------------------------------------
 Start(a) ==
     /\ state[a] = "new" /\ \A b \in 1..(a - 1) : state[b] # "new"
     /\ Cardinality(Live) < MostLive /\ ~committed
     /\ state' = [state EXCEPT ![a] = "live"]
-    /\ place' = [place EXCEPT ![a] = [k \in Keys |-> IF k \in Scan THEN "found" ELSE "todo"]]
-    /\ had' = [had EXCEPT ![a] = {k \in Keys : Durable(k) # {}}]
+    /\ place' = [place EXCEPT ![a] = [k \in Keys |-> IF k \in Scan(a) THEN "found" ELSE "todo"]]
+    /\ had' = [had EXCEPT ![a] = {k \in Keys : Durable(a, k) # {}}]
     /\ UNCHANGED <<more, seg, synced, lease, merge, committed, expired, seen, paid, made, lost, crashes>>
 
 (* One of the attempts that live should call, the others wait for its records. It is only about money: when a       *)
@@ -108,9 +125,19 @@ Call(a, k) ==
     /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, lost, crashes>>
 (* An attempt that has not called looks again now and then.                                                        *)
 Look(a, k) ==
-    /\ state[a] = "live" /\ place[a][k] = "todo" /\ Found(k) # {}
+    /\ state[a] = "live" /\ place[a][k] = "todo" /\ Found(a, k) # {}
     /\ place' = [place EXCEPT ![a][k] = "found"]
     /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+(* A key stands for one row of an execution: who finds that it does not ends the job, before the call and at the     *)
+(* commit, under the lock. What an earlier execution has for another input is no matter: the row is called.         *)
+MayRefuse == Mutant # "takes any input of a key for the row's"
+Refuse(a) ==
+    /\ state[a] = "live" /\ MayRefuse
+    /\ \E k \in Keys : /\ Clashes(a, k) # {}
+                       /\ \/ place[a][k] = "todo" 
+                          \/ place[a][k] = "buffered" /\ Mutant # "looks for clashes before the call only"
+    /\ state' = [state EXCEPT ![a] = "refused"] /\ lease' = IF lease = a THEN 0 ELSE lease
+    /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 Answer(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "calling"
     /\ place' = [place EXCEPT ![a][k] = "buffered"]
@@ -122,9 +149,11 @@ Write(a) ==
     /\ state[a] = "live"
     /\ LET buffered == In(a, {"buffered"})
            theirs == IF Mutant = "writes unlooked" THEN {} ELSE 
-                        {k \in buffered : \E at \in Found(k) : at[1] \notin untold[a]}
+                        {k \in buffered : \E at \in Found(a, k) : at[1] \notin untold[a]}
            mine == buffered \ theirs
        IN  /\ buffered # {}
+           /\ \/ \A k \in mine : Clashes(a, k) = {}
+              \/ Mutant \in {"looks for clashes before the call only", "takes any input of a key for the row's"}
            /\ seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
            /\ place' = [place EXCEPT ![a] = [k \in Keys |->
                   IF k \in mine THEN "written" ELSE IF k \in theirs THEN "found" ELSE @[k]]]
@@ -134,30 +163,31 @@ Write(a) ==
 Sync(a) ==
     /\ state[a] = "live"
     /\ LET others == IF Mutant = "found is not synced" THEN {} ELSE 
-                        {First(k)[1] : k \in {l \in In(a, {"found"}) : Found(l) # {}}}
+                        {First(a, k)[1] : k \in {l \in In(a, {"found"}) : Found(a, l) # {}}}
            files == {s \in (others \cup {a}) \ poisoned : synced[s] < Len(seg[s])}
        IN  /\ files # {}
            /\ synced' = [s \in Segments |-> IF s \in files THEN Len(seg[s]) ELSE synced[s]]
-           /\ paid' = paid \cup {k \in Keys : \E at \in Found(k) : at[1] \in files}
+           /\ paid' = paid \cup {<<k, n>> \in Keys \X Inputs :
+                                \E at \in Any(k) : at[1] \in files /\ OfInput(at) = n}
     /\ UNCHANGED <<more, state, place, seg, lease, merge, committed, expired, seen, had, made, lost, crashes>>
 
 Emit(a, k) ==
     /\ state[a] = "live"
     /\ LET emit(result) ==
-               seen' = IF committed THEN seen ELSE [seen EXCEPT ![k] = @ \cup {result}]
+               seen' = IF committed THEN seen ELSE [seen EXCEPT ![k] = @ \cup {<<Input(a), result>>}]
        IN  \/ /\ place[a][k] = "written"
               /\ \/ \E i \in 1..synced[a] : seg[a][i].key = k /\ seg[a][i].result = a
                  \/ Mutant = "emits before the sync"
                  \/ expired \* a zombie, whose segment has gone
               /\ emit(a)
-           \/ /\ place[a][k] = "found" /\ Found(k) # {}
-              /\ First(k) \in Durable(k) \/ Mutant = "found is not synced" \/ First(k)[1] \in poisoned
-              /\ emit(seg[First(k)[1]][First(k)[2]].result)
+           \/ /\ place[a][k] = "found" /\ Found(a, k) # {}
+              /\ First(a, k) \in Durable(a, k) \/ Mutant = "found is not synced" \/ First(a, k)[1] \in poisoned
+              /\ emit(At(First(a, k)).result)
     /\ place' = [place EXCEPT ![a][k] = "out"]
     /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
 (* What was found has expired since, or was cut off by who could not make it durable.                               *)
 Gone(a, k) ==
-    /\ state[a] = "live" /\ place[a][k] = "found" /\ Found(k) = {}
+    /\ state[a] = "live" /\ place[a][k] = "found" /\ Found(a, k) = {}
     /\ place' = [place EXCEPT ![a][k] = "todo"]
     /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
@@ -188,7 +218,7 @@ Kill(a) ==
     /\ \/ /\ \E part \in {FALSE, In(a, {"buffered"}) # {}} : seg' = WithTorn(a, part)
           /\ UNCHANGED untold
        \/ /\ Mutant = "tells of a record when it is there"
-          /\ LET mine == {k \in In(a, {"buffered"}) : Found(k) = {}}
+          /\ LET mine == {k \in In(a, {"buffered"}) : Found(a, k) = {}}
              IN  seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
           /\ untold' = [b \in Tasks |-> IF state[b] = "live" THEN untold[b] \cup {a} ELSE untold[b]]
     /\ UNCHANGED <<place, synced, merge, poisoned, committed, expired, seen, paid, had, made>>
@@ -209,7 +239,7 @@ DiskFull(a) ==
 SyncFails(a) ==
     /\ a < Attempts /\ state[a] = "live" /\ MayCrash /\ synced[a] < Len(seg[a])
     /\ state' = [state EXCEPT ![a] = "failed"]
-    /\ lost' = lost + Cardinality(In(a, {"buffered"}) \cup {k \in In(a, {"written"}) : Durable(k) = {}})
+    /\ lost' = lost + Cardinality(In(a, {"buffered"}) \cup {k \in In(a, {"written"}) : Durable(a, k) = {}})
     /\ lease' = Freed(a)
     /\ IF Mutant = "what could not be synced stays"
        THEN poisoned' = poisoned \cup {a} /\ UNCHANGED seg
@@ -221,7 +251,7 @@ PowerLoss ==
     /\ Live # {} /\ Attempts \notin Live /\ MayCrash
     /\ state' = [a \in Tasks |-> IF a \in Live THEN "failed" ELSE state[a]]
     /\ lost' = lost + Cardinality({<<a, k>> \in Live \X Keys : place[a][k] = "buffered"
-                                    \/ (place[a][k] = "written" /\ Durable(k) = {})})
+                                    \/ (place[a][k] = "written" /\ Durable(a, k) = {})})
     /\ seg' = [s \in Segments |->
            IF synced[s] = Len(seg[s]) THEN seg[s]
            ELSE Append(SubSeq(seg[s], 1, synced[s]), [seg[s][synced[s] + 1] EXCEPT !.result = Torn])]
@@ -231,13 +261,16 @@ PowerLoss ==
 -----------------------------------------------------------------------------
 (* Closed segments become one: written beside them and synced, then renamed, and only then the others are deleted.   *)
 Closed == {s \in Segments : seg[s] # <<>> /\
-    (s = 0 \/ state[s] \in {"failed", "done"} \/ Mutant = "merges what is open")}
+    (s = 0 \/ state[s] \in {"failed", "refused", "done"} \/ Mutant = "merges what is open")}
 Merge ==
     /\ Compacts /\ merge.step = "idle" /\ ~expired /\ Closed \ {0} # {}
-    /\ LET keys == {k \in Keys : \E at \in Found(k) : at[1] \in Closed}
-           of(k) == CHOOSE at \in Found(k) : at[1] \in Closed
-       IN  merge' = [step |-> "staged", taken |-> Closed \ {0},
-                     records |-> [i \in 1..Cardinality(keys) |-> seg[of(InOrder(keys)[i])[1]][of(InOrder(keys)[i])[2]]]]
+    /\ LET kept(k, n) == IF Mutant = "one record of a key is merged" THEN Any(k) ELSE With(k, n)
+           of(k, n) == CHOOSE at \in kept(k, n) : at[1] \in Closed
+           records(n) ==
+               LET keys == {k \in Keys : \E at \in kept(k, n) : at[1] \in Closed}
+               IN  [i \in 1..Cardinality(keys) |-> At(of(InOrder(keys)[i], n))]
+           second == IF Mutant = "one record of a key is merged" THEN <<>> ELSE records(2)
+       IN  merge' = [step |-> "staged", taken |-> Closed \ {0}, records |-> records(1) \o second]
     /\ UNCHANGED <<more, state, place, seg, synced, lease, committed, expired, seen, paid, had, made, lost, crashes>>
 Deleted(s) == s \in merge.taken
 Publish ==
@@ -249,7 +282,8 @@ Publish ==
                 /\ UNCHANGED paid
            ELSE /\ seg' = [seg EXCEPT ![0] = merge.records]
                 /\ synced' = [synced EXCEPT ![0] = Len(merge.records)]
-                /\ paid' = paid \cup {merge.records[i].key : i \in 1..Len(merge.records)}
+                /\ paid' = paid \cup {<<merge.records[i].key, Input(merge.records[i].result)>> :
+                                        i \in {j \in 1..Len(merge.records) : merge.records[j].result # Torn}}
     /\ merge' = [merge EXCEPT !.step = "published"]
     /\ UNCHANGED <<more, state, place, lease, committed, expired, seen, had, made, lost, crashes>>
 Delete ==
@@ -267,7 +301,7 @@ MergeKilled ==
 
 Expire ==
     /\ ~expired
-    /\ committed \/ (Mutant = "expires what is not committed" /\ paid = Keys)
+    /\ committed \/ (Mutant = "expires what is not committed" /\ \A k \in Keys : \E n \in Inputs : <<k, n>> \in paid)
     /\ expired' = TRUE /\ merge' = NoMerge
     /\ seg' = [s \in Segments |-> <<>>] /\ synced' = [s \in Segments |-> 0]
     /\ UNCHANGED <<more, state, place, lease, committed, seen, paid, had, made, lost, crashes>>
@@ -275,7 +309,7 @@ Expire ==
 Next ==
     \/ Commit \/ PowerLoss \/ Merge \/ Publish \/ Delete \/ MergeKilled \/ Expire
     \/ \E a \in Tasks :
-        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a)
+        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a) \/ Refuse(a)
         \/ Kill(a) \/ DiskFull(a) \/ SyncFails(a)
         \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Emit(a, k) \/ Gone(a, k)
 Spec == Init /\ [][Next]_vars
@@ -293,18 +327,32 @@ FairSpec == Spec /\ Fair
 
 -----------------------------------------------------------------------------
 (* Nothing is emitted whose record is not durable: after a loss of power at this moment a scan would find it.       *)
-EmittedIsDurable == expired \/ \A a \in Tasks : \A k \in In(a, {"out"}) : Durable(k) # {}
+EmittedIsDurable == expired \/ \A a \in Tasks : \A k \in In(a, {"out"}) : Durable(a, k) # {}
 
 (* A call whose record was durable when an attempt began is not made by it. After expiry nobody asks any more.      *)
 NotCalledAgain == expired \/ \A a \in Tasks : made[a] \cap had[a] = {}
 
-(* Whichever attempts emit a key, the output sees one result.                                                       *)
-OneResult == \A k \in Keys : Cardinality(seen[k]) <= 1
+(* Whichever attempts emit a key, the output sees one result for an input.                                          *)
+OneResult == \A k \in Keys : \A one, other \in seen[k] : one[1] = other[1] => one[2] = other[2]
 
-TornIsNotTrusted == \A k \in Keys : Torn \notin seen[k]
+TornIsNotTrusted == \A k \in Keys : \A one \in seen[k] : one[2] # Torn
+
+(* A row gets the answer to its own input, whatever else has been kept under its key.                               *)
+AnswersItsInput == \A k \in Keys : \A one \in seen[k] : one[2] # Torn => Input(one[2]) = one[1]
+
+(* The ledger never has the answers to two inputs of a key from one execution: the second task is refused. A row     *)
+(* whose answer was found from an earlier execution leaves nothing behind, so it is not seen by another task.       *)
+ClashIsFound == \A k \in Keys : \A one, other \in Any(k) :
+    At(one).result # Torn /\ At(other).result # Torn /\ Execution(At(one).result) = Execution(At(other).result)
+        => OfInput(one) = OfInput(other)
+
+(* What an earlier execution has kept for another input ends no job.                                                *)
+OnlyClashesAreRefused == \A a \in Tasks : state[a] = "refused" =>
+    \E b \in Tasks : Execution(a) = Execution(b) /\ Input(a) # Input(b)
 
 (* What has been durable stays so until it is committed, whatever is merged, full or killed.                        *)
-NeededIsKept == committed \/ \A k \in paid : Durable(k) # {}
+NeededIsKept == committed \/ \A <<k, n>> \in paid :
+    \E at \in With(k, n) : IsDurable(at) /\ OfInput(at) = n
 
 (* A crash costs the finished calls of the window, of each attempt that it hits.                                    *)
 LossIsBounded == lost <= Window * crashes * MostLive

@@ -23,12 +23,14 @@ from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.job import CLOSE, Job, LoopJob
-from pillarbox.aio.journal import Journal, budget_of_run, open_journal
+from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
 from pillarbox.aio.letter_file import LetterFile
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.sinks import Chunk
+from pillarbox.ledger import execution_id
+from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
 from pillarbox.wire.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class _Run:
         self.job: Job | None = None
         try:
             options = budget_of_run(options, options.run)
-            journal = _open_journal(options)
+            journal = _open_journal(options, fn)
             entered = self._thread.submit(enter_function(fn, self._resources)).result()
             self.job = Job(
                 entered,
@@ -107,8 +109,11 @@ class _Run:
             threading.Thread(target=self.close_quietly, name="pillarbox-close", daemon=True).start()
 
 
-def _open_journal(options: Options) -> Journal | None:
-    return None if options.ledger is None else open_journal(options, str(options.run))
+def _open_journal(options: Options, fn: Callable[[Any], Any]) -> Journal | None:
+    if options.ledger is None:
+        return None
+    keep_code(options.ledger, scope_of(options, str(options.run)), code_hash(fn))
+    return open_journal(options, str(options.run), execution=execution_id())
 
 
 class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
@@ -233,7 +238,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             journal = None
             if options.ledger is not None:
                 options = await asyncio.to_thread(budget_of_run, options, options.run)
-                journal = await asyncio.to_thread(_open_journal, options)
+                journal = await asyncio.to_thread(_open_journal, options, fn)
             self._loop_job = LoopJob(fn, options, rows, read_ahead_items=READ_AHEAD, journal=journal)
             self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)
         chunk = await self._loop_job.take()
@@ -486,5 +491,6 @@ def async_map(
         if chosen.run is None:
             raise ValueError("run=None: with a ledger a run needs a name, such as run='2026-11-21'")
         chosen.ledger.check()
+        warn_if_changed(chosen.ledger, scope_of(chosen, chosen.run), fn, code_hash(fn))
     letters = None if dead_letter is None else LetterFile(dead_letter)
     return AsyncMapIterator(fn, iterable, chosen, letters)

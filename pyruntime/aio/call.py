@@ -19,8 +19,9 @@ class Call:
     overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
     `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
     `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
-    ledger, `looked` how much its reader had found by the last look there. With batches `waits_since` is when
-    it came to wait, on the loop's clock, and `weight` what it weighs in a batch.
+    ledger, `input` the fingerprint of what else counts of the row there, `looked` how much its reader had
+    found by the last look there. With batches `waits_since` is when it came to wait, on the loop's clock,
+    and `weight` what it weighs in a batch.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Call:
         "error",
         "handle",
         "held",
+        "input",
         "key",
         "looked",
         "pause",
@@ -47,6 +49,7 @@ class Call:
     )
 
     began: float
+    input: bytes
     key: bytes
     looked: int
     refusals: int

@@ -15,25 +15,29 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.errors import NotCalled
+from pillarbox.aio.errors import NotCalled, shorten
 from pillarbox.aio.failure import ErrorInfo, Failed, describe
 from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.single_flight import JOINED
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import (
     Commit,
-    KeyMaker,
     Lease,
     Ledger,
+    LedgerConflictError,
     LedgerError,
     LedgerWriter,
+    Origin,
     Record,
+    RowIdentity,
     Scope,
     shared_reader,
 )
+from pillarbox.ledger.keys import identity_of_values
 from pillarbox.ledger.lease import LONGEST
 
 if TYPE_CHECKING:
@@ -55,27 +59,74 @@ CLOSE = 3.0
 """Seconds for the last results to become durable when a job ends early."""
 
 
+@dataclasses.dataclass
+class StaleAnswers:
+    """Counts rows that are called although an earlier execution has kept an answer under their key."""
+
+    inputs: int = 0
+    """Rows whose input was another."""
+    versions: int = 0
+    """Rows whose answer is one of another version."""
+    columns: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Rows by the columns in which the inputs differ."""
+
+    def add(self, other: StaleAnswers) -> None:
+        """Count those of another task as well."""
+        self.inputs += other.inputs
+        self.versions += other.versions
+        self.columns += other.columns
+
+    def describe(self, ledger: Ledger, run: str, uid: str) -> str:
+        """What is said of them when a job has ended."""
+        rows = self.inputs + self.versions
+        parts = []
+        if self.inputs:
+            columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
+            parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
+        if self.versions:
+            parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
+        more = ""
+        if self.inputs and ledger.inputs is None:
+            more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
+        return (
+            f"run={run!r}, uid={uid!r}: {rows:,} rows were called again, since what the ledger has "
+            f"under their key is the answer {' and '.join(parts)}{more}"
+        )
+
+
 class Journal:
     """Looks rows up in a ledger, and keeps what their calls give.
 
-    key: the key of a row. prepare: makes of a result what a ledger keeps. attempt: what tells tasks with the
-    same first row apart, as the number of a partition. only_failed: call only rows of which the ledger says
-    that they failed.
+    identify: key and input of a row; a `RowIdentity` with a key has rows with equal ones share their call.
+    execution: that of which this is a task. prepare: makes of a result what a ledger keeps. attempt: what
+    tells tasks with the same first row apart, as the number of a partition. only_failed: call only rows of
+    which the ledger says that they failed. tell: takes, at the end, what was called again for its input or
+    version; None to log it.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         scope: Scope,
-        key: Callable[[Any], bytes],
+        identify: Callable[[Any], tuple[bytes, bytes]],
+        execution: bytes,
         *,
         prepare: Callable[[Any], Any] | None = None,
         attempt: str = "",
         only_failed: bool = False,
+        tell: Callable[[StaleAnswers], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._scope = scope
-        self._key = key
+        self._identify = identify
+        self._execution = execution
+        self._tell = tell
+        self.stale = StaleAnswers()
+        # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
+        self._in_flight: dict[bytes, Call] | None = None
+        if isinstance(identify, RowIdentity) and identify.has_key:
+            self._in_flight = {}
+        self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._attempt = attempt
         self._is_local = ledger.local_path is not None
@@ -103,6 +154,7 @@ class Journal:
         *,
         complete: Callable[[Call, Any], None],
         found: Callable[[Call, Any], None],
+        share: Callable[[Call, Any], None],
         hold: Callable[[bool], None],
         stop: Callable[[BaseException], None],
         convert: Callable[[Any], Any] | None = None,
@@ -110,22 +162,26 @@ class Journal:
         """Begin to keep results.
 
         waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
-        its durable result; found: the same for a row that waited, which is to wait no more. hold: whether no
-        call may begin. stop: takes what ends the job. convert: makes of a kept result the form in which it
-        leaves.
+        its durable result; found: the same for a row that waited, which is to wait no more; share: for one
+        that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
+        convert: makes of a kept result the form in which it leaves.
         """
         self._mailbox = mailbox
         self._loop = loop
         self._waiting = waiting
         self._most = max(1, window // PARTS)
         self._complete = complete
+        # Where no row can join another's call, nothing is to be looked for.
+        self._land = complete if self._in_flight is None else self._finish
         self._found = found
+        self._share = share
         self._hold = hold
         self._stop = stop
         self._convert = convert
         self._writer = self._ledger.writer(
             self._scope,
             self._reader,
+            execution=self._execution,
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
@@ -141,23 +197,36 @@ class Journal:
 
     # -- rows come ----------------------------------------------------------------------------
 
-    def look(self, call: Call) -> tuple[Any] | None:
+    def look(self, call: Call) -> tuple[Any] | object | None:
         """The result of a row that need not be called, in a tuple; None where it is to be called.
 
-        Raises LedgerValueError for a row that has no key, KeyError for one without a column, OSError.
+        `JOINED` where a call of a row with this key and input is in flight, whose result it will get.
+        Raises LedgerConflictError for a row whose key another one of this execution has, with another input;
+        LedgerValueError for a row that has no fingerprint, KeyError for one without a column, OSError.
         """
-        call.key = key = self._key(call.row)
+        call.key, call.input = key, _ = self._identify(call.row)
         if self._first is None:
             self._first = key
-        result = self._look(key)
-        if result is None and not self._asked:
+        if self._in_flight is not None and (before := self._in_flight.get(key)) is not None:
+            if before.input != call.input:
+                raise self._conflict(call, before.input)
+            self._joined.setdefault(key, []).append(call)
+            return JOINED
+        result: tuple[Any] | Origin | None = self._look(call)
+        if type(result) is not tuple and not self._asked:
             self._asked = True
             self._lease = self._make_lease()
             if self._lease is not None:
                 self._try_lease()
-                result = self._look(key)
+                result = self._look(call)
         call.looked = self._reader.scans
-        return result
+        if type(result) is tuple:
+            return result
+        if isinstance(result, Origin):
+            self._count_stale(call, result)
+        if self._in_flight is not None:
+            self._in_flight[key] = call
+        return None
 
     def may_call(self) -> bool:
         """Return True if calls may begin: no other attempt has taken over the lease of this one.
@@ -194,19 +263,27 @@ class Journal:
         if call.looked == self._reader.scans and not call.attempt and not news:
             return False
         call.looked = self._reader.scans
-        result = self._look(call.key)
-        if result is None:
+        result = self._look(call)
+        if type(result) is not tuple:
             return False
         self._found(call, result[0])
+        if self._in_flight is not None and self._in_flight.pop(call.key, None) is not None:
+            self._share_with_joined(call.key, result[0])
         return True
 
-    def _look(self, key: bytes) -> tuple[Any] | None:
+    def _look(self, call: Call) -> tuple[Any] | Origin | None:
+        """A result in a tuple; what else there is under the row's key; None for nothing."""
         # spec: Ledger!Look
-        record = self._reader.get(key, errors=self._accept_errors)
-        if record is not None:
+        record = self._reader.search(call.key, call.input, self._execution)
+        if type(record) is Record:
             self._hits += 1
             return (self._result_of(record),)
-        if self._only_failed and self._reader.kind_of(key) is None:
+        if type(record) is Origin:
+            if record.execution == self._execution:
+                # spec: Ledger!Refuse
+                raise self._conflict(call, record.input)
+            return record
+        if self._only_failed and self._reader.kind_of(call.key, call.input) is None:
             reason = "not called, the ledger has no record that it failed"
             return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
         return None
@@ -215,6 +292,27 @@ class Journal:
         if record.is_error:
             return Failed(ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields}))
         return record.value if self._convert is None else self._convert(record.value)
+
+    def _count_stale(self, call: Call, origin: Origin) -> None:
+        if origin.version != self._ledger.kept_version:
+            self.stale.versions += 1
+            return
+        self.stale.inputs += 1
+        self.stale.columns.update(self._differing(origin.input, call.input, self._ledger.inputs is not None))
+
+    def _differing(self, kept: bytes, input: bytes, some: bool = False) -> list[str]:
+        return self._identify.differing(kept, input, some) if isinstance(self._identify, RowIdentity) else []
+
+    def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
+        columns = ", ".join(self._differing(other, call.input)) or "its version"
+        return LedgerConflictError(
+            f"two rows of this run have one key, and differ in {columns}; one is {shorten(call.row)}. "
+            "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
+            "differs, name the columns that count, with Ledger(..., inputs=[...])",
+            call.key,
+            call.input,
+            other,
+        )
 
     # -- results come -------------------------------------------------------------------------
 
@@ -226,7 +324,7 @@ class Journal:
         # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
         was_paid = call.attempt > 0 and not self._accept_errors
         if is_substitute or (type(result) is Failed and result.not_called and not was_paid):
-            self._complete(call, result)
+            self._land(call, result)
             return
         writer = self._writer
         assert writer is not None
@@ -240,6 +338,20 @@ class Journal:
             # A slow disk costs time, not more calls after a kill.
             self._behind = True
             self._hold(True)
+
+    def _finish(self, call: Call, result: Any) -> None:
+        """The result of a row may leave, and that of those that have joined its call."""
+        self._complete(call, result)
+        if self._in_flight is not None and self._in_flight.get(call.key) is call:
+            del self._in_flight[call.key]
+            if self._joined:
+                self._share_with_joined(call.key, result)
+
+    def _share_with_joined(self, key: bytes, result: Any) -> None:
+        for joined in self._joined.pop(key, ()):
+            if self._closed:
+                return
+            self._share(joined, result)
 
     def keep_late(self, call: Call, result: Any) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
@@ -257,15 +369,22 @@ class Journal:
         latency = time.monotonic() - call.began if call.attempt else 0.0
         if type(result) is Failed:
             return writer.append_error(
-                call.key, result.info._asdict(), attempts=call.attempt, latency=latency, cost=call.cost
+                call.key,
+                result.info._asdict(),
+                input=call.input,
+                attempts=call.attempt,
+                latency=latency,
+                cost=call.cost,
             )
         if self._prepare is not None:
             result = self._prepare(result)
-        return writer.append(call.key, result, attempts=call.attempt, latency=latency, cost=call.cost)
+        return writer.append(
+            call.key, result, input=call.input, attempts=call.attempt, latency=latency, cost=call.cost
+        )
 
     def _committed(self, commit: Commit) -> None:
         # spec: Ledger!Emit
-        kept, complete, adopted = self._kept, self._complete, commit.adopted
+        kept, complete, adopted = self._kept, self._land, commit.adopted
         while kept and kept[0][0] <= commit.through and not self._closed:
             number, call, result = kept.popleft()
             complete(call, self._result_of(adopted[number]) if number in adopted else result)
@@ -276,8 +395,14 @@ class Journal:
                 self._hold(self._waits)
 
     def _failed(self, error: BaseException) -> None:
-        if not self._closed:
-            self._stop(error)
+        if self._closed:
+            return
+        if isinstance(error, LedgerConflictError):
+            for _, call, _ in self._kept:
+                if call.key == error.key:
+                    error = self._conflict(call, error.other)
+                    break
+        self._stop(error)
 
     def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
         try:
@@ -361,6 +486,11 @@ class Journal:
 
     async def close(self) -> None:
         """Make durable what has come in, for `CLOSE` seconds at most, and end the writer's thread."""
+        if self.stale.inputs or self.stale.versions:
+            if self._tell is None:
+                log.warning("%s", self.stale.describe(self._ledger, self._scope.run, self._scope.uid))
+            else:
+                self._tell(self.stale)
         writer = self._writer
         if writer is None:
             return
@@ -389,16 +519,18 @@ def open_journal(
     *,
     batch: int | None = None,
     config: dict[str, Any] | None = None,
-    key_of: Callable[[Any], bytes] | None = None,
+    identify: Callable[[Any], tuple[bytes, bytes]] | None = None,
+    execution: bytes,
     prepare: Callable[[Any], Any] | None = None,
     attempt: str = "",
     only_failed: bool = False,
+    tell: Callable[[StaleAnswers], None] | None = None,
 ) -> Journal:
     """The journal of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
 
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
-    key. key_of: the key of a row, None for what `options.key` says of it. Others: see `Journal`. Raises
-    LedgerError and OSError.
+    key. identify: key and input of a row, None for what `options.key` and the ledger's `inputs` say of it.
+    Others: see `Journal`. Raises LedgerError and OSError.
     """
     ledger = options.ledger
     assert ledger is not None
@@ -407,9 +539,18 @@ def open_journal(
         # A record of a failure is then no result.
         ledger = dataclasses.replace(ledger, retry_errors=True)
     scope = scope_of(options, run, batch=batch, config=config)
-    if key_of is None:
-        key_of = KeyMaker(options.key)
-    return Journal(ledger, scope, key_of, prepare=prepare, attempt=attempt, only_failed=only_failed)
+    if identify is None:
+        identify = identity_of_values(options.key, ledger.inputs)
+    return Journal(
+        ledger,
+        scope,
+        identify,
+        execution,
+        prepare=prepare,
+        attempt=attempt,
+        only_failed=only_failed,
+        tell=tell,
+    )
 
 
 def budget_of_run(options: Options, run: str | None) -> Options:

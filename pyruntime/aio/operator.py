@@ -128,6 +128,7 @@ class AsyncOperator:
                 options.window,
                 complete=self._complete,
                 found=self._found_waiting,
+                share=self._share_found,
                 hold=self._attempts.capacity.hold,
                 stop=self.fail,
                 convert=self._attempts.convert,
@@ -236,7 +237,7 @@ class AsyncOperator:
         weigh = most is not None and size is None
         journal = self._journal
         admitted = 0
-        done: list[tuple[Call, tuple[Any] | BaseException]] = []
+        done: list[tuple[Call, Any]] = []
         for row in islice(self._rows, room):
             call = Call(row, size_of(row) if weigh else size or 0)
             call.handle = put(call)
@@ -260,7 +261,7 @@ class AsyncOperator:
             self._held += admitted * size
         return admitted
 
-    def _count_in(self, admitted: int, done: list[tuple[Call, tuple[Any] | BaseException]]) -> None:
+    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
         """So many rows were let in; some have a result by now, which was found, or cannot be called."""
         self._meter.rows_in += admitted
         for call, outcome in done:
@@ -268,6 +269,8 @@ class AsyncOperator:
                 return
             if isinstance(outcome, tuple):
                 self._take_found(call, outcome[0])
+            elif outcome is JOINED:
+                self._meter.shared += 1
             else:
                 self._attempts.fail_call(call, CallFailed(0, outcome))
 
@@ -378,6 +381,12 @@ class AsyncOperator:
         if self._flights is not None:
             self._share(call, result)
         self._take_found(call, result)
+
+    def _share_found(self, call: Call, result: Any) -> None:
+        """A row that has joined the call of another one with its key gets that one's result."""
+        if type(result) is Failed:
+            self._attempts.count_shared(result, 1)
+        self._complete(call, result)
 
     def _take_found(self, call: Call, result: Any) -> None:
         if type(result) is Failed:

@@ -76,7 +76,7 @@ class Options:
         each operator of a run has another.
     run: the name of what may be run again. None in a streaming query, which has names of its own.
     key: the names of the columns by which a row is known again (where a row is one value, leave it out);
-        None for the whole row, where equal rows are counted.
+        None for the whole row, where equal rows are counted. A row whose key is null is known by its content.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """

@@ -9,6 +9,7 @@ from pillarbox.ledger.errors import (
     Damage,
     LedgerBusyError,
     LedgerClosedError,
+    LedgerConflictError,
     LedgerError,
     LedgerFormatError,
     LedgerFullError,
@@ -16,11 +17,11 @@ from pillarbox.ledger.errors import (
     LedgerWarning,
 )
 from pillarbox.ledger.expiry import expire, expire_batches
-from pillarbox.ledger.keys import KeyMaker, config_hash, fingerprint
+from pillarbox.ledger.keys import KeyMaker, RowIdentity, config_hash, execution_id, fingerprint
 from pillarbox.ledger.lease import Lease
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import LedgerReader
-from pillarbox.ledger.records import Record
+from pillarbox.ledger.records import Origin, Record
 from pillarbox.ledger.scope import Scope
 from pillarbox.ledger.shared import shared_reader
 from pillarbox.ledger.writer import Commit, LedgerWriter
@@ -34,6 +35,7 @@ __all__ = [
     "Ledger",
     "LedgerBusyError",
     "LedgerClosedError",
+    "LedgerConflictError",
     "LedgerError",
     "LedgerFormatError",
     "LedgerFullError",
@@ -41,10 +43,13 @@ __all__ = [
     "LedgerValueError",
     "LedgerWarning",
     "LedgerWriter",
+    "Origin",
     "Record",
+    "RowIdentity",
     "Scope",
     "compact",
     "config_hash",
+    "execution_id",
     "expire",
     "expire_batches",
     "fingerprint",

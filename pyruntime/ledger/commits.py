@@ -11,9 +11,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 
-from pillarbox.ledger.errors import LedgerError
+from pillarbox.ledger.errors import LedgerConflictError, LedgerError
 from pillarbox.ledger.folder import SUFFIX, LocalFolder
-from pillarbox.ledger.frames import Frame, encode_frame, header, keys_of
+from pillarbox.ledger.frames import Frame, encode_frame, header, keys_of, owner_of
 from pillarbox.ledger.objects import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.records import ERROR, Record, Row, size_of, to_batch
@@ -29,15 +29,23 @@ TRIES = 10
 class Committer:
     """Commits to one scope, into a segment of its own. For one thread.
 
-    about: what the header of the segment says. most_rows: of a frame.
+    about: what the header of the segment says. most_rows: of a frame. execution: what every record says of
+    who called.
     """
 
     def __init__(
-        self, folder: Folder, reader: LedgerReader, about: Mapping[str, str], most_rows: int
+        self,
+        folder: Folder,
+        reader: LedgerReader,
+        about: Mapping[str, str],
+        most_rows: int,
+        execution: bytes,
     ) -> None:
         self.folder = folder
         self.reader = reader
         self._about = dict(about)
+        self._owner = owner_of(about)
+        self._execution = execution
         self.most_rows = most_rows
         self._segment: Segment | ObjectSegment | None = None
         self.segment_id = ""
@@ -51,7 +59,8 @@ class Committer:
     def commit(self, first: int, entries: list[Row]) -> dict[int, Record]:
         """Make entries durable, numbered from `first` on; returns what others have for some of them.
 
-        Raises LedgerFullError, LedgerError if the scope has expired or its lock cannot be had, and OSError.
+        Raises LedgerConflictError if this execution has a record of one of the keys for another input,
+        LedgerFullError, LedgerError if the scope has expired or its lock cannot be had, and OSError.
         """
         adopted: dict[int, Record] = {}
         left = dict(enumerate(entries, first))
@@ -85,15 +94,24 @@ class Committer:
     def _theirs(self, entries: dict[int, Row]) -> set[int]:
         """The numbers of entries whose key has a record already, of others or of this writer."""
         found: set[int] = set()
-        known = self.reader.kinds_of([entry[0] for entry in entries.values()])
-        new: dict[bytes, str] = {}
+        pairs = [(entry[0], entry[9]) for entry in entries.values()]
+        known, clashes = self.reader.kinds_of(pairs, self._execution)
+        for (key, input), other in clashes.items():
+            # spec: Ledger!Refuse
+            raise LedgerConflictError(
+                f"two rows of this execution have the key {key.hex()} and different inputs",
+                key,
+                input,
+                other.input,
+            )
+        new: dict[tuple[bytes, bytes], str] = {}
         accepts_errors = self.reader.accepts_errors
-        for number, entry in entries.items():
-            key, kind = entry[0], entry[1]
-            before = new.get(key) or known.get(key)
+        for number, pair in zip(entries, pairs, strict=True):
+            kind = entries[number][1]
+            before = new.get(pair) or known.get(pair)
             # Where failed rows are called again, what comes of that is kept as well.
             if before is None or (before == ERROR and not accepts_errors):
-                new[key] = kind
+                new[pair] = kind
             else:
                 found.add(number)
         return found
@@ -102,7 +120,7 @@ class Committer:
         """Get the records that others have; returns the entries whose records have gone in the meantime."""
         gone = {}
         for number in sorted(theirs):
-            record = self.reader.get(entries[number][0], errors=True)
+            record = self.reader.get(entries[number][0], errors=True, input=entries[number][9])
             if record is None:
                 gone[number] = entries[number]
             else:
@@ -120,8 +138,8 @@ class Committer:
         end = len(self._begin) if self._segment is None else self._segment.end
         frames = []
         for piece in self._pieces(mine):
-            batch = to_batch(piece)
-            frame, content = encode_frame(batch, self.segment_id, end)
+            batch = to_batch(piece, self.reader.version, self._execution)
+            frame, content = encode_frame(batch, self.segment_id, end, self._owner)
             frames.append((frame, keys_of(batch), content))
             end = frame.end
         return frames

@@ -15,7 +15,7 @@ from typing import Any
 from pillarbox.ledger.commits import FRAME
 from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.folder import PART, SUFFIX, LocalFolder
-from pillarbox.ledger.frames import encode_frame, header
+from pillarbox.ledger.frames import encode_frame, header, owner_of
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.scope import Scope
@@ -70,6 +70,8 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
         with folder.lock(PATIENCE):
             # Under the lock a segment that has just been made is locked by its writer already.
             closed = {name: size for name, size in folder.segments() if not folder.is_open(name)}
+        foreign = LedgerReader(folder, scope.about).foreign if len(closed) > 1 else set()
+        closed = {name: size for name, size in closed.items() if name not in foreign}
         if len(closed) < 2:
             return done
         _merge(folder, closed, scope, done)
@@ -78,13 +80,13 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
 
 
 def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
-    reader = LedgerReader(_Closed(folder, closed), allow_pickle=False)  # type: ignore[arg-type]
+    reader = LedgerReader(_Closed(folder, closed), scope.about, allow_pickle=False)  # type: ignore[arg-type]
     segment_id = secrets.token_hex(8)
     # spec: Ledger!Merge
     target = folder.create(segment_id + PART, header(segment_id, scope.about))
     try:
         for batch in _regrouped(reader):
-            target.append(encode_frame(batch, segment_id, target.end)[1])
+            target.append(encode_frame(batch, segment_id, target.end, owner_of(scope.about))[1])
             done.records += batch.num_rows
         target.sync()
     except BaseException:

@@ -31,8 +31,24 @@ class LedgerValueError(LedgerError, TypeError):
     """A value is of a type that a ledger does not keep, or that has no fingerprint."""
 
 
+class LedgerConflictError(LedgerError):
+    """Two rows of one execution have one key and different inputs, so that it names neither."""
+
+    def __init__(self, message: str, key: bytes, input: bytes, other: bytes) -> None:
+        super().__init__(message)
+        self.key = key
+        """The key of both, as a `RowIdentity` makes it."""
+        self.input = input
+        """The fingerprint of the row's input."""
+        self.other = other
+        """That of the other row."""
+
+    def __reduce__(self) -> tuple[type[LedgerConflictError], tuple[str, bytes, bytes, bytes]]:
+        return type(self), (str(self), self.key, self.input, self.other)
+
+
 class LedgerWarning(UserWarning):
-    """Something in a ledger is damaged. It is skipped; its calls are made again."""
+    """Something in a ledger is not as it should be. What is damaged is skipped; its calls are made again."""
 
 
 class Damage(NamedTuple):

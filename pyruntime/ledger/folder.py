@@ -96,20 +96,21 @@ class LocalFolder:
     def names(self) -> list[str]:
         """The names of everything in the folder. Empty if there is no folder."""
         try:
-            return os.listdir(self.path)
+            return [name for name in os.listdir(self.path) if not name.endswith(PART)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def put(self, name: str, content: bytes) -> None:
-        """Make a small file, durably, if it is not there. Raises LedgerFullError and OSError."""
+        """Make a small file, or another in its place, durably. Raises LedgerFullError and OSError."""
+        part = f".{secrets.token_hex(8)}{PART}"
         try:
-            file = os.open(self._join(name), os.O_CREAT | os.O_WRONLY, 0o666)
+            file = os.open(self._join(part), os.O_CREAT | os.O_WRONLY, 0o666)
             try:
                 os.write(file, content)
                 os.fsync(file)
             finally:
                 os.close(file)
-            sync_folder(self.path)
+            self.publish(part, name)
         except OSError as error:
             if error.errno in FULL:
                 raise full_error(self.path, error) from error

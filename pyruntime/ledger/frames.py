@@ -5,12 +5,14 @@ of two messages: a batch without rows, whose metadata holds one line of text, th
 the records. The line has the identity of the segment, the frame's own place, lengths and checksums, all of
 fixed width:
 
-    v1 id=0123456789abcdef pos=00000000000000b8 head=00000250 data=0000000000000400 rows=00000002
-    keys=00000200 ksum=89abcdef dsum=89abcdef sum=89abcdef
+    v2 id=0123456789abcdef own=0123456789abcdef pos=00000000000000b8 head=00000250 data=0000000000000400
+    rows=00000002 keys=00000200 ksum=89abcdef dsum=89abcdef sum=89abcdef
 
-(in one line). `sum` is the CRC-32 of the first message with the digits of `sum` as zeros, `dsum` that of the
-second one, `ksum` that of the keys, which lie `keys` bytes into it, 16 bytes a row. So a scan of millions of
-records reads the heads and the keys only. After damage a scan goes on with the next line that is right and
+(in one line). `own` stands for the run, operator, configuration and micro-batch that the header names: a
+segment is believed where these are asked for, and nowhere else, even if its header is damaged. `sum` is the
+CRC-32 of the first message with the digits of `sum` as zeros, `dsum` that of the second one, `ksum` that of
+the keys, which lie `keys` bytes into it, 16 bytes a row. So a scan of millions of records reads the heads and
+the keys only. After damage a scan goes on with the next line that is right and
 in its own place.
 
 Idea: the sync markers of Hadoop's sequence files and Avro, the framed log records of LevelDB, whose place in
@@ -23,22 +25,25 @@ import functools
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import Damage, LedgerError
-from pillarbox.ledger.keys import KEY_BYTES
+from pillarbox.ledger.keys import EXECUTION_BYTES, KEY_BYTES, config_hash
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"pillarbox.frame"
 LINE = re.compile(
-    rb"v1 id=([0-9a-f]{16}) pos=([0-9a-f]{16}) head=([0-9a-f]{8}) data=([0-9a-f]{16}) rows=([0-9a-f]{8}) "
+    rb"v2 id=([0-9a-f]{16}) own=([0-9a-f]{16}) pos=([0-9a-f]{16}) "
+    rb"head=([0-9a-f]{8}) data=([0-9a-f]{16}) rows=([0-9a-f]{8}) "
     rb"keys=([0-9a-f]{8}) ksum=([0-9a-f]{8}) dsum=([0-9a-f]{8}) sum=([0-9a-f]{8})"
 )
 ZERO_LINE = (
-    f"v1 id={0:016x} pos={0:016x} head={0:08x} data={0:016x} rows={0:08x} "
+    f"v2 id={0:016x} own={0:016x} pos={0:016x} head={0:08x} data={0:016x} rows={0:08x} "
     f"keys={0:08x} ksum={0:08x} dsum={0:08x} sum={0:08x}"
 ).encode()
+NAMES = ("run", "batch", "uid", "config")
+"""What the header of a segment says of it."""
 CHUNK = 4096
 """Bytes read at a time by a scan: a head, and the keys of a small batch."""
 FAR = 2**20
@@ -46,6 +51,10 @@ FAR = 2**20
 
 Read = Callable[[int, int], bytes]
 """Offset and length to bytes; fewer at the end of the file."""
+
+
+class ForeignSegmentError(LedgerError):
+    """A segment stands in the folder of another run or operator; says whose it is."""
 
 
 class Frame(NamedTuple):
@@ -82,11 +91,35 @@ def schema() -> Any:
             pa.field("latency", pa.float64(), nullable=False),
             pa.field("cost", pa.float64(), nullable=False),
             pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("input", pa.binary(), nullable=False),
+            pa.field("version", pa.string(), nullable=False),
+            pa.field("execution", pa.binary(EXECUTION_BYTES), nullable=False),
         ]
     )
 
 
-def header(segment_id: str, about: dict[str, str]) -> bytes:
+NOBODY = "0" * 16
+"""The owner of a segment that belongs to no scope."""
+
+
+def owner_of(about: Mapping[str, str]) -> str:
+    """What stands in each line for the run, operator, configuration and micro-batch of a segment."""
+    return config_hash(about)
+
+
+def whose(read: Read, size: int) -> str:
+    """The run and operator that a segment's header names, in words."""
+    import pyarrow as pa
+
+    try:
+        begin = read(0, _header_length(read(0, 8), size))
+        said = pa.ipc.read_schema(pa.py_buffer(begin)).metadata or {}
+    except (pa.ArrowException, OSError):
+        return "somebody, its header is damaged"
+    return ", ".join(f"{name}={said.get(name.encode(), b'').decode('utf-8', 'replace')!r}" for name in NAMES)
+
+
+def header(segment_id: str, about: Mapping[str, str]) -> bytes:
     """How a segment begins: the schema, with the version, the segment's id and what it is about."""
     metadata = {"pillarbox.ledger": str(VERSION), "segment": segment_id, **about}
     serialized: bytes = schema().with_metadata(metadata).serialize().to_pybytes()
@@ -124,8 +157,11 @@ def keys_of(batch: Any) -> bytes:
     return content[keys.offset * KEY_BYTES :][: batch.num_rows * KEY_BYTES]
 
 
-def encode_frame(batch: Any, segment_id: str, position: int) -> tuple[Frame, bytes]:
-    """The frame of a batch of records, and its bytes, to be written at `position` of the segment."""
+def encode_frame(batch: Any, segment_id: str, position: int, owner: str = NOBODY) -> tuple[Frame, bytes]:
+    """The frame of a batch of records, and its bytes, to be written at `position` of the segment.
+
+    owner: see `owner_of`.
+    """
     message = batch.serialize().to_pybytes()
     content = keys_of(batch)
     at = message.find(content)
@@ -134,7 +170,7 @@ def encode_frame(batch: Any, segment_id: str, position: int) -> tuple[Frame, byt
     head, place = _head()
     data_sum = zlib.crc32(message)
     line = (
-        f"v1 id={segment_id} pos={position:016x} head={len(head):08x} data={len(message):016x} "
+        f"v2 id={segment_id} own={owner} pos={position:016x} head={len(head):08x} data={len(message):016x} "
         f"rows={batch.num_rows:08x} keys={at:08x} "
         f"ksum={zlib.crc32(content):08x} dsum={data_sum:08x} sum="
     ).encode()
@@ -146,6 +182,7 @@ def encode_frame(batch: Any, segment_id: str, position: int) -> tuple[Frame, byt
 
 
 class _Line(NamedTuple):
+    owner: int
     position: int
     head: int
     data: int
@@ -158,26 +195,27 @@ class _Line(NamedTuple):
 def _trusted(chunk: bytes, begin: int, position: int, segment_id: str) -> _Line | None:
     """The line of the frame at `begin` of the chunk, which is at `position` of the file; None if wrong."""
     match = LINE.search(chunk, begin, begin + CHUNK // 2)
-    if match is None or match[1] != segment_id.encode() or int(match[2], 16) != position:
+    if match is None or match[1] != segment_id.encode() or int(match[3], 16) != position:
         return None
-    line = _Line(*(int(match[n], 16) for n in range(2, 9)))
+    line = _Line(*(int(match[n], 16) for n in range(2, 10)))
     whole = chunk[begin : begin + line.head]
-    at = match.start(9) - begin
+    at = match.start(10) - begin
     total = zlib.crc32(whole[:at] + b"00000000" + whole[at + 8 :])
-    if len(whole) < line.head or total != int(match[9], 16):
+    if len(whole) < line.head or total != int(match[10], 16):
         return None
     return line
 
 
 def scan(
-    read: Read, size: int, segment: str, segment_id: str, start: int = 0
+    read: Read, size: int, segment: str, segment_id: str, start: int = 0, owner: str = NOBODY
 ) -> Iterator[tuple[Frame, bytes] | Damage]:
     """The frames of a segment from byte `start` on, each with its keys, and what between them is damaged.
 
     Nothing here depends on what is damaged being readable: bytes that are not in a trusted frame are
     skipped. A frame that is not there to its end is damage with `is_tail`, unless another one follows. The
-    header is no damage.
+    header is no damage. Raises ForeignSegmentError for a segment of another owner.
     """
+    owned = int(owner, 16)
     position = start or _header_length(read(0, 8), size)
     # A header whose length is wrong must not hide the first frame.
     searched = start
@@ -187,10 +225,12 @@ def scan(
         if line is None:
             found = _next_line(read, size, searched, segment_id)
             end = size if found is None else found
-            begin = position if position < end else searched
-            yield Damage(segment, begin, end - begin, "no whole frame", found is None)
+            # Before the first frame the header may be what is damaged.
+            yield Damage(segment, searched, end - searched, "no whole frame", found is None)
             position = searched = end
             continue
+        if line.owner != owned:
+            raise ForeignSegmentError(whose(read, size))
         offset = position + line.head
         end = offset + line.data
         keys = chunk[line.head + line.keys :][: line.rows * KEY_BYTES]
@@ -223,7 +263,7 @@ def _next_line(read: Read, size: int, start: int, segment_id: str) -> int | None
         for match in LINE.finditer(chunk):
             if match[1] != segment_id.encode():
                 continue
-            begin = int(match[2], 16)
+            begin = int(match[3], 16)
             if begin < start or begin >= size or not begin <= position + match.start() < begin + CHUNK // 2:
                 continue
             if _trusted(read(begin, CHUNK), 0, begin, segment_id) is not None:

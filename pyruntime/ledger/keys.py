@@ -1,25 +1,36 @@
-"""The identity of a record: 16 bytes that are the same in every process, on every machine, in every Python.
+"""The identity of a row and of its input: the same bytes in every process, on every machine, in every Python.
 
 Values are written down in one canonical way, type before content, and hashed (BLAKE2b). Not with `hash`,
 which is salted, and not with pickle, whose bytes depend on the version and on which objects are shared.
-`fingerprint` is pure; a `KeyMaker` counts, so it belongs to one thread, the one that reads the rows of a
-task.
+`fingerprint` is pure; a `KeyMaker` and a `RowIdentity` count, so they belong to one thread, the one that
+reads the rows of a task.
+
+A row's *key* says which row it is, its *input* what the function was given. The input is kept column by
+column, 12 bytes each: 4 for the column's name, 8 for its value. So what differs can be named, and who later
+says that only some columns count finds what was kept before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import functools
 import hashlib
+import secrets
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pillarbox.ledger.errors import LedgerValueError
 
 KEY_BYTES = 16
+EXECUTION_BYTES = 8
+NAME_BYTES = 4
+VALUE_BYTES = 8
+COLUMN_BYTES = NAME_BYTES + VALUE_BYTES
+"""Bytes of a column in the fingerprint of an input."""
 _LONG = 10**100
 _pack = struct.Struct("<Q").pack
 
@@ -61,6 +72,188 @@ def _hashed(hasher: Any, content: bytes) -> bytes:
 def config_hash(config: Mapping[str, Any] | None) -> str:
     """Hexadecimal digits for what of an operator's configuration decides about its results. Any thread."""
     return fingerprint(dict(config or {}), "config").hex()[:16]
+
+
+def execution_id(*parts: str) -> bytes:
+    """The identity of an execution that `parts` name; a new one without any. Any thread.
+
+    An execution is one action of one run. Its tasks, and each task's retries, have the same parts.
+    """
+    return (
+        fingerprint(parts, "execution")[:EXECUTION_BYTES] if parts else secrets.token_bytes(EXECUTION_BYTES)
+    )
+
+
+def name_print(name: Any) -> bytes:
+    """What stands for the name of a column in the fingerprint of an input."""
+    return fingerprint(name, "name")[:NAME_BYTES]
+
+
+def is_answer(kept: bytes, input: bytes, some: bool) -> bool:
+    """Whether what was kept for the input `kept` is the answer for `input`. Pure.
+
+    some: only some columns count, those of `input`; what else was kept is no matter.
+    """
+    if kept == input:
+        return True
+    if len(kept) < len(input) or (len(kept) != len(input) and not some):
+        return False
+    known = _columns_of(kept)
+    return all(known.get(name) == value for name, value in _columns_of(input).items())
+
+
+def _columns_of(input: bytes) -> dict[bytes, bytes]:
+    return {
+        input[at : at + NAME_BYTES]: input[at + NAME_BYTES : at + COLUMN_BYTES]
+        for at in range(0, len(input), COLUMN_BYTES)
+    }
+
+
+class RowIdentity:
+    """Gives each row of a task its key, and the fingerprint of its input. For one thread.
+
+    key: gives the values of a row's key columns; None where a row is known by its content. A row one of whose
+        values is None has no key, and is known by its content too.
+    inputs: gives the names and the values of the columns that count besides those of the key.
+    content: gives what a row without a key is known by. names: of the columns in it, where it has none.
+    shown: names of columns in messages, where they are others.
+
+    Rows that are known by their content are counted as a `KeyMaker` counts them.
+    """
+
+    def __init__(
+        self,
+        key: Callable[[Any], Sequence[Any]] | None,
+        inputs: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any]]],
+        content: Callable[[Any], Any],
+        names: tuple[Any, ...] | None = None,
+        shown: Mapping[Any, str] | None = None,
+    ) -> None:
+        self._value_hasher = hashlib.blake2b(digest_size=VALUE_BYTES, person=b"input")
+        self._shown = shown or {}
+        self._key = key
+        self._inputs = inputs
+        self._content = content
+        self._content_key = KeyMaker()
+        self._names: dict[bytes, Any] = {}
+        self._prints: dict[tuple[Any, ...], list[bytes]] = {}
+        self._of_content = b"" if names is None else self._print((NAMES_OF_ALL,), [names])
+        self._hasher: Any = None
+        self.has_key = key is not None
+
+    def __call__(self, row: Any) -> tuple[bytes, bytes]:
+        """Key and input of the next row. Raises LedgerValueError; KeyError without a column."""
+        if self._key is not None:
+            values = self._key(row)
+            parts: list[bytes] = []
+            for value in values:
+                if value is None:
+                    break
+                _write(value, parts)
+            else:
+                if self._hasher is None:
+                    self._hasher = _hasher("key", _list_of(len(values)))
+                key = _hashed(self._hasher, parts[0] if len(parts) == 1 else b"".join(parts))
+                names, columns = self._inputs(row)
+                return key, self._print(names, columns) if names else b""
+        return self._content_key(self._content(row)), self._of_content
+
+    def differing(self, kept: bytes, input: bytes, some: bool = False) -> list[str]:
+        """The names of the columns in which two inputs differ; some: as for `is_answer`."""
+        one, other = _columns_of(kept), _columns_of(input)
+        names = [name for name in other if one.get(name) != other[name]]
+        if not some:
+            names += [name for name in one if name not in other]
+        return [self._show(self._names.get(name, GONE)) for name in names]
+
+    def _show(self, name: Any) -> str:
+        return self._shown.get(name, str(name))
+
+    def _print(self, names: tuple[Any, ...], values: Sequence[Any]) -> bytes:
+        prefixes = self._prints.get(names)
+        if prefixes is None:
+            if len(self._prints) >= MAX_SHAPES:
+                self._prints.clear()
+            prefixes = self._prints[names] = [name_print(name) for name in names]
+            self._names.update(zip(prefixes, names, strict=True))
+        out: list[bytes] = []
+        for place, value in enumerate(values):
+            parts: list[bytes] = []
+            try:
+                _write(value, parts)
+            except LedgerValueError as error:
+                raise LedgerValueError(
+                    f"column {self._show(names[place])!r}: {str(error).partition(': ')[0]}, which would say "
+                    "whether a row's input has changed: name the columns that count, with "
+                    "Ledger(..., inputs=[...])"
+                ) from None
+            copy = self._value_hasher.copy()
+            copy.update(parts[0] if len(parts) == 1 else b"".join(parts))
+            out.append(prefixes[place])
+            out.append(copy.digest())
+        return b"".join(out)
+
+
+NAMES_OF_ALL = "the names of the columns"
+GONE = "a column that is no longer there"
+MAX_SHAPES = 1000
+"""Sets of names whose fingerprints are held."""
+
+
+def identity_of_values(key: Sequence[str | int] | None, inputs: Sequence[str | int] | None) -> RowIdentity:
+    """The identity of rows that are mappings, sequences, or objects with attributes.
+
+    key, inputs: names or positions of columns, None for the whole row and for all columns.
+    """
+    if inputs is None:
+        return RowIdentity(
+            None if key is None else lambda row: [_field(row, column) for column in key],
+            _AllColumns(() if key is None else key),
+            lambda row: row,
+        )
+    own = tuple(column for column in inputs if key is None or column not in key)
+    whole = (*(() if key is None else key), *own)
+    return RowIdentity(
+        None if key is None else lambda row: [_field(row, column) for column in key],
+        lambda row: (own, [_field(row, column) for column in own]),
+        lambda row: [_field(row, column) for column in whole],
+        whole,
+    )
+
+
+class _AllColumns:
+    """Gives the names and the values of a row's columns, but of those of the key."""
+
+    def __init__(self, but: Sequence[str | int]) -> None:
+        self._but = frozenset(but)
+        self._names: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def __call__(self, row: Any) -> tuple[tuple[Any, ...], list[Any]]:
+        if type(row) is not dict:
+            return _all_columns(row, self._but)
+        given = tuple(row)
+        names = self._names.get(given)
+        if names is None:
+            if len(self._names) >= MAX_SHAPES:
+                self._names.clear()
+            names = self._names[given] = tuple([name for name in given if name not in self._but])
+        return names, [row[name] for name in names]
+
+
+def _all_columns(row: Any, but: frozenset[str | int]) -> tuple[tuple[Any, ...], list[Any]]:
+    items: Any
+    if isinstance(row, Mapping):
+        items = row.items()
+    elif hasattr(row, "_fields"):
+        items = zip(row._fields, row, strict=True)
+    elif isinstance(row, Sequence) and not isinstance(row, str | bytes):
+        items = enumerate(row)
+    elif dataclasses.is_dataclass(row):
+        items = [(field.name, getattr(row, field.name)) for field in dataclasses.fields(row)]
+    else:
+        items = vars(row).items() if hasattr(row, "__dict__") else [("row", row)]
+    left = [(name, value) for name, value in items if name not in but]
+    return tuple([name for name, _ in left]), [value for _, value in left]
 
 
 class KeyMaker:

@@ -6,12 +6,13 @@ before anything that depends on it is seen, and on a replay give it back instead
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,6 +22,7 @@ from pillarbox.ledger.errors import LedgerError, LedgerFormatError
 from pillarbox.ledger.folder import LocalFolder
 from pillarbox.ledger.forks import check_locks
 from pillarbox.ledger.frames import VERSION
+from pillarbox.ledger.keys import KeyMaker, execution_id
 from pillarbox.ledger.lease import LONGEST, PATIENCE, Lease
 from pillarbox.ledger.objects import ObjectFolder
 from pillarbox.ledger.reader import Folder, LedgerReader
@@ -50,6 +52,9 @@ class Ledger:
     results. values: "json" keeps what JSON can say, and bytes, dates, decimals and arrays of numbers;
     reading it runs no code.
         "pickle" keeps anything, and whoever may write to `location` may then run code where it is read.
+    version: of the function, a number or a name: answers of another version are called for again.
+    inputs: the columns that the answer depends on, besides those of the key; None for all. A row whose input
+        is another than that of its record is called again.
     filesystem: a `pyarrow.fs.FileSystem` for `location`, which is a path in it then: for credentials and the
     like.
 
@@ -62,6 +67,8 @@ class Ledger:
     commit_bytes: int = 2**20
     retry_errors: bool = True
     values: str = "json"
+    version: int | str | None = field(default=None, kw_only=True)
+    inputs: Sequence[str | int] | None = field(default=None, kw_only=True)
     filesystem: Any = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -87,10 +94,27 @@ class Ledger:
         check_count("commit_bytes", self.commit_bytes, 1, MOST_BYTES)
         check_bool("retry_errors", self.retry_errors)
         check_choice("values", self.values, VALUES)
+        self._check_version_and_inputs()
         self._check_filesystem()
         path = self.local_path
         if path is not None and os.path.exists(path) and not os.path.isdir(path):
             raise ValueError(f"location={self.location!r}: is a file, and must be a folder")
+
+    def _check_version_and_inputs(self) -> None:
+        version = self.version
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int | str)):
+            raise TypeError(f"version={version!r}: must be an int, a str or None")
+        if version == "":
+            raise ValueError("version='': must not be empty; None for a function without versions")
+        if self.inputs is None:
+            return
+        if self.inputs == () or self.inputs == []:
+            raise ValueError(f"inputs={self.inputs!r}: must name a column, or be None for all")
+        try:
+            KeyMaker(self.inputs)
+        except TypeError as error:
+            raise TypeError(str(error).replace("columns=", "inputs=", 1)) from None
+        object.__setattr__(self, "inputs", tuple(self.inputs))
 
     def _check_filesystem(self) -> None:
         if self.filesystem is None:
@@ -111,7 +135,8 @@ class Ledger:
         return (
             f"Ledger({_redacted(self.location)!r}, loss_window={self.loss_window!r}, "
             f"commit_rows={self.commit_rows!r}, commit_bytes={self.commit_bytes!r}, "
-            f"retry_errors={self.retry_errors!r}, values={self.values!r})"
+            f"retry_errors={self.retry_errors!r}, values={self.values!r}, version={self.version!r}, "
+            f"inputs={self.inputs!r})"
         )
 
     @property
@@ -135,24 +160,36 @@ class Ledger:
     def reader(self, scope: Scope) -> LedgerReader:
         """The finished calls of a scope, as they are now. Any thread.
 
-        Raises LedgerFormatError for a ledger of a later version, LedgerError and OSError.
+        Raises LedgerFormatError for a ledger of another version, LedgerError and OSError.
         """
         self._check_version()
         return LedgerReader(
-            self.folder(scope), accept_errors=not self.retry_errors, allow_pickle=self.values == "pickle"
+            self.folder(scope),
+            scope.about,
+            accept_errors=not self.retry_errors,
+            allow_pickle=self.values == "pickle",
+            version=self.kept_version,
+            some_inputs=self.inputs is not None,
         )
+
+    @property
+    def kept_version(self) -> str:
+        """The version in the form in which a record says it."""
+        return "" if self.version is None else json.dumps(self.version)
 
     def writer(
         self,
         scope: Scope,
         reader: LedgerReader | None = None,
         *,
+        execution: bytes | None = None,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> LedgerWriter:
         """Keeps the finished calls of a task attempt, on a thread of its own until it is closed. Any thread.
 
         reader: of the same scope, whose index it keeps up to date; None for one of its own.
+        execution: what `execution_id` gave for the execution that this is a task of; None for one of its own.
         on_commit, on_failure: called on the writer's thread, and must not wait.
         """
         return LedgerWriter(
@@ -160,6 +197,7 @@ class Ledger:
             self.reader(scope) if reader is None else reader,
             Limits(self.loss_window, self.commit_rows, self.commit_bytes),
             about=scope.about,
+            execution=execution_id() if execution is None else execution,
             allow_pickle=self.values == "pickle",
             on_commit=on_commit,
             on_failure=on_failure,
@@ -270,12 +308,21 @@ class Ledger:
 
     def _check_version(self) -> None:
         later = sorted(
-            int(name[1:]) for name in self._names() if re.fullmatch(r"v\d+", name) and int(name[1:]) > VERSION
+            int(name[1:])
+            for name in self._names()
+            if re.fullmatch(r"v\d+", name) and int(name[1:]) != VERSION
         )
-        if later:
+        if later and later[-1] > VERSION:
             raise LedgerFormatError(
                 f"{_redacted(self.location)} has been written in version {later[-1]} of the format, and this "
                 f"Pillarbox knows version {VERSION}: use a later one, or another location"
+            )
+        if later:
+            raise LedgerFormatError(
+                f"{_redacted(self.location)} has been written in version {later[-1]} of the format, whose "
+                "records do not say of which input they are the answer, so this Pillarbox, which writes "
+                f"version {VERSION}, does not take them for answers: use another location, or an earlier "
+                f"Pillarbox, or delete v{later[-1]} there and have every call made again"
             )
 
     def _names(self) -> list[str]:

@@ -10,16 +10,17 @@ import warnings
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
 from pillarbox.ledger.folder import SUFFIX, LocalFolder, Mark
-from pillarbox.ledger.frames import Frame, open_frame, scan
+from pillarbox.ledger.frames import NOBODY, ForeignSegmentError, Frame, open_frame, owner_of, scan
 from pillarbox.ledger.index import KeyIndex
+from pillarbox.ledger.keys import is_answer
 from pillarbox.ledger.objects import ObjectFolder
-from pillarbox.ledger.records import ERROR, Record, Rows
+from pillarbox.ledger.records import ERROR, Origin, Record, Rows
 
 Folder = LocalFolder | ObjectFolder
 T = TypeVar("T")
@@ -33,17 +34,32 @@ TRIES = 10
 class LedgerReader:
     """The finished calls of one scope. Any thread.
 
+    about: whose they are, as `Scope.about` says it: a segment of others is not believed.
     accept_errors: `get` gives rows that failed for good, too.
     allow_pickle: values may be pickled, and reading them runs what they say.
+    version: of the function, as it is kept. some_inputs: whether columns that are not asked for do not count.
 
     Damage is skipped, kept in `damage`, and said with a `LedgerWarning`, except at the end of a segment,
     where a kill leaves it as a matter of course.
     """
 
-    def __init__(self, folder: Folder, *, accept_errors: bool = True, allow_pickle: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        about: Mapping[str, str] | None = None,
+        *,
+        accept_errors: bool = True,
+        allow_pickle: bool = False,
+        version: str = "",
+        some_inputs: bool = False,
+    ) -> None:
         self._folder = folder
+        self._owner = NOBODY if about is None else owner_of(about)
         self.accepts_errors = accept_errors
         self._allow_pickle = allow_pickle
+        self.version = version
+        self._version = version.encode()
+        self._some_inputs = some_inputs
         self._mutex = threading.RLock()
         self._mark: Mark | None = None
         self._forgotten = 0
@@ -83,10 +99,12 @@ class LedgerReader:
                     return
                 # Merged while it was read: look for what it became.
 
-    def get(self, key: bytes, *, errors: bool | None = None) -> Record | None:
+    def get(self, key: bytes, *, errors: bool | None = None, input: bytes | None = None) -> Record | None:
         """The first whole record of a key, on the disk when this returns; None if there is none. Any thread.
 
         errors: give the record of a row that failed for good; None for what the reader was told.
+        input: the fingerprint of the row's input, of which it is to be the answer, by the function's version;
+        None for any.
         A result counts before an error: the row was called again.
         Raises LedgerValueError for a value that may not or cannot be read, and OSError.
         """
@@ -98,24 +116,55 @@ class LedgerReader:
             if errors is None:
                 errors = self.accepts_errors
             with suppress(FileNotFoundError):
-                return self._get(key, errors, found)
-            return self._undisturbed(self._get, key, errors)
+                return self._get(key, errors, input, found)
+            return self._undisturbed(self._get, key, errors, input)
+
+    def search(self, key: bytes, input: bytes, execution: bytes) -> Record | Origin | None:
+        """The record that answers a row, as `get` finds it, or else what another record of its key answers.
+
+        Of several others it is one of `execution`, if there is one. Any thread; raises as `get` does.
+        """
+        with self._mutex:
+            found = self._index.find(key)
+            if not found:
+                return None
+            with suppress(FileNotFoundError):
+                return self._search(key, input, execution, found)
+            return self._undisturbed(self._search, key, input, execution)
 
     def __contains__(self, key: bytes) -> bool:
         return self.get(key) is not None
 
-    def kind_of(self, key: bytes) -> str | None:
-        """The kind of a key's record, durable or not yet: "value", "error"; None without one. Any thread."""
-        with self._mutex:
-            return self._undisturbed(self._kind_of, key) if self._index.find(key) else None
+    def kind_of(self, key: bytes, input: bytes | None = None) -> str | None:
+        """The kind of a key's record, durable or not yet: "value", "error"; None without one. Any thread.
 
-    def kinds_of(self, keys: Sequence[bytes]) -> dict[bytes, str]:
-        """The kinds of those keys that have a record, durable or not yet. Any thread."""
+        input: as for `get`.
+        """
+        with self._mutex:
+            return self._undisturbed(self._kind_of, key, input) if self._index.find(key) else None
+
+    def kinds_of(
+        self, pairs: Sequence[tuple[bytes, bytes]], execution: bytes
+    ) -> tuple[dict[tuple[bytes, bytes], str], dict[tuple[bytes, bytes], Origin]]:
+        """The kinds of those keys and inputs that have a record, durable or not yet. Any thread.
+
+        And, of those that have none, which have one of `execution` for another input under their key.
+        """
+        kinds: dict[tuple[bytes, bytes], str] = {}
+        clashes: dict[tuple[bytes, bytes], Origin] = {}
         with self._mutex:
             find = self._index.find
-            known = [key for key in keys if find(key)]
-            found = {key: self._undisturbed(self._kind_of, key) for key in known}
-            return {key: kind for key, kind in found.items() if kind is not None}
+            for pair in pairs:
+                if not find(pair[0]):
+                    continue
+                kind = self._undisturbed(self._kind_of, *pair)
+                if kind is not None:
+                    kinds[pair] = kind
+                    continue
+                other = self._undisturbed(self._other, *pair, execution)
+                if other is not None and other.execution == execution:
+                    clashes[pair] = other
+        return kinds, clashes
 
     def batches(self) -> Iterator[tuple[Any, list[bool]]]:
         """The Arrow batches of all whole frames, and which of their rows count for their key.
@@ -148,7 +197,7 @@ class LedgerReader:
                     )
                 if rows is None:
                     continue
-                counts = [self._counts(rows.key(row), number, row) for row in range(rows.count)]
+                counts = [self._counts(rows, number, row) for row in range(rows.count)]
             yield rows, counts
 
     def spent(self) -> tuple[int, float]:
@@ -231,17 +280,30 @@ class LedgerReader:
         self._batches: OrderedDict[int, Rows] = OrderedDict()
         self._batches_bytes = 0
         self._refused: set[int] = set()
+        self.foreign: set[str] = set()
         self._mark = None
 
     def _scan(self, name: str, size: int) -> None:
         """Take in what a segment has since the last time. Raises FileNotFoundError if it has gone."""
         self.scans += 1
+        if name in self.foreign:
+            return
+        try:
+            self._scan_own(name, size)
+        except ForeignSegmentError as error:
+            # Copied or moved there: what it says is about other rows.
+            self.foreign.add(name)
+            self._report(Damage(name, 0, size, f"belongs to {error} and is not believed here", False))
+        self._sizes[name] = size
+
+    def _scan_own(self, name: str, size: int) -> None:
         found = scan(
             lambda offset, length: self._folder.read(name, offset, length),
             size,
             name,
             name[: -len(SUFFIX)],
             self._scanned.get(name, 0),
+            self._owner,
         )
         self._tails.pop(name, None)
         for item in found:
@@ -253,7 +315,6 @@ class LedgerReader:
                 self._report(item)
             else:
                 self._add(*item)
-        self._sizes[name] = size
 
     def _add(self, frame: Frame, keys: bytes) -> None:
         self._starts.append(self._index.count)
@@ -277,8 +338,10 @@ class LedgerReader:
             self.refresh()
         return ask(*arguments)
 
-    def _get(self, key: bytes, errors: bool, found: list[int] | None = None) -> Record | None:
-        place = self._place(key, found)
+    def _get(
+        self, key: bytes, errors: bool, input: bytes | None, found: list[int] | None = None
+    ) -> Record | None:
+        place = self._place(key, input, found)
         if place is None:
             return None
         number, row = place
@@ -296,19 +359,69 @@ class LedgerReader:
             self._synced[frame.segment] = size
         return rows.record(row, self._allow_pickle)
 
-    def _kind_of(self, key: bytes) -> str | None:
-        place = self._place(key)
+    def _search(
+        self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None
+    ) -> Record | Origin | None:
+        record = self._get(key, self.accepts_errors, input, found)
+        if record is not None or self._place(key, input, found) is not None:
+            return record
+        return self._other(key, input, execution, found)
+
+    def _other(
+        self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None
+    ) -> Origin | None:
+        """What the last record of the key answers that is not for this input; one of `execution` first."""
+        other = None
+        for rows, row in self._of_key(key, found):
+            origin = rows.origin(row)
+            if not self._answers(rows, row, input):
+                if origin.execution == execution:
+                    return origin
+                # A row that failed would have been called again in any case.
+                if self.accepts_errors or rows.kind(row) != ERROR:
+                    other = origin
+        return other
+
+    def _answers(self, rows: Rows, row: int, input: bytes) -> bool:
+        if not rows.is_version(row, self._version):
+            return False
+        kept = rows.input(row)
+        return kept == input or is_answer(kept, input, self._some_inputs)
+
+    def _kind_of(self, key: bytes, input: bytes | None = None) -> str | None:
+        place = self._place(key, input)
         rows = None if place is None else self._rows(place[0])
         return None if place is None or rows is None else rows.kind(place[1])
 
-    def _place(self, key: bytes, found: list[int] | None = None) -> tuple[int, int] | None:
-        """Frame and row of the record that counts for a key, of those found by its first word."""
+    def _of_key(self, key: bytes, found: list[int] | None = None) -> Iterator[tuple[Rows, int]]:
+        for record in self._index.find(key) if found is None else found:
+            number = bisect_right(self._starts, record) - 1
+            rows = self._rows(number)
+            row = record - self._starts[number]
+            if rows is not None and rows.key(row) == key:
+                yield rows, row
+
+    def _place(
+        self,
+        key: bytes,
+        input: bytes | None = None,
+        found: list[int] | None = None,
+        like: Origin | None = None,
+    ) -> tuple[int, int] | None:
+        """Frame and row of the record that counts for a key, of those found by its first word.
+
+        input: of which it is to be the answer, None for any. like: of a record whose input and version count.
+        """
         error, error_at = None, 0
         for record in self._index.find(key) if found is None else found:
             number = bisect_right(self._starts, record) - 1
             rows = self._rows(number)
             row = record - self._starts[number]
             if rows is None or rows.key(row) != key:
+                continue
+            if input is not None and not self._answers(rows, row, input):
+                continue
+            if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue
             if rows.kind(row) != ERROR:
                 return number, row
@@ -318,8 +431,12 @@ class LedgerReader:
                 error, error_at = (number, row), at
         return error
 
-    def _counts(self, key: bytes, number: int, row: int) -> bool:
-        return len(self._index.find(key)) == 1 or self._place(key) == (number, row)
+    def _counts(self, rows: Rows, number: int, row: int) -> bool:
+        key = rows.key(row)
+        if len(self._index.find(key)) == 1:
+            return True
+        # Each input and version has a record that counts.
+        return self._place(key, like=rows.origin(row)) == (number, row)
 
     def _rows(self, number: int) -> Rows | None:
         """The records of a frame; None if they are damaged."""

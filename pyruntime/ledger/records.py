@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import LedgerValueError
 from pillarbox.ledger.frames import schema
-from pillarbox.ledger.keys import KEY_BYTES
+from pillarbox.ledger.keys import EXECUTION_BYTES, KEY_BYTES
 from pillarbox.ledger.values import decode
 
 VALUE = "value"
@@ -33,6 +33,20 @@ class Record(NamedTuple):
     cost: float
     at: datetime.datetime
     """When it was kept, by the clock of the machine that did."""
+    input: bytes = b""
+    """The fingerprint of the row's input, as a `RowIdentity` makes it."""
+    version: str = ""
+    """That of the function, as JSON; empty where none was given."""
+    execution: bytes = bytes(EXECUTION_BYTES)
+    """The execution that called: one action of one run, with all its tasks and their retries."""
+
+
+class Origin(NamedTuple):
+    """What a record is the answer to, where that is not what was asked."""
+
+    input: bytes
+    version: str
+    execution: bytes
 
 
 class Entry(NamedTuple):
@@ -48,9 +62,11 @@ class Entry(NamedTuple):
     cost: float
     at: int
     """Microseconds since 1970."""
+    input: bytes = b""
+    """The fingerprint of the row's input."""
 
 
-Row = tuple[bytes, str, str, Sequence[Sequence[float]], Sequence[bytes], int, float, float, int]
+Row = tuple[bytes, str, str, Sequence[Sequence[float]], Sequence[bytes], int, float, float, int, bytes]
 """An entry, or a plain tuple with the same items, which is made in a fifth of the time."""
 
 
@@ -62,15 +78,15 @@ def size_of(entry: Row) -> int:
     return size + sum(map(len, entry[4])) if entry[4] else size
 
 
-def to_batch(entries: Sequence[Row]) -> Any:
-    """The Arrow batch of these entries, one at least.
+def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes(EXECUTION_BYTES)) -> Any:
+    """The Arrow batch of these entries, one at least, of one version and one execution.
 
     From buffers made here: Arrow's own way from Python's objects is slower, and has the first commit of a
     process wait for the import of pandas.
     """
     import pyarrow as pa
 
-    keys, kinds, texts, floats, blobs, *numbers = zip(*entries, strict=True)
+    keys, kinds, texts, floats, blobs, *numbers, inputs = zip(*entries, strict=True)
     count = len(entries)
     types = [field.type for field in schema()]
 
@@ -93,8 +109,11 @@ def to_batch(entries: Sequence[Row]) -> Any:
             types[4], count, _offsets(blobs), children=[bytes_of(pa.binary(), [*chain.from_iterable(blobs)])]
         ),
     ]
-    for code, values, kind in zip("iddq", numbers, types[5:], strict=True):
+    for code, values, kind in zip("iddq", numbers, types[5:9], strict=True):
         arrays.append(column(kind, count, array(code, values)))
+    arrays.append(bytes_of(types[9], inputs))
+    arrays.append(bytes_of(types[10], [version.encode()] * count))
+    arrays.append(column(types[11], count, execution * count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
 
 
@@ -120,7 +139,17 @@ class Rows:
         self._attempts = _cast(views[5][1], "i")
         self._latency, self._cost = _cast(views[6][1], "d"), _cast(views[7][1], "d")
         self._at = _cast(views[8][1], "q")
+        self._inputs = _Texts(views[9][1], views[9][2])
+        self._versions = _Texts(views[10][1], views[10][2])
+        self._executions = views[11][1] or _EMPTY
+        # Most frames are of one version and one execution.
+        self._one_version = self._versions.same(self.count)
+        self._one_execution = self._same_execution()
         self._all_values = bytes(self._kinds.data) == VALUE.encode() * self.count
+
+    def _same_execution(self) -> bytes | None:
+        one = bytes(self._executions[:EXECUTION_BYTES])
+        return one if bytes(self._executions[: EXECUTION_BYTES * self.count]) == one * self.count else None
 
     def key(self, row: int) -> bytes:
         """The key of a record."""
@@ -138,6 +167,33 @@ class Rows:
         """Attempts and cost of all records."""
         return sum(self._attempts[: self.count]), math.fsum(self._cost[: self.count])
 
+    def input(self, row: int) -> bytes:
+        """The fingerprint of the input that it answers."""
+        return bytes(self._inputs[row])
+
+    def version(self, row: int) -> str:
+        """The version of the function that gave it."""
+        one = self._one_version
+        return str(self._versions[row] if one is None else one, "utf-8", "replace")
+
+    def is_version(self, row: int, version: bytes) -> bool:
+        """Whether the function that gave it was of this version."""
+        one = self._one_version
+        return self._versions[row] == version if one is None else one == version
+
+    def execution(self, row: int) -> bytes:
+        """The execution that kept it."""
+        one = self._one_execution
+        return (
+            bytes(self._executions[row * EXECUTION_BYTES : (row + 1) * EXECUTION_BYTES])
+            if one is None
+            else one
+        )
+
+    def origin(self, row: int) -> Origin:
+        """What it is the answer to."""
+        return Origin(self.input(row), self.version(row), self.execution(row))
+
     def record(self, row: int, allow_pickle: bool) -> Record:
         """A record. Raises LedgerValueError if its value may or can not be read."""
         try:
@@ -151,6 +207,7 @@ class Rows:
                 floats = [part.tolist() for part in self._floats.items(row)]
             if self._blobs.has_items:
                 blobs = [bytes(part) for part in self._blobs.items(row)]
+            origin = self.origin(row)
         except (ValueError, IndexError, OverflowError) as error:
             raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
         return Record(
@@ -161,6 +218,7 @@ class Rows:
             self._latency[row],
             self._cost[row],
             at,
+            *origin,
         )
 
 
@@ -181,6 +239,18 @@ class _Texts:
     def __getitem__(self, row: int) -> memoryview:
         offsets = self._offsets
         return self.data[offsets[row] : offsets[row + 1]]
+
+    def same(self, count: int) -> bytes | None:
+        """The text that all of `count` rows have; None where they differ."""
+        lengths = {
+            end - begin
+            for begin, end in zip(self._offsets[:count], self._offsets[1 : count + 1], strict=False)
+        }
+        if not count or len(lengths) != 1:
+            return None
+        one = bytes(self[0])
+        begin = self._offsets[0]
+        return one if bytes(self.data[begin : begin + len(one) * count]) == one * count else None
 
 
 class _Nested:

@@ -57,11 +57,12 @@ class LedgerWriter:
         limits: Limits,
         *,
         about: Mapping[str, str],
+        execution: bytes,
         allow_pickle: bool = False,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._committer = Committer(folder, reader, about, limits.rows)
+        self._committer = Committer(folder, reader, about, limits.rows, execution)
         self._limits = limits
         self._allow_pickle = allow_pickle
         self._on_commit = on_commit
@@ -85,33 +86,51 @@ class LedgerWriter:
         self._thread.start()
 
     def append(
-        self, key: bytes, value: Any, *, attempts: int = 1, latency: float = 0.0, cost: float = 0.0
+        self,
+        key: bytes,
+        value: Any,
+        *,
+        input: bytes = b"",
+        attempts: int = 1,
+        latency: float = 0.0,
+        cost: float = 0.0,
     ) -> int:
         """Keep what a call gave; returns the result's number, which `Commit.through` will reach. Any thread.
 
-        key: 16 bytes, of a `KeyMaker`. latency: seconds. Never waits for the disk.
+        key, input: 16 bytes and the fingerprint of the row's input, of a `RowIdentity`. latency: seconds.
+        Never waits for the disk. A key that this execution has for another input ends the writer, with
+        LedgerConflictError.
         Raises LedgerValueError for a value that cannot be kept, LedgerClosedError.
         """
-        return self._append(key, VALUE, encode(value, self._allow_pickle), attempts, latency, cost)
+        return self._append(key, VALUE, encode(value, self._allow_pickle), attempts, latency, cost, input)
 
     def append_error(
         self,
         key: bytes,
         error: Mapping[str, Any],
         *,
+        input: bytes = b"",
         attempts: int = 1,
         latency: float = 0.0,
         cost: float = 0.0,
     ) -> int:
         """Keep that a row failed for good, and what is said about it. Otherwise as `append`."""
-        return self._append(key, ERROR, encode(dict(error), self._allow_pickle), attempts, latency, cost)
+        encoded = encode(dict(error), self._allow_pickle)
+        return self._append(key, ERROR, encoded, attempts, latency, cost, input)
 
     def _append(
-        self, key: bytes, kind: str, encoded: Encoded, attempts: int, latency: float, cost: float
+        self,
+        key: bytes,
+        kind: str,
+        encoded: Encoded,
+        attempts: int,
+        latency: float,
+        cost: float,
+        input: bytes,
     ) -> int:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
-        entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000)
+        entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000, input)
         size = size_of(entry)
         if size > LARGEST:
             raise LedgerValueError(

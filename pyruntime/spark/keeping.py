@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import logging
+import threading
+import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark import TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import types as T
 
-from pillarbox.aio.journal import Journal, open_journal, scope_of
+from pillarbox.aio.journal import Journal, StaleAnswers, open_journal, scope_of
 from pillarbox.aio.options import Options
-from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerWarning, expire_batches
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, RowIdentity, execution_id, expire_batches
+from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.record import Record
 from pillarbox.spark.types import time_zone
@@ -26,6 +30,12 @@ log = logging.getLogger("pillarbox")
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
 """The local properties by which Spark's tasks know their micro-batch; they stay the same in a restart."""
+
+EXECUTION = "spark.sql.execution.id"
+"""The local property by which tasks know the action that they are of; it is the same in all its stages."""
+
+LOOK_INTERVAL_S = 0.2
+"""Seconds between two looks whether a stage has ended."""
 
 BATCHES_KEPT = 1
 """Micro-batches before the present one whose results are kept: Spark has committed those before them."""
@@ -39,6 +49,9 @@ class Keeping:
     of a row. key: the positions of those that identify it, None for the whole row. arguments: the columns of
     `async_udf`, whose rows are tuples of arguments; None where they are records. only_failed: call only rows
     that failed. identity: the name of the ledger's place as the driver sees it; None where it cannot.
+    inputs: the positions of the columns that count, None for all. plan: tells this use of the operator apart
+    from all others. code: tells whether the function has changed. told: takes what tasks called
+    again to the driver; None where they log it.
     """
 
     results: T.DataType
@@ -48,6 +61,10 @@ class Keeping:
     arguments: str | None
     only_failed: bool
     identity: str | None
+    inputs: tuple[int, ...] | None
+    plan: str
+    code: str | None
+    told: Accumulator[Any] | None
 
     def check_place(self, ledger: Ledger) -> None:
         """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
@@ -64,23 +81,61 @@ class Keeping:
         context = TaskContext.get()
         if batch is not None:
             expire_committed(options, run, batch)
+        elif context is not None and context.partitionId() == 0 and not self.only_failed:
+            keep_code(options.ledger, scope_of(options, run, config=self.config), self.code)
         return open_journal(
             options,
             run,
             batch=batch,
             config=self.config,
-            key_of=self._key_of(),
+            identify=self.row_identity(),
+            execution=self.execution(),
             prepare=self.prepare(),
             attempt="" if context is None else str(context.partitionId()),
             only_failed=self.only_failed,
+            tell=None if self.told is None or context is None else self._tell,
         )
 
-    def _key_of(self) -> Callable[[Any], bytes]:
-        places = range(len(self.columns)) if self.key is None else self.key
-        names = [self.columns[place] for place in places]
-        values_of = _fields(names) if self.arguments is None else _arguments(places)
-        make_key = KeyMaker(None if self.key is None else range(len(names)))
-        return lambda row: make_key(values_of(row))
+    def execution(self) -> bytes:
+        """The execution of which the present task is: one action over this plan."""
+        context = TaskContext.get()
+        if context is None:
+            return execution_id()
+        # An RDD of a DataFrame is run outside of such an action: then the stage has to do.
+        return execution_id(self.plan, context.getLocalProperty(EXECUTION) or f"stage {context.stageId()}")
+
+    def _tell(self, stale: StaleAnswers) -> None:
+        context = TaskContext.get()
+        assert self.told is not None
+        assert context is not None
+        self.told.add([(context.stageId(), stale)])
+
+    def row_identity(self) -> RowIdentity:
+        """What gives rows their keys and the fingerprints of their inputs."""
+        key = () if self.key is None else self.key
+        counted = range(len(self.columns)) if self.inputs is None else self.inputs
+        others = tuple(place for place in counted if place not in key)
+        whole = counted if self.inputs is None else (*key, *others)
+        names = self._names(others)
+        values_of = self._values_of(others)
+        # Without names given, the arguments of a column are known by their places, as they always were.
+        is_plain = self.arguments is not None and self.inputs is None
+        return RowIdentity(
+            None if self.key is None else self._values_of(key),
+            lambda row: (names, values_of(row)),
+            self._values_of(whole),
+            None if is_plain else self._names(whole),
+            dict(enumerate(self.columns)),
+        )
+
+    def _names(self, places: Sequence[int]) -> tuple[Any, ...]:
+        # A parameter may be renamed without anything else.
+        return tuple(places) if self.arguments is not None else tuple(self.columns[place] for place in places)
+
+    def _values_of(self, places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+        if self.arguments is not None:
+            return _arguments(places)
+        return _fields([self.columns[place] for place in places])
 
     @property
     def config(self) -> dict[str, Any]:
@@ -117,7 +172,10 @@ def settle_ledger(
     ledger = options.ledger
     if ledger is None:
         return None
-    key = None if options.key is None else tuple(_position(name, columns) for name in options.key)
+    key = None if options.key is None else tuple(_position("key", name, columns) for name in options.key)
+    inputs = None
+    if ledger.inputs is not None:
+        inputs = tuple(_position("inputs", name, columns) for name in ledger.inputs)
     if options.run is None and streaming is False and not _in_micro_batch(session):
         raise ValueError(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
@@ -128,12 +186,92 @@ def settle_ledger(
     # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
     apart = session is not None and _is_connect(session) and ledger.local_path is not None
     identity = None if apart else ledger.identity()
-    keeping = Keeping(results, zone, tuple(columns), key, arguments, only_failed, identity)
+    keeping = Keeping(
+        results,
+        zone,
+        tuple(columns),
+        key,
+        arguments,
+        only_failed,
+        identity,
+        inputs,
+        uuid.uuid4().hex,
+        code_hash(fn),
+        _listen(session, options),
+    )
     if only_failed:
         _check_has_run(options, keeping)
     else:
         _check_alone(fn, options, keeping)
+        if options.run is not None and identity is not None:
+            scope = scope_of(options, options.run, config=keeping.config)
+            warn_if_changed(ledger, scope, fn, keeping.code)
     return keeping
+
+
+class _StaleAnswersOfTasks(AccumulatorParam[Any]):
+    """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end.
+
+    In a task it only collects.
+    """
+
+    def __init__(self, context: Any, options: Options) -> None:
+        self._context = context
+        self._options = options
+        self._mutex = threading.Lock()
+        self._stages: dict[int, StaleAnswers] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Collected, ())
+
+    def zero(self, value: Any) -> Any:
+        return []
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:
+        for stage, stale in value2:
+            with self._mutex:
+                if stage in self._stages:
+                    self._stages[stage].add(stale)
+                    continue
+                self._stages[stage] = stale
+            threading.Thread(target=self._say, args=(stage,), name="pillarbox-stale", daemon=True).start()
+        return []
+
+    def _say(self, stage: int) -> None:
+        pause = threading.Event()
+        try:
+            tracker = self._context.statusTracker()
+            while (info := tracker.getStageInfo(stage)) is not None:
+                if info.numCompletedTasks >= info.numTasks or stage not in tracker.getActiveStageIds():
+                    break
+                pause.wait(LOOK_INTERVAL_S)
+        except Exception:
+            log.debug("whether stage %d has ended is not known: Spark is stopped", stage, exc_info=True)
+        with self._mutex:
+            stale = self._stages.pop(stage)
+        options = self._options
+        assert options.ledger is not None
+        run = "of the streaming query" if options.run is None else options.run
+        log.warning("%s", stale.describe(options.ledger, run, str(options.uid)))
+
+
+class _Collected(AccumulatorParam[Any]):
+    """What stands for it in a task."""
+
+    def zero(self, value: Any) -> Any:
+        return []
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:
+        return value1 + value2
+
+
+def _listen(session: Any, options: Options) -> Accumulator[Any] | None:
+    """What takes the counts of tasks to the driver; None over Connect, where nothing does."""
+    if session is None or _is_connect(session):
+        return None
+    context = session.sparkContext
+    accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, options))
+    return accumulator
 
 
 _operators: dict[Any, tuple[str, tuple[str, ...]]] = {}
@@ -173,12 +311,12 @@ def _check_alone(fn: Callable[..., Any], options: Options, keeping: Keeping) -> 
         )
 
 
-def _position(name: str | int, columns: Sequence[str]) -> int:
+def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
     if isinstance(name, str) and name in columns:
         return columns.index(name)
     if isinstance(name, int) and 0 <= name < len(columns):
         return name
-    raise ValueError(f"key: {name!r} is no column; the columns are {', '.join(columns)}")
+    raise ValueError(f"{option}: {name!r} is no column; the columns are {', '.join(columns)}")
 
 
 def _in_micro_batch(session: Any) -> bool:

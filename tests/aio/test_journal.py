@@ -19,7 +19,11 @@ from pillarbox import Batch, Options, Retry, async_map
 from pillarbox.aio import journal
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope, compact
 
-pytestmark = pytest.mark.usefixtures("each_loop")
+pytestmark = [
+    pytest.mark.usefixtures("each_loop"),
+    # Many functions here stand for one that is slow, or fails, at first.
+    pytest.mark.filterwarnings("ignore:the code of .* has changed:pillarbox.ledger.LedgerWarning"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
@@ -97,9 +101,10 @@ def test_a_row_is_known_by_its_key_columns_and_without_them_by_all_with_a_count(
     service = Service()
     by_key = Options(ledger=ledger, uid="uid", run="by key", key=[0])
     list(async_map(service.coroutine, [(1, "a"), (2, "b")], options=by_key))
-    assert list(async_map(service.coroutine, [(1, "c"), (2, "d")], options=by_key)) == [
-        [(1, "a"), 1],
+    assert list(async_map(service.coroutine, [(2, "b"), (1, "a"), (3, "a")], options=by_key)) == [
         [(2, "b"), 1],
+        [(1, "a"), 1],
+        [(3, "a"), 1],
     ]
     whole = Options(ledger=ledger, uid="uid", run="whole", capacity=1)
     first = list(async_map(service.coroutine, ["x", "x", "y"], options=whole))
@@ -152,7 +157,8 @@ for row in async_map(call, range(2000), ledger=Ledger(sys.argv[1]), uid="uid", r
             taken += [int(line) for line in process.stdout if line.endswith("\n")]
             process.wait(LONG)
             calls.seek(0)
-            asked = {int(line) for line in calls.read().splitlines()}
+            # A warning of a loaded machine may stand among them.
+            asked = {int(line) for line in calls.read().splitlines() if line.isdecimal()}
         assert taken == [*range(len(taken))]
         assert asked
         assert not before & asked

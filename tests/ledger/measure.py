@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.ledger import KeyMaker, Ledger, Scope
-from pillarbox.ledger.frames import encode_frame, header, schema
+from pillarbox.ledger.frames import encode_frame, header, owner_of, schema
 from pillarbox.ledger.records import VALUE, Entry, size_of, to_batch
 from pillarbox.ledger.values import decode, encode
 
@@ -40,6 +40,9 @@ def filled(batch_rows: int, seed: bytes) -> Any:
         "latency": pa.array([0.1] * batch_rows),
         "cost": pa.array([0.0] * batch_rows),
         "at": pa.array([0] * batch_rows, schema().field("at").type),
+        "input": pa.array([b"x" * 24] * batch_rows, schema().field("input").type),
+        "version": pa.array([""] * batch_rows),
+        "execution": pa.array([bytes(8)] * batch_rows, schema().field("execution").type),
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema())
 
@@ -53,14 +56,14 @@ def start(records: int = 10_000_000, frame_rows: int = 100, segments: int = 40) 
         for number in range(segments):
             name = f"{number:016x}"
             with open(f"{place.path}/{name}.arrow", "wb") as file:
-                file.write(header(name, {}))
+                file.write(header(name, SCOPE.about))
                 frame_batch = filled(frame_rows, os.urandom(16 * frame_rows))
                 for _ in range(records // segments // frame_rows):
                     keys = pa.Array.from_buffers(
                         pa.binary(16), frame_rows, [None, pa.py_buffer(os.urandom(16 * frame_rows))]
                     )
                     batch = pa.RecordBatch.from_arrays([keys, *frame_batch.columns[1:]], schema=schema())
-                    file.write(encode_frame(batch, name, file.tell())[1])
+                    file.write(encode_frame(batch, name, file.tell(), owner_of(SCOPE.about))[1])
                 last = keys[0].as_py()
         bytes_ = sum(size for _, size in place.segments())
         print(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.ledger.errors import Damage
-from pillarbox.ledger.frames import encode_frame, header, open_frame, scan
+from pillarbox.ledger.frames import NOBODY, encode_frame, header, open_frame, scan
 from pillarbox.ledger.records import VALUE, Entry, to_batch
 from pillarbox.ledger.values import encode
 
@@ -20,12 +20,12 @@ def entry(number: int, value: Any) -> Entry:
     return Entry(key(number), VALUE, *encode(value), 1, 0.5, 0.0, 0)
 
 
-def segment(frames: list[dict[int, Any]], segment_id: str = ID) -> bytes:
+def segment(frames: list[dict[int, Any]], segment_id: str = ID, owner: str = NOBODY) -> bytes:
     """A segment with a frame for each dict of numbers and values."""
     content = header(segment_id, {"run": "test"})
     for frame in frames:
         batch = to_batch([entry(number, value) for number, value in frame.items()])
-        content += encode_frame(batch, segment_id, len(content))[1]
+        content += encode_frame(batch, segment_id, len(content), owner)[1]
     return content
 
 

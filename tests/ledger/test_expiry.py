@@ -142,7 +142,7 @@ def test_expiry_leaves_no_folder_behind_and_can_be_begun_anew(ledger: Ledger) ->
     lease = ledger.lease(SCOPE, "task")
     assert lease is not None and lease.acquire()
     assert expire(ledger, SCOPE) > 0
-    assert os.listdir(os.path.join(ledger.location, "v1")) == []
+    assert os.listdir(os.path.join(ledger.location, "v2")) == []
     assert expire(ledger, SCOPE) == 0
     keep(ledger, {2: 2})
     assert found(ledger) == {2: 2}

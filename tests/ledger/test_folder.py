@@ -21,6 +21,7 @@ from pillarbox.ledger import (
     expire,
 )
 from pillarbox.ledger.folder import LOG_ID, WORD, LocalFolder
+from pillarbox.ledger.frames import owner_of
 from pillarbox.ledger.segment import Segment
 from tests.ledger.segments import key, segment
 
@@ -203,7 +204,7 @@ def test_a_commit_looks_at_no_segment_that_nobody_has_appended_to(
     folder.make()
     for number in range(20):
         name = f"{number:016x}"
-        Path(folder.path, f"{name}.arrow").write_bytes(segment([{number: "x"}], name))
+        Path(folder.path, f"{name}.arrow").write_bytes(segment([{number: "x"}], name, owner_of(SCOPE.about)))
     mine, other = ledger.writer(SCOPE), ledger.writer(SCOPE)
     for number, writer in ((100, mine), (101, other)):
         writer.append(key(number), "x")

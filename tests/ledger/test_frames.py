@@ -39,7 +39,7 @@ def test_any_reader_of_arrow_streams_reads_a_segment() -> None:
     assert [
         decode(**{"text" if name == "value" else name: cell for name, cell in row.items()}) for row in rows
     ] == [value for frame in FRAMES for value in frame.values()]
-    assert table.schema.metadata[b"pillarbox.ledger"] == b"1"
+    assert table.schema.metadata[b"pillarbox.ledger"] == b"2"
     assert table.schema.metadata[b"segment"] == ID.encode()
 
 

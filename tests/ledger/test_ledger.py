@@ -81,11 +81,17 @@ def test_check_says_early_that_nothing_can_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.contract
 def test_a_ledger_of_a_later_version_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "v2").mkdir()
+    (tmp_path / "v3").mkdir()
     with pytest.raises(
-        LedgerFormatError, match="version 2 of the format, and this Pillarbox knows version 1"
+        LedgerFormatError, match="version 3 of the format, and this Pillarbox knows version 2"
     ):
         Ledger(str(tmp_path)).reader(SCOPE)
+
+
+def test_a_ledger_of_the_version_before_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "v1" / "run=run").mkdir(parents=True)
+    with pytest.raises(LedgerFormatError, match="do not say of which input they are the answer.*delete v1"):
+        Ledger(str(tmp_path)).check()
 
 
 @pytest.mark.parametrize(

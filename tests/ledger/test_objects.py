@@ -91,7 +91,7 @@ def test_a_store_that_refuses_fails_the_writer_with_its_reason(
 
     monkeypatch.setattr(ObjectFolder, "_join", refuse)
     writer.append(key(1), 1)
-    with pytest.raises(LedgerError, match="finished calls cannot be stored in calls/v1/run=run"):
+    with pytest.raises(LedgerError, match="finished calls cannot be stored in calls/v2/run=run"):
         writer.flush(LONG)
 
 

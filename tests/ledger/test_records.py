@@ -89,3 +89,17 @@ def test_garbage_behind_a_right_checksum_gives_an_error_or_a_value_and_no_memory
                 continue
             assert len(repr(record.value)) < 3000
     assert read > 100
+
+
+def test_each_record_of_a_merged_frame_has_its_own_version_and_execution() -> None:
+    entries = [Entry(key(number), VALUE, *encode(number), 1, 0.0, 0.0, 0, b"input") for number in range(3)]
+    # Written one after the other, these are the bytes of three times "1".
+    made = [
+        to_batch([entry], version, bytes([number]) * 8)
+        for number, (entry, version) in enumerate(zip(entries, ["1", "11", ""], strict=True))
+    ]
+    rows = Rows(pa.Table.from_batches(made).combine_chunks().to_batches()[0])
+    assert [rows.version(row) for row in range(3)] == ["1", "11", ""]
+    assert [rows.is_version(row, b"1") for row in range(3)] == [True, False, False]
+    assert [rows.execution(row) for row in range(3)] == [bytes([number]) * 8 for number in range(3)]
+    assert [rows.record(row, False).input for row in range(3)] == [b"input"] * 3

@@ -67,6 +67,7 @@ def test_a_bucket_is_known_by_its_mark(ledger: Ledger, server: S3Server) -> None
 
 
 @pytest.mark.contract
+@pytest.mark.filterwarnings("ignore:the code of .* has changed:pillarbox.ledger.LedgerWarning")
 def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, server: S3Server) -> None:
     program = f"""
 import asyncio, os

@@ -140,7 +140,7 @@ def test_threads_that_ask_at_the_same_time_build_one_index(
 
 
 def test_a_ledger_that_cannot_be_read_is_asked_again_the_next_time(ledger: Ledger) -> None:
-    later = Path(ledger.location, "v2")
+    later = Path(ledger.location, "v3")
     later.mkdir(parents=True)
     with pytest.raises(LedgerFormatError):
         shared_reader(ledger, SCOPE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import logging
+import queue
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -85,11 +87,11 @@ def test_a_column_finds_its_results_by_the_values_of_its_arguments(
 
     df = spark.createDataFrame([(1, "a"), (2, "b")], "number int, text string").coalesce(1)
     other = spark.createDataFrame([(1, "a"), (2, "c")], "number int, text string").coalesce(1)
-    for key, last in ((None, "2 c"), (["number"], "2 b")):
+    for key in (None, ["number"]):
         found = [row[0] for row in df.select(column(key)("number", "text")).collect()]
         again = [row[0] for row in other.select(column(key)("number", "text")).collect()]
-        assert (found, again) == (["1 a", "2 b"], ["1 a", last])
-    assert counting.calls() == {"1": 2, "2": 3}
+        assert (found, again) == (["1 a", "2 b"], ["1 a", "2 c"])
+    assert counting.calls() == {"1": 2, "2": 4}
 
 
 class Pair(NamedTuple):
@@ -250,6 +252,105 @@ def test_only_rows_that_failed_are_called_again(
     last = retry_failed(spark.range(20), well, ledger=ledger, errors="drop", **given)
     assert sorted(row.id for row in last.collect()) == [number for number in range(20) if number != 15]
     assert counting.calls() == {"0": 1, "5": 1, "10": 1, "15": 2}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("is_column", [False, True])
+def test_rows_whose_key_is_null_get_their_own_answers_in_the_first_run(
+    spark: SparkSession, ledger: Ledger, counting: Counting, is_column: bool
+) -> None:
+    options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
+
+    async def call(row: Any) -> str:
+        counting.note(row.text)
+        return f"answer to {row.text}"
+
+    @async_udf("string", options=options)
+    async def column(id: int | None, text: str) -> str:
+        counting.note(text)
+        return f"answer to {text}"
+
+    rows = [(None if number % 4 == 0 else number, f"text {number}") for number in range(40)]
+    df = spark.createDataFrame(rows, "id long, text string").repartition(2)
+    for _ in range(2):
+        if is_column:
+            out = df.select("text", column("id", "text").alias("answer"))
+        else:
+            out = async_map(df, call, schema="answer string", keep=["text"], options=options)
+        assert sorted(map(tuple, out.collect())) == sorted((text, f"answer to {text}") for _, text in rows)
+    assert counting.calls() == {text: 1 for _, text in rows}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_key_that_comes_twice_with_different_inputs_fails_in_one_task_and_in_two(
+    spark: SparkSession, ledger: Ledger, partitions: int
+) -> None:
+    async def call(row: Any) -> str:
+        return str(row.text)
+
+    given: dict[str, Any] = {"schema": "answer string", "ledger": ledger, "uid": "uid", "run": "run"}
+    rows = [(number % 20, f"text {number}") for number in range(40)]
+    # Each half of the rows is a partition, where there are two.
+    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "id long, text string")
+    with pytest.raises(PythonException, match="two rows of this run have one key, and differ in text"):
+        async_map(df, call, key=["id"], **given).collect()
+
+
+@pytest.mark.contract
+def test_one_message_on_the_driver_gives_the_count_of_what_has_changed(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    async def call(row: Any) -> str:
+        counting.note(row.text)
+        return str(row.text)
+
+    messages: queue.Queue[str] = queue.Queue()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.put(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    log = logging.getLogger("pillarbox")
+    log.addHandler(handler)
+    try:
+        given: dict[str, Any] = {"schema": "answer string", "uid": "uid", "run": "run", "key": ["id"]}
+        for text in ("old", "new"):
+            df = spark.range(0, 20, 1, 4).selectExpr("id", f"concat('{text} ', id) as text", "1 as n")
+            out = async_map(df, call, ledger=ledger, **given)
+            # The second action over one plan is another execution, over the same input.
+            for _ in range(2):
+                answers = sorted(row.answer for row in out.collect())
+                assert answers == sorted(f"{text} {number}" for number in range(20))
+        said = messages.get(timeout=60)
+        assert "run='run', uid='uid': 20 rows were called again" in said
+        assert "(it differs by text in 20)" in said
+        assert set(counting.calls().values()) == {1}
+        version = dataclasses.replace(ledger, version=2)
+        async_map(df, call, ledger=version, **given).collect()
+        assert "20 of another version than 2" in messages.get(timeout=60)
+        assert messages.empty()
+    finally:
+        log.removeHandler(handler)
+
+
+def test_columns_that_do_not_count_may_change_and_must_be_columns(
+    spark: SparkSession, ledger: Ledger, counting: Counting
+) -> None:
+    async def call(row: Any) -> str:
+        counting.note(row.text)
+        return str(row.text)
+
+    given: dict[str, Any] = {"schema": "answer string", "uid": "uid", "run": "run"}
+    for key in (["id"], None):
+        for at in range(2):
+            df = spark.range(0, 4, 1, 1).selectExpr("id", "concat('text ', id) as text", f"{at} as at")
+            named = dataclasses.replace(ledger, inputs=["text"])
+            async_map(df, call, ledger=named, key=key, **given).collect()
+    assert set(counting.calls().values()) == {2}
+    with pytest.raises(ValueError, match="inputs: 'texts' is no column; the columns are id, text, at"):
+        async_map(df, call, ledger=dataclasses.replace(ledger, inputs=["texts"]), **given)
 
 
 def test_an_estimate_keeps_and_finds_nothing(

@@ -28,7 +28,7 @@ from pillarbox.aio.call import Call
 from pillarbox.aio.journal import Journal, open_journal
 from pillarbox.aio.options import Options
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger import KeyMaker, fingerprint
+from pillarbox.ledger import KeyMaker, execution_id, fingerprint
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
@@ -378,7 +378,8 @@ def _journal(work: Work, query: str) -> Journal:
         config=work.keeping.config,
         # An identity says all: micro-batch, row, count. It may be looked up twice, so nothing is counted
         # here.
-        key_of=lambda entry: entry.identity,
+        identify=lambda entry: (entry.identity, b""),
+        execution=execution_id(),
         prepare=work.keeping.prepare(),
         # A lease is for attempts with the same rows; here, each process has its own.
         attempt=uuid.uuid4().hex,

@@ -1,0 +1,299 @@
+"""Whose answer it is: a row gets the answer to its own input, by its own function, and no other row's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import async_map
+from pillarbox.aio import async_map as async_map_function
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope, execution_id
+
+pytestmark = pytest.mark.usefixtures("each_loop")
+
+LONG = 60.0
+NAMES: dict[str, Any] = {"uid": "uid", "run": "run"}
+
+
+class Service:
+    """Answers with the row's text and the number of its call; counts calls by text."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[Any] = Counter()
+
+    async def call(self, row: dict[str, Any]) -> list[Any]:
+        await asyncio.sleep(0)
+        self.calls[row["text"]] += 1
+        return [row["text"], self.calls[row["text"]]]
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "ledger")
+
+
+def run(service: Service, rows: list[dict[str, Any]], ledger: Ledger, **given: Any) -> list[Any]:
+    options = {"key": ["id"], **NAMES, **given}
+    return list(async_map(service.call, rows, ledger=ledger, **options))
+
+
+def rows_of(numbers: range, text: str = "text", **more: Any) -> list[dict[str, Any]]:
+    return [{"id": number, "text": f"{text} {number}", **more} for number in numbers]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("key", [["id"], ["id", "text"]])
+@pytest.mark.parametrize("capacity", [1, 100])
+def test_a_row_whose_key_is_null_gets_its_own_answer(location: str, key: list[str], capacity: int) -> None:
+    service = Service()
+    rows = rows_of(range(40))
+    for row in rows[::4]:
+        row["id"] = None
+    first = run(service, rows, Ledger(location), key=key, capacity=capacity)
+    assert first == [[row["text"], 1] for row in rows]
+    assert run(service, [*reversed(rows)], Ledger(location), key=key) == [*reversed(first)]
+    # Equal rows without a key are counted, as rows without key columns are.
+    twice = run(service, [rows[0], rows[0]], Ledger(location), key=key)
+    assert twice == [[rows[0]["text"], 1], [rows[0]["text"], 2]]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("capacity", [1, 100])
+def test_a_key_that_comes_twice_with_different_inputs_ends_the_job(location: str, capacity: int) -> None:
+    service = Service()
+    rows = [*rows_of(range(20)), {"id": 7, "text": "another"}]
+    with pytest.raises(LedgerConflictError, match="have one key, and differ in text; .*name one row"):
+        run(service, rows, Ledger(location), capacity=capacity, errors="null")
+    assert "another" not in service.calls
+
+
+@pytest.mark.contract
+def test_rows_of_one_key_and_one_input_in_flight_share_one_call(location: str) -> None:
+    service = Service()
+    rows = rows_of(range(5)) * 3
+    job = async_map(service.call, rows, ledger=Ledger(location), key=["id"], **NAMES)
+    assert list(job) == [[row["text"], 1] for row in rows]
+    assert set(service.calls.values()) == {1}
+    statistics = job.statistics()
+    assert statistics is not None
+    assert (statistics.calls, statistics.shared + statistics.found, statistics.results) == (5, 10, 15)
+    assert len(list(Ledger(location).reader(Scope.of("run", "uid", {"key": ["id"]})).records())) == 5
+
+
+def test_rows_that_share_a_call_share_its_failure_and_count(location: str) -> None:
+    async def call(row: dict[str, Any]) -> int:
+        await asyncio.sleep(0)
+        raise ValueError(row["id"])
+
+    rows = rows_of(range(2)) * 3
+    job = async_map(call, rows, ledger=Ledger(location), key=["id"], errors="column", **NAMES)
+    assert [outcome.error.type for outcome in job] == ["ValueError"] * 6  # type: ignore[attr-defined]
+    statistics = job.statistics()
+    assert statistics is not None and statistics.errors == 6
+
+
+@pytest.fixture
+def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows are tasks of one execution."""
+    same = execution_id("action")
+    module = async_map_function.__globals__
+    monkeypatch.setitem(module, "execution_id", lambda: same)
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("one_execution")
+def test_a_task_that_comes_later_finds_the_key_of_another_with_another_input(location: str) -> None:
+    service = Service()
+    rows = rows_of(range(10))
+    assert len(run(service, rows, Ledger(location))) == 10
+    # A retry of the task, and equal rows of another one, find their answers.
+    assert run(service, rows[5:], Ledger(location)) == [[row["text"], 1] for row in rows[5:]]
+    with pytest.raises(LedgerConflictError, match="differ in text"):
+        run(service, [{"id": 3, "text": "another"}], Ledger(location))
+    assert "another" not in service.calls
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("one_execution")
+def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_well(location: str) -> None:
+    # Each calls before the other has anything in the ledger.
+    both = threading.Barrier(2, timeout=LONG)
+    outcomes: dict[str, Any] = {}
+
+    def call(row: dict[str, Any]) -> str:
+        if row["id"] == "both":
+            both.wait()
+        return str(row["text"])
+
+    def task(text: str) -> None:
+        # They begin with other rows, so that neither waits for the other's lease.
+        rows = [{"id": text, "text": "own"}, {"id": "both", "text": text}]
+        try:
+            outcomes[text] = list(async_map(call, rows, ledger=Ledger(location), key=["id"], **NAMES))
+        except LedgerConflictError as error:
+            outcomes[text] = error
+
+    threads = [threading.Thread(target=task, args=(text,)) for text in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert len(outcomes) == 2
+    refused = [text for text, outcome in outcomes.items() if isinstance(outcome, LedgerConflictError)]
+    assert len(refused) == 1, outcomes
+    assert "differ in text" in str(outcomes[refused[0]])
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """The messages of this package, each once."""
+    messages: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    logging.getLogger("pillarbox").addHandler(handler)
+    yield messages
+    logging.getLogger("pillarbox").removeHandler(handler)
+
+
+@pytest.mark.contract
+def test_a_row_whose_input_has_changed_is_called_again_and_one_message_gives_the_count(
+    location: str, said: list[str]
+) -> None:
+    service = Service()
+    old, new = rows_of(range(20), "old", lang="en"), rows_of(range(20), "new", lang="en")
+    first = run(service, old, Ledger(location))
+    assert not said
+    assert run(service, new, Ledger(location)) == [[row["text"], 1] for row in new]
+    assert len(said) == 1
+    assert "uid='uid': 20 rows were called again" in said[0] and "(it differs by text in 20)" in said[0]
+    # Both answers stay, each for its input.
+    assert run(service, new, Ledger(location)) == [[row["text"], 1] for row in new]
+    assert run(service, old, Ledger(location)) == first
+    assert set(service.calls.values()) == {1}
+    assert len(said) == 1
+
+
+@pytest.mark.contract
+def test_an_answer_of_another_version_is_called_for_again(location: str, said: list[str]) -> None:
+    service = Service()
+    rows = rows_of(range(20))
+    for version, calls in ((None, 1), (1, 2), ("1", 3), (1, 2), (None, 1)):
+        expected = [[row["text"], calls] for row in rows]
+        assert run(service, rows, Ledger(location, version=version)) == expected
+    assert set(service.calls.values()) == {3}
+    assert len(said) == 2
+    assert "20 rows were called again" in said[0] and "20 of another version than 1" in said[0]
+
+
+@pytest.mark.contract
+def test_only_the_columns_that_are_named_count_also_of_what_was_kept_before(
+    location: str, said: list[str]
+) -> None:
+    service = Service()
+
+    def rows(read_at: int, lang: str = "en") -> list[dict[str, Any]]:
+        return rows_of(range(20), read_at=read_at, lang=lang)
+
+    run(service, rows(1), Ledger(location))
+    run(service, rows(2), Ledger(location))
+    assert set(service.calls.values()) == {2}
+    # A volatile column is told at once, and what to do about it.
+    assert "(it differs by read_at in 20)" in said[0] and "name those that count: inputs=[...]" in said[0]
+    named = Ledger(location, inputs=["text"])
+    assert {row[1] for row in run(service, rows(3), named)} <= {1, 2}
+    assert {row[1] for row in run(service, rows(4, "de"), named)} <= {1, 2}
+    assert set(service.calls.values()) == {2}
+    assert [row[1] for row in run(service, rows(4, "de"), Ledger(location, inputs=["text", "lang"]))] == [
+        3
+    ] * 20
+    assert "(it differs by lang in 20)" in said[-1]
+
+
+def test_a_row_without_key_columns_is_known_by_the_columns_that_count(location: str) -> None:
+    service = Service()
+    ledger = Ledger(location, inputs=["text"])
+    first = run(service, rows_of(range(5), read_at=1), ledger, key=None)
+    assert run(service, rows_of(range(5), read_at=2), ledger, key=None) == first
+    # The same values under another name are other rows.
+    renamed = [{"text": 0, "title": row["text"]} for row in rows_of(range(5))]
+    service.calls.clear()
+    run(service, renamed, Ledger(location, inputs=["title"]), key=None)
+    assert service.calls.total() == 5
+
+
+@pytest.mark.contract
+def test_a_segment_of_another_operator_is_not_believed(location: str) -> None:
+    service = Service()
+    rows = rows_of(range(20))
+    run(service, rows, Ledger(location), uid="other")
+    # Copied under the name of this one.
+    (folder,) = Path(location).glob("v2/run=run/batch=none/uid=other")
+    shutil.copytree(folder, folder.with_name("uid=uid"))
+    with pytest.warns(LedgerWarning, match="belongs to run='run', batch='None', uid='other'.*not believed"):
+        assert run(service, rows, Ledger(location)) == [[row["text"], 2] for row in rows]
+    assert run(service, rows, Ledger(location), uid="other") == [[row["text"], 1] for row in rows]
+
+
+@pytest.mark.contract
+def test_other_code_only_warns_when_the_job_is_made(location: str) -> None:
+    async def first(row: dict[str, Any]) -> str:
+        return str(row["text"])
+
+    async def same(row: dict[str, Any]) -> str:
+        return str(row["text"])
+
+    async def second(row: dict[str, Any]) -> str:
+        return str(row["text"]).upper()
+
+    given: dict[str, Any] = {"ledger": Ledger(location), "key": ["id"], **NAMES}
+    answers = list(async_map(first, rows_of(range(3)), **given))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LedgerWarning)
+        assert list(async_map(same, rows_of(range(3)), **given)) == answers
+        with pytest.raises(
+            LedgerWarning, match=r"the code of .*second has changed .* version=None: .*version="
+        ):
+            async_map(second, rows_of(range(3)), **given)
+    with pytest.warns(LedgerWarning, match="has changed"):
+        assert list(async_map(second, rows_of(range(3)), **given)) == answers
+    versioned = {**given, "ledger": Ledger(location, version=2)}
+    assert list(async_map(second, rows_of(range(3)), **versioned)) == [text.upper() for text in answers]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"version": 1.5}, TypeError, "version=1.5: must be an int, a str or None"),
+        ({"version": True}, TypeError, "version=True: must be"),
+        ({"version": ""}, ValueError, "version='': must not be empty"),
+        ({"inputs": "text"}, TypeError, "inputs='text': must be a list of names"),
+        ({"inputs": []}, ValueError, r"inputs=\[\]: must name a column"),
+        ({"inputs": [1.5]}, TypeError, "1.5 is neither a name nor a position"),
+    ],
+)
+def test_what_a_ledger_is_told_of_versions_and_inputs_is_checked(
+    location: str, given: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        Ledger(location, **given)
+
+
+def test_a_column_without_a_fingerprint_is_named_and_what_to_do(location: str) -> None:
+    service = Service()
+    rows = [{"id": 1, "text": "x", "socket": object()}]
+    with pytest.raises(LedgerValueError, match=r"column 'socket': .* Ledger\(\.\.\., inputs=\[\.\.\.\]\)"):
+        run(service, rows, Ledger(location))
+    assert run(service, rows, Ledger(location, inputs=["text"])) == [["x", 1]]
