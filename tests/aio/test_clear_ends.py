@@ -46,6 +46,7 @@ async def _first(fn: Any) -> None:
     await async_map(fn, range(3)).__anext__()
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("way", ["for", "async for"])
 @pytest.mark.parametrize(("fn", "method"), [(Client(), "__aenter__"), (Pool(), "__enter__")])
 def test_a_function_that_cannot_be_opened_is_named_with_what_opening_raised(
@@ -158,6 +159,7 @@ def test_a_group_is_tried_again_if_each_of_its_errors_is(members: list[Exception
 # -- threads ----------------------------------------------------------------------------------
 
 
+@pytest.mark.contract
 def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,6 +236,7 @@ for row in async_map(plain if phase == "thread" else Client(), iter(range(3))):
 """
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("phase", ["open", "call", "thread", "body", "async for"])
 def test_ctrl_c_ends_the_program_with_one_traceback_whatever_it_was_at(phase: str) -> None:
     with subprocess.Popen(
