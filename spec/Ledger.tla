@@ -116,10 +116,15 @@ TakeOver(a) ==
     /\ Mutant # "lease never expires" /\ lease' = a
     /\ UNCHANGED <<more, state, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
-MayCall(a) == IF Mutant = "each waits for the other" THEN Live = {a} ELSE lease = a
+MayCall(a) ==
+    IF Mutant = "each waits for the other" THEN Live = {a}
+    ELSE lease = a \/ (Mutant = "a lost lease stops nothing" /\ made[a] # {})
 
+(* Before each call, and before each that is made again, an attempt looks whether another has made it: in what it has *)
+(* seen by then, which is all that is there when it gets the lease, and later what its own commits have met.        *)
 Call(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "todo" /\ MayCall(a)
+    /\ k \notin Scan(a) \/ Mutant = "calls without a look"
     /\ Cardinality(In(a, {"calling", "buffered", "written"})) < Window \/ Mutant = "window not held"
     /\ place' = [place EXCEPT ![a][k] = "calling"] /\ made' = [made EXCEPT ![a] = @ \cup {k}]
     /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, lost, crashes>>
@@ -138,6 +143,11 @@ Refuse(a) ==
                           \/ place[a][k] = "buffered" /\ Mutant # "looks for clashes before the call only"
     /\ state' = [state EXCEPT ![a] = "refused"] /\ lease' = IF lease = a THEN 0 ELSE lease
     /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
+(* A call that failed is made again. Those of the last attempt do not fail.                                         *)
+Fail(a, k) ==
+    /\ a < Attempts /\ state[a] = "live" /\ place[a][k] = "calling"
+    /\ place' = [place EXCEPT ![a][k] = "todo"]
+    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 Answer(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "calling"
     /\ place' = [place EXCEPT ![a][k] = "buffered"]
@@ -311,7 +321,7 @@ Next ==
     \/ \E a \in Tasks :
         \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a) \/ Refuse(a)
         \/ Kill(a) \/ DiskFull(a) \/ SyncFails(a)
-        \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Emit(a, k) \/ Gone(a, k)
+        \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Fail(a, k) \/ Emit(a, k) \/ Gone(a, k)
 Spec == Init /\ [][Next]_vars
 
 (* Calls of the last attempt are answered; those of another may hang for ever, while it renews its lease. Who has    *)
@@ -331,6 +341,11 @@ EmittedIsDurable == expired \/ \A a \in Tasks : \A k \in In(a, {"out"}) : Durabl
 
 (* A call whose record was durable when an attempt began is not made by it. After expiry nobody asks any more.      *)
 NotCalledAgain == expired \/ \A a \in Tasks : made[a] \cap had[a] = {}
+
+(* Money: who has lost the lease makes no call, and nobody makes one whose record is there.                         *)
+Calls(a, k) == place[a][k] = "todo" /\ place'[a][k] = "calling"
+OnlyTheHolderCalls == [][\A a \in Tasks, k \in Keys : Calls(a, k) => lease = a]_vars
+NothingThereIsCalled == [][\A a \in Tasks, k \in Keys : Calls(a, k) => Found(a, k) = {}]_vars
 
 (* Whichever attempts emit a key, the output sees one result for an input.                                          *)
 OneResult == \A k \in Keys : \A one, other \in seen[k] : one[1] = other[1] => one[2] = other[2]

@@ -240,7 +240,7 @@ class Journal:
         if now - self._lease_checked < LEASE_CHECK_S:
             return True
         assert self._lease is not None
-        # spec: Ledger!Lose
+        # spec: Ledger!Call
         if self._lease.is_held():
             self._lease_checked = now
             return True
