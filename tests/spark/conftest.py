@@ -133,7 +133,8 @@ def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) ->
     ) -> list[str]:
         session, source = _session(master, remote, settings), textwrap.dedent(source)
         script = tmp_path_factory.mktemp("script") / "script.py"
-        if not alone:
+        # Servers of Spark Connect listen at one port: none lives longer than its script.
+        if not alone and remote is None:
             script.write_text(source)
             if not (_hosts and _hosts[0].session == session and _hosts[0].is_alive):
                 for host in _hosts:

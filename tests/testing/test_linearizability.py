@@ -129,7 +129,12 @@ def put_after_quiesce(events: list[Event]) -> list[Event]:
 
 
 @pytest.mark.parametrize(
-    "corrupt", [pytest.param(swapped, marks=pytest.mark.slow), lost, duplicated, put_after_quiesce]
+    "corrupt",
+    [
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (swapped, lost)),
+        duplicated,
+        put_after_quiesce,
+    ],
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_corrupted_history_is_refused(
