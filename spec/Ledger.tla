@@ -85,7 +85,8 @@ IsDurable(at) == at[2] <= synced[at[1]]
 Durable(a, k) == {at \in Found(a, k) : IsDurable(at)}
 (* Two rows of one execution have this key, and different inputs. *)
 Clashes(a, k) == {at \in Any(k) : /\ At(at).result # Torn
-                                  /\ Execution(At(at).result) = Execution(a) /\ OfInput(at) # Input(a)}
+                                  /\ OfInput(at) # Input(a)
+                                  /\ Execution(At(at).result) = Execution(a) \/ Mutant = "refuses what has changed"}
 
 InOrder(keys) == CHOOSE order \in [1..Cardinality(keys) -> keys] :
     \A i, j \in 1..Cardinality(keys) : i < j => order[i] < order[j]
