@@ -230,7 +230,8 @@ async def main():
 if phase == "async for":
     phase = "call"
     asyncio.run(main())
-for row in async_map(plain if phase == "thread" else Client(), iter(range(3))):
+# One call at a time: threads that print at once share a line.
+for row in async_map(plain if phase == "thread" else Client(), iter(range(3)), capacity=1):
     if here("body"):
         never.wait()
 """
@@ -242,10 +243,13 @@ def test_ctrl_c_ends_the_program_with_one_traceback_whatever_it_was_at(phase: st
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, phase], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "here\n"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == -signal.SIGINT, err
     assert err.rstrip().splitlines()[-1] == "KeyboardInterrupt"
     # What asyncio.run makes of it has two of its own.

@@ -13,7 +13,7 @@ from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.job import Job
 from pillarbox.aio.journal import open_journal
-from pillarbox.ledger import Ledger
+from pillarbox.ledger import Ledger, execution_id
 from pillarbox.wire.loop_thread import LoopThread
 from tests.aio.virtual import HOUR, Rig, Scripted, again, play
 
@@ -223,7 +223,7 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
             range(3),
             loop_thread=thread,
             read_ahead_items=1,
-            journal=open_journal(Options(**options), "run"),
+            journal=open_journal(Options(**options), "run", execution=execution_id()),
             convert=Numbers(),
         )
         found: list[Any] = []
