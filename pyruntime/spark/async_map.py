@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
+from pillarbox.spark.executions import warn_of_second_execution
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.latency import Latency
 from pillarbox.spark.letters import LetterWriter
@@ -132,7 +133,10 @@ def mapped(
             if not field.nullable:
                 raise ValueError(f"where: rows that are not called give nulls; {field.name!r} is NOT NULL")
         df = df.withColumn(WHERE, condition_of(where))
-    return df.mapInArrow(ship(MapTask(work, results, kept, skips).run, name_of(fn)), output)
+    made = df.mapInArrow(ship(MapTask(work, results, kept, skips).run, name_of(fn)), output)
+    if settled.ledger is None and not df.isStreaming:
+        warn_of_second_execution(made, name_of(fn))
+    return made
 
 
 class MapTask:
