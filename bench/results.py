@@ -1,4 +1,4 @@
-"""What results of many kinds cost on their way out of a task: `python -m bench.results`.
+"""The cost of results of many kinds on their way out of a task: `python -m bench.results`.
 
 Two tables of CPU time a row of this process, medians. The first has the conversion alone: results of a
 column `array<float>` are converted one by one, as they come, and encoded 2,048 at a time, as they leave; a

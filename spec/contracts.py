@@ -226,7 +226,7 @@ def ended(before: set[str], now: set[str], changes: str) -> list[str]:
 
 
 def check(root: Path = ROOT) -> list[str]:
-    """What is wrong with the page, in words; nothing if all is well."""
+    """The faults of the page, in words; none if all is well."""
     text = written(root)
     found = []
     if not (root / PAGE).exists() or (root / PAGE).read_text() != text:

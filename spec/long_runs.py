@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = "spec/long_runs.json"
 PAGE = "docs/long-runs.md"
 STOP_GRACE_S = 30.0
-"""How long a suite that is interrupted may take to clean up, and then once more after SIGTERM."""
+"""Time that an interrupted suite has to clean up, and again after SIGTERM."""
 RESULT = re.compile(
     r"\d+ (passed|failed|error)|\d+ runs in \d+ s|^seed \d+: (no|some)thing is wrong|\d+ defects, \d+ surviv"
 )

@@ -312,7 +312,7 @@ class BatchCalls:
             self._try_again([*group], batch, error, timed_out)
 
     def _try_again(self, calls: list[Call], failed: _Together, error: BaseException, timed_out: bool) -> None:
-        """What follows for those of the rows of `failed` that have had as many attempts."""
+        """Settle the rows of `failed` that have had as many attempts."""
         attempts = self._attempts
         sent = len(failed.calls)
         if blames_rows(error):

@@ -96,11 +96,11 @@ class Breaker:
 
     @property
     def is_cooling(self) -> bool:
-        """Whether no call may begin now."""
+        """True while no call may begin."""
         return self._clock() < self._cool_until
 
     def is_given_up(self, since: float) -> bool:
-        """Whether a call that was refused first at `since` has waited long enough, or the whole task has."""
+        """Return True if a call first refused at `since`, or the whole task, has waited long enough."""
         first = since if self._failing_since is None else min(since, self._failing_since)
         return self._clock() - first >= self.max_outage
 

@@ -77,7 +77,7 @@ class StaleAnswers:
         self.columns += other.columns
 
     def describe(self, ledger: Ledger, run: str, uid: str) -> str:
-        """What is said of them when a job has ended."""
+        """The message about them when a job has ended."""
         rows = self.inputs + self.versions
         parts = []
         if self.inputs:

@@ -110,7 +110,7 @@ class Retry:
         return attempt < self.attempts and self.wants(error)
 
     def wants(self, error: BaseException) -> bool:
-        """Whether `error` is to be tried again, whatever the number of attempts.
+        """Return True if `error` is to be tried again, whatever the number of attempts.
 
         Raises what `when` raises.
         """

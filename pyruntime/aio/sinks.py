@@ -1,4 +1,4 @@
-"""Where the operator's results go, in chunks: to another thread, or to a task of the same loop."""
+"""Outputs of the operator, in chunks: to another thread, or to a task of the same loop."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class LoopSink:
 
     @property
     def has_room(self) -> bool:
-        """Whether the results before have been taken."""
+        """True once the results before have been taken."""
         return not self._chunk
 
     def call_when_room(self, wake: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""How many bytes a row or a result holds, by estimate. Pure: any thread.
+"""Estimates of the bytes that a row or a result holds. Pure: any thread.
 
 Results are weighed one by one on the path of every row, so the usual ones must cost next to nothing: a text
 or a list of numbers is one or two calls in C. What nests is followed, up to a bound of work.

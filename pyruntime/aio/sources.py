@@ -1,4 +1,4 @@
-"""Where the operator's rows come from: a collection in memory, an async iterable, or another thread.
+"""Inputs of the operator: a collection in memory, an async iterable, or another thread.
 
 Rows come in lots, whose rows weigh the same, so that nothing has to be weighed row by row. Sources are used
 on the mailbox thread; `read_ahead` is the body of the thread that reads the input.

@@ -1,4 +1,4 @@
-"""What an error says about the service: its HTTP status, overload, a permanent refusal. Pure: any thread."""
+"""Reads from an error its HTTP status, an overload, a permanent refusal. Pure: any thread."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def is_overload(error: BaseException) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether `error` says that the service would give the same answer to the same call again.
+    """Return True if the service would give the same answer to the same call again, by what `error` says.
 
     So do 400, 401, 403, 404, 422 and their like (a table is in the documentation), 429 with
     `insufficient_quota` in its body, and INVALID_ARGUMENT, NOT_FOUND and others of gRPC. Not where the
@@ -108,7 +108,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_out_of_funds(answer: Answer) -> bool:
-    """Whether the account that calls has no credit left."""
+    """Return True if the account that calls has no credit left."""
     return any(code in OUT_OF_FUNDS for code in codes_of(answer))
 
 

@@ -43,7 +43,7 @@ ZERO_LINE = (
     f"keys={0:08x} ksum={0:08x} dsum={0:08x} sum={0:08x}"
 ).encode()
 NAMES = ("run", "batch", "uid", "config")
-"""What the header of a segment says of it."""
+"""The header of a segment."""
 CHUNK = 4096
 """Bytes read at a time by a scan: a head, and the keys of a small batch."""
 FAR = 2**20
@@ -103,7 +103,7 @@ NOBODY = "0" * 16
 
 
 def owner_of(about: Mapping[str, str]) -> str:
-    """What stands in each line for the run, operator, configuration and micro-batch of a segment."""
+    """The mark in each line of the run, operator, configuration and micro-batch of a segment."""
     return config_hash(about)
 
 

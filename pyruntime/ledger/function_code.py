@@ -55,7 +55,7 @@ def _name(ledger: Ledger) -> str:
 
 
 def kept_code(ledger: Ledger, scope: Scope) -> str | None:
-    """What `keep_code` has kept; None without it."""
+    """The hash that `keep_code` has kept; None without it."""
     folder = ledger.folder(scope)
     try:
         return folder.read(_name(ledger), 0, MAX_BYTES).decode("ascii", "replace")

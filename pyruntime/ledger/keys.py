@@ -85,12 +85,12 @@ def execution_id(*parts: str) -> bytes:
 
 
 def name_print(name: Any) -> bytes:
-    """What stands for the name of a column in the fingerprint of an input."""
+    """The mark of a column's name in the fingerprint of an input."""
     return fingerprint(name, "name")[:NAME_BYTES]
 
 
 def is_answer(kept: bytes, input: bytes, some: bool) -> bool:
-    """Whether what was kept for the input `kept` is the answer for `input`. Pure.
+    """Return True if the answer kept for the input `kept` is one for `input`. Pure.
 
     some: only some columns count, those of `input`; what else was kept is no matter.
     """

@@ -370,7 +370,7 @@ class LedgerReader:
     def _other(
         self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None
     ) -> Origin | None:
-        """What the last record of the key answers that is not for this input; one of `execution` first."""
+        """The input of the key's last record that is another than this; one of `execution` first."""
         other = None
         for rows, row in self._of_key(key, found):
             origin = rows.origin(row)

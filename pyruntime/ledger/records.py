@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What a record is the answer to, where that is not what was asked."""
+    """The question that a record answers, where another was asked."""
 
     input: bytes
     version: str
@@ -177,7 +177,7 @@ class Rows:
         return str(self._versions[row] if one is None else one, "utf-8", "replace")
 
     def is_version(self, row: int, version: bytes) -> bool:
-        """Whether the function that gave it was of this version."""
+        """True if the function that gave it was of this version."""
         one = self._one_version
         return self._versions[row] == version if one is None else one == version
 
@@ -191,7 +191,7 @@ class Rows:
         )
 
     def origin(self, row: int) -> Origin:
-        """What it is the answer to."""
+        """The question that it answers."""
         return Origin(self.input(row), self.version(row), self.execution(row))
 
     def record(self, row: int, allow_pickle: bool) -> Record:

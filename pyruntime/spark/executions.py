@@ -84,7 +84,7 @@ class ExecutionListener:
             )
 
     class Java:
-        """What of Spark this implements, for py4j."""
+        """The interface of Spark that this implements, for py4j."""
 
         implements = ["org.apache.spark.sql.util.QueryExecutionListener"]  # noqa: RUF012
 

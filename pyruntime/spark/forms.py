@@ -109,7 +109,7 @@ def is_plain(result):
     def test(
         self, kind: T.DataType, nullable: bool, value: str, source: str | None = None, *, inside: bool = False
     ) -> str:
-        """Whether `value` is in the normal form of `kind`.
+        """An expression that is true if `value` is in the normal form of `kind`.
 
         source: an expression that gives the value, which then gets that name. inside: of another container.
         """
@@ -124,7 +124,7 @@ def is_plain(result):
         return f"((({value} := {source}) is not missing) and ({text}))"
 
     def row(self, fields: list[T.StructField], row: str, source: str) -> str:
-        """Whether `row` is a dict of all fields, each in its normal form.
+        """An expression that is true if `row` is a dict of all fields, each in its normal form.
 
         source: an expression that gives the value of a field, of the row and the name of the field.
         """
@@ -188,7 +188,7 @@ _SIMPLE: dict[type[T.DataType], str] = {
 
 
 def compile_test(kind: T.DataType, nullable: bool, *, inside: bool = False) -> Test:
-    """Whether a value is in the normal form of `kind`. inside: of another container."""
+    """Return True if a value is in the normal form of `kind`. inside: of another container."""
     expressions = Expressions()
     return expressions.compiled(expressions.test(kind, nullable, "value", inside=inside), "value")
 

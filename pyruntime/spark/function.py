@@ -88,7 +88,7 @@ class Shipment:
         self.__name__ = name
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What the function gives, on the driver."""
+        """The result of the function, on the driver."""
         return (self._called or self._run)(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:

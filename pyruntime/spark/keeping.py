@@ -111,7 +111,7 @@ class Keeping:
         self.told.add([(context.stageId(), stale)])
 
     def row_identity(self) -> RowIdentity:
-        """What gives rows their keys and the fingerprints of their inputs."""
+        """The maker of rows' keys and of the fingerprints of their inputs."""
         key = () if self.key is None else self.key
         counted = range(len(self.columns)) if self.inputs is None else self.inputs
         others = tuple(place for place in counted if place not in key)
@@ -256,7 +256,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
 
 
 class _Collected(AccumulatorParam[Any]):
-    """What stands for it in a task."""
+    """The form that it has in a task."""
 
     def zero(self, value: Any) -> Any:
         return []
@@ -266,7 +266,7 @@ class _Collected(AccumulatorParam[Any]):
 
 
 def _listen(session: Any, options: Options) -> Accumulator[Any] | None:
-    """What takes the counts of tasks to the driver; None over Connect, where nothing does."""
+    """The accumulator that takes the counts of tasks to the driver; None over Connect."""
     if session is None or _is_connect(session):
         return None
     context = session.sparkContext

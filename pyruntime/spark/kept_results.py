@@ -31,7 +31,7 @@ class KeptRows:
         self._is_exact = _is_exact(results)
 
     def __call__(self, result: Any) -> Any:
-        """What is kept of `result`: a result that gives the same rows."""
+        """The kept form of `result`: a result that gives the same rows."""
         if self._is_exact:
             is_plain = self._encoder.is_plain
             if all(map(is_plain, result)) if type(result) is list else is_plain(result):
@@ -49,7 +49,7 @@ class KeptValues:
         self._is_exact = _is_exact(result)
 
     def __call__(self, result: Any) -> Any:
-        """What is kept of `result`: an equal value."""
+        """The kept form of `result`: an equal value."""
         if self._is_exact and self._encoder.is_plain(result):
             return result
         (array,), _ = self._encoder.encode([result])
@@ -57,7 +57,7 @@ class KeptValues:
 
 
 def _is_exact(kind: T.DataType) -> bool:
-    """Whether a ledger gives back any value of this type, in its normal form, as it was."""
+    """Return True if a ledger gives back any value of this type, in its normal form, as it was."""
     if isinstance(kind, T.StructType):
         return all(_is_exact(field.dataType) for field in kind.fields)
     if isinstance(kind, T.MapType):

@@ -108,7 +108,7 @@ class _Column:
 
 
 def _is_near(given: pa.DataType, asked: pa.DataType) -> bool:
-    """Whether a cast from the one to the other changes no more than a number's width."""
+    """Return True if a cast from the one to the other changes no more than a number's width."""
     if pa.types.is_list(asked):
         return (
             not pa.types.is_map(given)
@@ -146,7 +146,7 @@ class RowEncoder:
         self.convert, self.is_plain = expressions.converter(test, self._convert)
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
-        """Whether `result` is one row in its normal form."""
+        """An expression that is true if `result` is one row in its normal form."""
         tests = [expressions.row(schema.fields, "result", BY_NAME)]
         by_position = [f"type(result) is tuple and len(result) == {len(schema.fields)}"]
         for place, field in enumerate(schema.fields):

@@ -1,4 +1,4 @@
-"""What keeps Spark from calling more often than one means: rows that are not called, results that are kept.
+"""Spares calls that nobody means: rows that are not called, results that are kept.
 
 The operator never sees rows that are not called, so they count for no limit and no budget. One `SkippedRows`
 belongs to one task: `called` runs on the thread that reads the input, the rest on the task's.

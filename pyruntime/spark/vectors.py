@@ -39,7 +39,7 @@ MAX_ELEMENTS = 2**31 - 1
 
 
 def is_vector(kind: T.DataType) -> TypeGuard[T.ArrayType]:
-    """Whether a type is an array of numbers or of booleans."""
+    """Return True if a type is an array of numbers or of booleans."""
     return isinstance(kind, T.ArrayType) and type(kind.elementType) in _ELEMENTS
 
 
@@ -82,7 +82,7 @@ class Vectors:
         self.type = pa.list_(pa.field("element", self._element, nullable=kind.containsNull))
 
     def is_plain(self, value: Any) -> bool:
-        """Whether `column` takes this value as it is."""
+        """Return True if `column` takes this value as it is."""
         kind = type(value)
         if kind is np.ndarray:
             return value.ndim == 1 and value.dtype in self._direct
@@ -164,7 +164,7 @@ class Vectors:
         return value
 
     def is_exact(self, value: Any) -> bool:
-        """Whether a value is as `exact` gives it."""
+        """Return True if a value is as `exact` gives it."""
         if type(value) is np.ndarray:
             return value.ndim == 1 and value.dtype == self._dtype
         return type(value) is list and all(map(self._fits, value))

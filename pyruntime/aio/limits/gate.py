@@ -32,7 +32,7 @@ class Gate(Protocol):
 
     @property
     def exhausted(self) -> str | None:
-        """Why no call will be let through any more, such as "max_calls=100"; None while some may."""
+        """The limit that lets no call through any more, such as "max_calls=100"; None while some may."""
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         """Begin; `wake` is called on the loop's thread when `admit` is worth another call."""

@@ -246,7 +246,7 @@ class Engine:
         self._flushed[bucket] = flushed
 
     def remembered(self, bucket: int) -> Flushed | None:
-        """What the bucket gave when it was last flushed here."""
+        """The bucket's share of the last execution here; None if there was none."""
         return self._flushed.get(bucket)
 
     def snapshot(self, entries: Iterable[Entry]) -> list[Held]:

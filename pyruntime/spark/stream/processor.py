@@ -241,7 +241,7 @@ class _StreamTask:
         self._buckets[bucket] = _Bucket(entries + new, blob, said)
 
     def _remembered(self, bucket: int) -> Flushed | None:
-        """What this micro-batch has flushed of the bucket in an execution before this one."""
+        """The bucket's share of an earlier execution of this micro-batch; None if there was none."""
         flushed = self._engine.remembered(bucket)
         if flushed is None or flushed.batch != self._batch:
             return None
