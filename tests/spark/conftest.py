@@ -133,7 +133,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) ->
     ) -> list[str]:
         session, source = _session(master, remote, settings), textwrap.dedent(source)
         script = tmp_path_factory.mktemp("script") / "script.py"
-        # Servers of Spark Connect listen at one port: none lives longer than its script.
+        # A server of Spark Connect ends with its script.
         if not alone and remote is None:
             script.write_text(source)
             if not (_hosts and _hosts[0].session == session and _hosts[0].is_alive):
@@ -145,7 +145,8 @@ def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) ->
         done = subprocess.run(
             [sys.executable, str(script), *arguments],
             cwd=script.parent,
-            env=_environment(),
+            # Servers of other processes listen at the usual port: with this one, Spark takes any that is free.
+            env=_environment() | ({} if remote is None else {"SPARK_TESTING": "1"}),
             capture_output=True,
             text=True,
             timeout=timeout,
