@@ -145,7 +145,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) ->
         done = subprocess.run(
             [sys.executable, str(script), *arguments],
             cwd=script.parent,
-            # Servers of other processes listen at the usual port: with this one, Spark takes any that is free.
+            # Other processes have servers at the usual port: with this, Spark takes any that is free.
             env=_environment() | ({} if remote is None else {"SPARK_TESTING": "1"}),
             capture_output=True,
             text=True,
