@@ -178,14 +178,14 @@ class Attempts:
         if self._counted is not None:
             self._counted.began(call.attempt)
 
-    def begin_all(self, calls: list[Call], runner: object) -> None:
-        """An attempt of each of `calls`, which `runner` calls together, begins now."""
+    def begin_all(self, calls: list[Call]) -> None:
+        """An attempt of each of `calls`, which are one batch, begins now."""
         now = time.monotonic()
         self.meter.attempts += len(calls)
+        self.meter.batches += 1
         timeouts = self._timeouts
         for call in calls:
             call.began = now
-            call.runner = runner
             call.attempt += 1
             if call.attempt > 1:
                 self.renew(call)

@@ -219,10 +219,8 @@ class BatchCalls:
     def _begin(self, batch: _Together) -> None:
         self._active += 1
         self._running.add(batch)
-        self._attempts.begin_all(batch.calls, batch)
-        self._attempts.meter.batches += 1
-        if self._deadlines is not None:
-            batch.deadline = self._deadlines.arm(batch)
+        for call in batch.calls:
+            call.runner = batch
         # As in `CoroutineCalls.feed`.
         batch.task = self._context.run(asyncio.Task, self._call(batch), loop=self._loop)
 
@@ -230,9 +228,14 @@ class BatchCalls:
         results: list[Any] = []
         failed: BaseException | None = None
         batch.started = True
+        # Rows may have timed out since the task was made: they are not called, and count for no call.
+        batch.calls = [call for call in batch.calls if call.runner is batch]
         try:
-            if not batch.left or self._attempts.is_closed:
+            if not batch.calls or self._attempts.is_closed:
                 raise asyncio.CancelledError
+            self._attempts.begin_all(batch.calls)
+            if self._deadlines is not None:
+                batch.deadline = self._deadlines.arm(batch)
             results = await self._fn([call.row for call in batch.calls])
         except BaseException as raised:
             if self._loop.is_closed():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from pillarbox.aio import Batch
@@ -73,6 +73,23 @@ def plans(draw: st.DrawFn) -> Plan:
         limited=draw(st.booleans()),
         transient=transient,
     )
+
+
+# A row whose whole time is over in the turn of the loop in which its batch was begun.
+IN_ONE_TURN = Plan(
+    kinds=[FINE] * 21 + [HANGS] + [FINE] * 10 + [HANGS, HANGS] + [FINE] * 5,
+    weights=[0] * 39,
+    lots=[],
+    size=3,
+    linger=0.0,
+    max_weight=None,
+    capacity=2,
+    reorder=33,
+    ordered=False,
+    attempts=2,
+    seconds=0.0,
+    limited=True,
+)
 
 
 class Planned(Service):
@@ -165,6 +182,7 @@ def test_every_row_gets_its_own_result_or_its_own_error(plan: Plan) -> None:
 @pytest.mark.contract
 @settings(deadline=None, max_examples=examples(100))
 @given(plans())
+@example(IN_ONE_TURN)
 def test_no_batch_is_larger_than_allowed_and_no_more_run_than_the_capacity(plan: Plan) -> None:
     rig, service = play(lambda: play_out(plan))
     assert service.most <= plan.capacity
