@@ -86,9 +86,9 @@ coverage: build  ## the share of the lines of pyruntime that test and test-all g
 	    echo "$$tier: $$($(PY) -m coverage report --format=total --precision=1) %" || exit 1; \
 	done
 
-test-oldest: $(OLDEST)/.made  ## every test with the oldest PySpark, pyarrow and pandas that are supported
+test-oldest: $(OLDEST)/.made  ## every test, with short searches, with the oldest PySpark, pyarrow and pandas that are supported
 	@$(OLDEST)/bin/python setup.py -q build_ext --inplace
-	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/house --ignore tests/spec --ignore tests/native $(OLDEST_WARNINGS) $(PYTEST)
+	@$(WITH_JAVA) $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile --hypothesis-profile quick --ignore tests/house --ignore tests/spec --ignore tests/native $(OLDEST_WARNINGS) $(PYTEST)
 
 $(OLDEST)/.made: build/requirements constraints.txt constraints-oldest.txt setup.py | env
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
