@@ -1,7 +1,8 @@
 """Writes docs/contracts.md from the tests: each contract, the test that holds it, the defects it convicts.
 
     python -m spec.contracts            writes the page
-    python -m spec.contracts check      exits with 1 if the page is another, or a contract has ended silently
+    python -m spec.contracts check      exits with 1 if the page is another, a contract has ended silently,
+                                        or one below Spark has no test in `make test-fast`
     python -m spec.contracts convict    plants each defect that a Python test convicts: that test must fail
 
 A contract is a test with the marker `contract`. Its sentence is the test's name, or what the marker is given:
@@ -12,8 +13,9 @@ A contract is a test with the marker `contract`. Its sentence is the test's name
     @pytest.mark.contract("A mail that waits cannot be put again.", convicts=["claim_twice"])
 
 `convicts` names planted defects of the kernel (`kernel/include/pillarbox_defects.h`) or runs of the manifests
-that violate a property. The tests are read and not imported. Every planted defect must be convicted by a
-contract; the mutants of the models stand beside the properties that they violate.
+that violate a property. `needs` says what of a server the contract is about: `make test-fast` has no test of
+it, and one of every other contract below Spark. The tests are read and not imported. Every planted defect
+must be convicted by a contract; the mutants of the models stand beside the properties that they violate.
 
 A test may move, be renamed under the same sentence, or be replaced: the sentence is the contract. A sentence
 that any commit of the page has had is on the page, or is quoted in CHANGELOG.md.
@@ -56,13 +58,19 @@ SECTIONS = {
     "house": "The package",
 }
 
+BELOW_SPARK = [section for section in SECTIONS if section not in ("spark", "chaos", "examples", "house")]
+"""The sections whose contracts have a test that needs neither Spark nor a server, nor much time."""
+FAST = "not spark and not server and not slow"
+
 HEAD = """\
 # Contracts
 
 Written by `python -m spec.contracts` from the tests that have the marker `contract`. A redesign may delete
 tests of internals. It deletes no line of this page without a line in the changelog that quotes the sentence.
 
-The last column names the planted defects of the kernel that the test convicts, or mutants of a model.
+The third column names the planted defects of the kernel that the test convicts, or mutants of a model. A
+contract below Spark is held by a test of `make test-fast`, unless the last column says what it needs: it is
+about that server, and `make test` holds it.
 """
 
 MODELS = """\
@@ -78,11 +86,12 @@ class ContractError(Exception):
 
 @dataclass(frozen=True)
 class Contract:
-    """A sentence, the test that holds it (`tests/aio/test_retry.py::test_...`), what the test convicts."""
+    """A sentence, the test that holds it (`tests/aio/test_retry.py::test_...`), its convictions and needs."""
 
     sentence: str
     test: str
     convicts: tuple[str, ...] = ()
+    needs: str = ""
 
     @property
     def section(self) -> str:
@@ -96,8 +105,8 @@ def spoken(name: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def given(mark: ast.expr, where: str) -> tuple[str | None, tuple[str, ...]] | None:
-    """The sentence and the convictions of a decorator, None if it is another one. Raises ContractError."""
+def given(mark: ast.expr, where: str) -> tuple[str | None, tuple[str, ...], str] | None:
+    """The sentence, convictions and needs of a decorator, None if it is another one. Raises ContractError."""
     call = mark if isinstance(mark, ast.Call) else ast.Call(mark, [], [])
     if ast.unparse(call.func) != "pytest.mark.contract":
         return None
@@ -106,9 +115,15 @@ def given(mark: ast.expr, where: str) -> tuple[str | None, tuple[str, ...]] | No
         named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     except ValueError as error:
         raise ContractError(f"{where}: the marker `contract` takes literal values only") from error
-    if len(words) > 1 or set(named) - {"convicts"} or not all(isinstance(word, str) for word in words):
-        raise ContractError(f"{where}: the marker is contract(sentence, convicts=[names]), both optional")
-    return (words[0] if words else None), tuple(named.get("convicts", ()))
+    if (
+        len(words) > 1
+        or set(named) - {"convicts", "needs"}
+        or not all(isinstance(word, str) for word in words)
+    ):
+        raise ContractError(
+            f"{where}: the marker is contract(sentence, convicts=[names], needs=words), all optional"
+        )
+    return (words[0] if words else None), tuple(named.get("convicts", ())), named.get("needs", "")
 
 
 def of_file(path: Path, root: Path) -> Iterator[Contract]:
@@ -125,7 +140,7 @@ def of_file(path: Path, root: Path) -> Iterator[Contract]:
                 sentence = found[0] or spoken(node.name)
                 if not re.fullmatch(r"[A-Z0-9`\"(][^\n|]*[.]", sentence):
                     raise ContractError(f"{test}: {sentence!r} is not one line that ends with a full stop")
-                yield Contract(sentence, test, found[1])
+                yield Contract(sentence, test, *found[1:])
 
 
 def read(root: Path = ROOT) -> list[Contract]:
@@ -189,11 +204,11 @@ def page(contracts: Iterable[Contract], runs: Iterable[Run]) -> str:
     for contract in contracts:
         by_section.setdefault(contract.section, []).append(contract)
     for section, held in by_section.items():
-        lines = [f"## {SECTIONS[section]}", "", "| contract | test | convicts |", "|---|---|---|"]
+        lines = [f"## {SECTIONS[section]}", "", "| contract | test | convicts | needs |", "|---|---|---|---|"]
         for contract in held:
             test = contract.test.removeprefix("tests/")
             convicted = ", ".join(f"`{name}`" for name in contract.convicts)
-            lines.append(f"| {contract.sentence} | `{test}` | {convicted} |")
+            lines.append(f"| {contract.sentence} | `{test}` | {convicted} | {contract.needs} |")
         parts.append("\n".join(lines) + "\n")
     parts.append("\n".join([MODELS, "| property | name | mutants |", "|---|---|---|", *models(runs)]) + "\n")
     return "\n".join(parts)
@@ -236,6 +251,26 @@ def check(root: Path = ROOT) -> list[str]:
     return found
 
 
+def fast_tests(root: Path = ROOT) -> set[str]:
+    """The tests below Spark that `make test-fast` has, as pytest collects them. Raises ContractError."""
+    folders = [f"tests/{section}" for section in BELOW_SPARK]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", FAST, *folders]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ContractError(f"the fast tests cannot be collected:\n{done.stdout}{done.stderr}")
+    return {line.split("[")[0] for line in done.stdout.splitlines() if "::" in line}
+
+
+def slow_only(contracts: Iterable[Contract], fast: set[str]) -> list[str]:
+    """The contracts below Spark that are without a fast test, or with one that they say they cannot have."""
+    found = []
+    for contract in contracts:
+        if contract.section in BELOW_SPARK and (contract.test in fast) == bool(contract.needs):
+            why = "needs nothing, for it is fast" if contract.needs else "has no part in make test-fast"
+            found.append(f"{contract.test} {why}: {contract.sentence}")
+    return found
+
+
 def convict(contracts: Iterable[Contract]) -> list[str]:
     """Plants each defect that a test of Python convicts; returns those that its test does not notice."""
     defects = {defect.name: defect for defect in seeded()}
@@ -260,7 +295,7 @@ def main(words: list[str]) -> int:
         if words == ["convict"]:
             wrong = convict(read())
         elif words == ["check"]:
-            wrong = check()
+            wrong = check() + slow_only(read(), fast_tests())
         else:
             (ROOT / PAGE).write_text(written())
             wrong = []

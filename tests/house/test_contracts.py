@@ -70,6 +70,32 @@ def test_a_line_that_goes_is_missed_until_the_changelog_quotes_it(tmp_path: Path
     assert contracts.ended(contracts.ever(root), now, quoted) == []
 
 
+@pytest.mark.contract("Every contract below Spark has a fast test, or names the server that it is about.")
+def test_a_contract_without_a_fast_test_is_missed_until_it_names_what_it_needs(tmp_path: Path) -> None:
+    root = tree(tmp_path, TEST.replace("mark.contract\n", "mark.contract(needs='Redis, which counts')\n"))
+    (redis, other) = contracts.read(root)
+    assert redis.needs == "Redis, which counts"
+    assert contracts.slow_only([redis, other], {other.test}) == []
+    assert contracts.slow_only([redis, other], {redis.test}) == [
+        f"{redis.test} needs nothing, for it is fast: {redis.sentence}",
+        f"{other.test} has no part in make test-fast: {other.sentence}",
+    ]
+    over_spark = Contract("A job ends.", "tests/spark/test_one.py::test_a_job_ends")
+    assert contracts.slow_only([over_spark], set()) == []
+
+
+def test_the_fast_tests_are_those_that_pytest_collects(tmp_path: Path) -> None:
+    for section in contracts.BELOW_SPARK:
+        (tmp_path / "tests" / section).mkdir(parents=True)
+    (tmp_path / "tests/aio/test_one.py").write_text(
+        TEST + "@pytest.mark.slow\ndef test_all_day() -> None: ...\n"
+        "@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.slow), 2])\n"
+        "def test_each(n: int) -> None: ...\n"
+    )
+    named = [f"test_{name}" for name in ("a_row_is_called_once", "twice", "of_something_inside", "each")]
+    assert contracts.fast_tests(tmp_path) == {f"tests/aio/test_one.py::{name}" for name in named}
+
+
 def test_outside_of_a_checkout_there_is_nothing_to_miss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,8 +107,8 @@ def test_outside_of_a_checkout_there_is_nothing_to_miss(
     ("decorator", "error"),
     [
         ('@pytest.mark.contract("no full stop")', "one line that ends with a full stop"),
-        ('@pytest.mark.contract("A.", "B.")', "both optional"),
-        ('@pytest.mark.contract(by="a")', "both optional"),
+        ('@pytest.mark.contract("A.", "B.")', "all optional"),
+        ('@pytest.mark.contract(by="a")', "all optional"),
         ("@pytest.mark.contract(SENTENCE)", "literal values"),
         ('@pytest.mark.contract("A row is called once.")', "hold the same"),
     ],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pillarbox import async_map
 from pillarbox.ledger import (
     Commit,
     Ledger,
@@ -20,16 +23,26 @@ from pillarbox.ledger import (
 )
 from pillarbox.ledger.objects import ObjectFolder
 from tests.ledger.segments import key
+from tests.servers import fixtures
+from tests.servers.s3_server import S3Server
 
 fs = pytest.importorskip("pyarrow.fs")
 SCOPE = Scope("run", "uid")
 LONG = 60.0
+
+server = fixtures.s3
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     """A ledger that knows its folder as a file system of pyarrow only, as it knows a bucket."""
     return Ledger("calls", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
+
+
+@pytest.fixture
+def bucket(server: S3Server) -> Ledger:
+    """A ledger in a bucket."""
+    return Ledger(f"{server.bucket()}/calls", filesystem=server.store())
 
 
 def values_in(ledger: Ledger) -> dict[bytes, Any]:
@@ -52,6 +65,34 @@ def test_what_was_acknowledged_is_found_commit_by_commit(ledger: Ledger, tmp_pat
     assert list(ledger.scopes()) == [SCOPE]
     assert not [name for _, _, names in os.walk(tmp_path) for name in names if name.endswith(".part")]
     assert ledger.lease(SCOPE, "task") is None
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("store", ["ledger", pytest.param("bucket", marks=pytest.mark.server)])
+def test_a_job_finds_in_the_bucket_what_the_one_before_kept(
+    store: str, request: pytest.FixtureRequest
+) -> None:
+    ledger: Ledger = request.getfixturevalue(store)
+    calls = Counter[int]()
+
+    async def call(row: int) -> list[float]:
+        calls[row] += 1
+        await asyncio.sleep(0.001)
+        return [row / 7] * 20
+
+    given = {"ledger": ledger, "uid": "uid", "run": "run", "capacity": 20}
+    first = list(async_map(call, range(500), **given))
+    assert list(async_map(call, range(500), **given)) == first == [[row / 7] * 20 for row in range(500)]
+    assert set(calls.values()) == {1}
+    (scope,) = ledger.scopes()
+    before = len(ledger.folder(scope).segments())
+    assert before > 1
+    assert compact(ledger, scope).records == 500
+    assert len(ledger.folder(scope).segments()) == 1
+    assert list(async_map(call, range(500), **given)) == first
+    assert set(calls.values()) == {1}
+    expire(ledger, scope)
+    assert not [*ledger.scopes()]
 
 
 @pytest.mark.contract("In a store of objects the older of two records of a key counts.")

@@ -5,16 +5,14 @@ The server is versitygw, which `make s3-server` builds; without it these tests a
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pillarbox import async_map
-from pillarbox.ledger import Ledger, LedgerError, compact, expire
+from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.cli import main
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
@@ -32,30 +30,6 @@ def ledger(server: S3Server) -> Ledger:
     return Ledger(f"{server.bucket()}/calls", filesystem=server.store())
 
 
-@pytest.mark.contract
-def test_a_job_finds_in_the_bucket_what_the_one_before_kept(ledger: Ledger) -> None:
-    calls = Counter[int]()
-
-    async def call(row: int) -> list[float]:
-        calls[row] += 1
-        await asyncio.sleep(0.001)
-        return [row / 7] * 20
-
-    given = {"ledger": ledger, "uid": "uid", "run": "run", "capacity": 20}
-    first = list(async_map(call, range(500), **given))
-    assert list(async_map(call, range(500), **given)) == first == [[row / 7] * 20 for row in range(500)]
-    assert set(calls.values()) == {1}
-    (scope,) = ledger.scopes()
-    before = len(ledger.folder(scope).segments())
-    assert before > 1
-    assert compact(ledger, scope).records == 500
-    assert len(ledger.folder(scope).segments()) == 1
-    assert list(async_map(call, range(500), **given)) == first
-    assert set(calls.values()) == {1}
-    expire(ledger, scope)
-    assert not [*ledger.scopes()]
-
-
 def test_a_bucket_is_known_by_its_mark(ledger: Ledger, server: S3Server) -> None:
     identity = ledger.identity()
     again = Ledger(ledger.location, filesystem=server.store())
@@ -66,7 +40,7 @@ def test_a_bucket_is_known_by_its_mark(ledger: Ledger, server: S3Server) -> None
         other.check_identity(identity)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="S3, whose objects are whole or not there")
 @pytest.mark.filterwarnings("ignore:the code of .* has changed:pillarbox.ledger.LedgerWarning")
 def test_a_process_that_is_killed_leaves_whole_objects_only(ledger: Ledger, server: S3Server) -> None:
     program = f"""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox.aio.limits import book as book_module
 from pillarbox.aio.limits import server as server_module
-from pillarbox.aio.limits.book import GRACE
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.shared import Limits
 from tests.limits import calling
@@ -23,6 +23,11 @@ from tests.limits.peers import Peer
 
 LOOPS = ("asyncio", "uvloop")
 LIMITS = Limits(max_calls=1000)
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book_module, "GRACE", 0.2)
 
 
 def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
@@ -41,7 +46,7 @@ def killed(program: subprocess.Popen[str]) -> int:
 
 
 async def given_up(coordinator: Coordinator, name: str = "g") -> None:
-    await wait_until(lambda: coordinator.statistics()[name].held == 0, GRACE + 20.0)
+    await wait_until(lambda: coordinator.statistics()[name].held == 0)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

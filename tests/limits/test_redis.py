@@ -74,7 +74,9 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         RedisCoordinator("redis://host")
 
 
-@pytest.mark.contract("A Redis holds the rate of all tasks together, and each gets some.")
+@pytest.mark.contract(
+    "A Redis holds the rate of all tasks together, and each gets some.", needs="Redis, whose script counts"
+)
 def test_the_rate_of_all_tasks_together_is_held_and_each_gets_some(server: RedisServer) -> None:
     shared = RedisCoordinator(server.url, "rate")
     them = run(all_call(shared, Limits(per_second=300.0, burst=0.25), 5, seconds=2.0))
@@ -96,7 +98,9 @@ def test_the_rate_is_held_over_processes(server: RedisServer) -> None:
     assert len(begun) >= 0.8 * 150 * (begun[-1] - begun[0])
 
 
-@pytest.mark.contract("With a Redis max_calls holds to the last call, over tasks and jobs.")
+@pytest.mark.contract(
+    "With a Redis max_calls holds to the last call, over tasks and jobs.", needs="Redis, whose script counts"
+)
 def test_max_calls_holds_to_the_last_call_over_tasks_and_jobs(server: RedisServer) -> None:
     shared = RedisCoordinator(server.url, "budget")
     them = run(all_call(shared, Limits(max_calls=203), 4))
@@ -178,7 +182,7 @@ def test_other_limits_under_one_name_are_refused(server: RedisServer) -> None:
     run(test())
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Redis, which outlives the task")
 def test_what_a_task_held_that_died_counts_as_used(server: RedisServer) -> None:
     shared = RedisCoordinator(server.url, "killed")
     limits = Limits(max_calls=60, per_second=30.0, burst=0.25)
@@ -231,7 +235,9 @@ def test_a_job_that_waits_longer_than_its_patience_fails_and_shows_no_password()
     run(test())
 
 
-@pytest.mark.contract("A wrong password of a Redis is said and not shown.")
+@pytest.mark.contract(
+    "A wrong password of a Redis is said and not shown.", needs="Redis, which refuses the password"
+)
 def test_a_wrong_password_is_said_and_not_shown(server: RedisServer) -> None:
     async def test() -> None:
         url = server.url.replace(PASSWORD, "battery-staple")

@@ -6,8 +6,6 @@ from pillarbox.kernel import BACKENDS
 from spec.native import EDGES, REPORTED, compiled, run
 from tests.native.sanitizers import ASAN, TSAN, needs
 
-pytestmark = pytest.mark.slow
-
 PROGRAMS = [
     *(("inbox_stress", backend) for backend in BACKENDS),
     *(("mailbox_storm", f"{backend} {producers}") for backend in BACKENDS for producers in (1, 2, 4, 8, 64)),
@@ -19,8 +17,18 @@ PROGRAMS = [
 
 
 @pytest.mark.contract(convicts=["slab_stays", "slab_released_early"])
-@pytest.mark.parametrize(("program", "kind"), PROGRAMS)
-@pytest.mark.parametrize("sanitizer", ["-O2", "-DPILLARBOX_NO_FUTEX", TSAN, ASAN])
+@pytest.mark.parametrize(
+    ("program", "kind", "sanitizer"),
+    [
+        ("slab_places", "", "-O2"),
+        *(
+            pytest.param(*program, sanitizer, marks=pytest.mark.slow)
+            for sanitizer in ("-O2", "-DPILLARBOX_NO_FUTEX", TSAN, ASAN)
+            for program in PROGRAMS
+            if (*program, sanitizer) != ("slab_places", "", "-O2")
+        ),
+    ],
+)
 def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitizer: str) -> None:
     needs(sanitizer)
     done = run(compiled(program, sanitizer), *kind.split())
@@ -44,13 +52,16 @@ def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitiz
         "weak_take",
     ]
 )
-@pytest.mark.parametrize(("program", "edge"), EDGES)
+@pytest.mark.parametrize(
+    ("program", "edge"), [EDGES[0], *(pytest.param(*edge, marks=pytest.mark.slow) for edge in EDGES[1:])]
+)
 def test_one_edge_between_two_threads_is_enough_to_pass_something_on(program: str, edge: str) -> None:
     needs(TSAN)
     done = run(compiled(program, TSAN), edge)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "defect", "edge"),
     [
@@ -80,6 +91,7 @@ def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(
     assert "data race" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "defect"),
     [

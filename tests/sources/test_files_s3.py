@@ -30,7 +30,7 @@ def put(server: S3Server, path: str, content: bytes) -> None:
         stream.write(content)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="S3, whose folders are prefixes")
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_folders_of_a_bucket_are_read_in_parts_by_whoever_gets_the_source(
     server: S3Server, bucket: str, form: str

@@ -47,7 +47,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Kafka, which says where a partition ends")
 def test_a_bounded_read_gives_every_record_once_and_each_partition_in_order(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
@@ -106,7 +106,7 @@ def test_records_have_the_columns_of_sparks_own_source(
     assert source("columns", schema=None).arrow_schema().names == described.arrow_schema().names[:-1]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Kafka, which writes the markers of transactions")
 def test_only_committed_records_are_read_and_markers_do_not_hold_a_range_up(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
@@ -221,7 +221,10 @@ def test_the_ends_of_many_partitions_are_asked_for_in_one_round(
         assert len(rounds) == 1
 
 
-@pytest.mark.contract("A read of Kafka goes on from a snapshot with another number of readers.")
+@pytest.mark.contract(
+    "A read of Kafka goes on from a snapshot with another number of readers.",
+    needs="Kafka, which keeps the offsets",
+)
 def test_it_goes_on_from_a_snapshot_with_another_number_of_readers(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
@@ -315,7 +318,7 @@ def test_alignment_is_told_offsets_by_kafkas_timestamps_where_they_are_the_event
         assert harness.enumerator.position_at(split, 1_700_000_003.0) is None
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Kafka, which keeps the groups")
 def test_a_group_is_told_what_is_durable_and_has_no_member(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:

@@ -48,7 +48,7 @@ def drop(server: KafkaServer, topic: str, before: int) -> None:
     server.admin.delete_records([place])[place].result(LONG)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Kafka, which lets records expire")
 def test_records_that_expired_before_they_were_read_are_an_error_that_says_which(
     server: KafkaServer, source: Callable[..., KafkaSource]
 ) -> None:
@@ -193,7 +193,7 @@ def test_a_paused_partition_gives_nothing_and_later_goes_on_where_it_was(
     assert list(rows.values()) == [list(range(5000))] * 2
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Kafka, whose process is killed")
 def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

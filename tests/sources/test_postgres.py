@@ -58,7 +58,7 @@ def rows_of(source: Source[Any, Any], **how: Any) -> list[Any]:
 # -- ranges ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="PostgreSQL, which orders the keys")
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -124,7 +124,7 @@ def test_views_and_partitioned_tables_and_odd_names_are_read(server: PostgresSer
     server.run('drop schema "odd name" cascade')
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="PostgreSQL, which exports the snapshot")
 def test_all_ranges_show_the_state_at_the_begin_of_the_read(server: PostgresServer) -> None:
     server.run(
         "create table t (k int primary key, n int)",
@@ -247,7 +247,7 @@ TYPES: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="PostgreSQL, which writes the values")
 @pytest.mark.parametrize(("kind", "literal", "value"), TYPES)
 def test_values_arrive_as_they_are_and_nulls_as_nulls(
     server: PostgresServer, kind: str, literal: str, value: Any
@@ -415,7 +415,7 @@ def test_an_option_that_says_nothing_is_refused(option: str, value: str, says: s
         PostgresSource.from_options({"url": "postgresql://host/db", "table": "t", option: value}, None)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="PostgreSQL, which knows what may be null")
 @pytest.mark.parametrize("kind", ["view", "materialized view"])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_a_key_with_nulls_is_refused_for_their_rows_would_be_missing(

@@ -59,7 +59,7 @@ def add(session: Any, *numbers: int) -> None:
 # -- what is not lost ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="PostgreSQL, whose transactions overlap")
 def test_a_row_that_commits_after_a_later_one_is_not_lost_in_micro_batches(
     server: PostgresServer, sessions: list[Any]
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_time_that_a_transaction_took_before_its_insert_is_not_lost(
         assert harness.micro_batch() == [(1,), (2,)]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="PostgreSQL, whose transactions overlap")
 def test_rows_of_many_writers_at_once_come_once_each(server: PostgresServer) -> None:
     def write(which: int) -> None:
         with psycopg.connect(server.url) as session:

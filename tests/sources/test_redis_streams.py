@@ -56,7 +56,7 @@ def numbers_of(server: RedisServer, *streams: str, **how: Any) -> RedisStreamSou
 # -- what is read --------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Redis, which says where a stream ends")
 @pytest.mark.parametrize("parts", [1, 5])
 def test_a_bounded_read_gives_every_entry_once_and_ends(server: RedisServer, client: Any, parts: int) -> None:
     fill(client, "s:a", range(3000), each_at=True)
@@ -279,7 +279,7 @@ def test_before_the_position_of_a_time_no_entry_is_later(server: RedisServer, cl
 # -- entries that are gone -------------------------------------------------------------------------------
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Redis, which trims the stream")
 def test_entries_that_were_trimmed_before_they_were_read_are_an_error(
     server: RedisServer, client: Any
 ) -> None:
@@ -347,7 +347,7 @@ def test_what_is_committed_is_trimmed_and_written_down_if_asked_for(server: Redi
         assert len(harness.micro_batch()) == 40
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Redis, which counts its keys")
 def test_nothing_is_written_into_redis_unless_asked_for(server: RedisServer, client: Any) -> None:
     fill(client, "a", range(100))
     with SourceHarness(numbers_of(server, "a")) as harness:

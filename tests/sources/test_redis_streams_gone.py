@@ -330,7 +330,7 @@ class Life:
         return {row for rows in self.there.values() for row in rows} <= set(rows)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(needs="Redis, which keeps what is pending")
 @pytest.mark.parametrize("seed", range(8))
 def test_whoever_dies_and_whatever_is_deleted_no_entry_comes_twice_and_those_that_stay_come(
     server: RedisServer, seed: int
