@@ -18,8 +18,9 @@ from .variants import ROOT, built
 # What runs without Spark: a Java that inherits the library of a sanitizer does not start.
 TESTS = ["tests/kernel", "tests/mailbox", "tests/aio", "tests/testing", "tests/spec/test_conformance.py"]
 LIBRARIES = {"thread": ["libtsan.so"], "address": ["libasan.so", "libubsan.so"]}
+SUPPRESSIONS = Path(__file__).with_name("thread_sanitizer.suppressions")
 OPTIONS = {
-    "thread": {"TSAN_OPTIONS": f"halt_on_error=1:exitcode={REPORTED}"},
+    "thread": {"TSAN_OPTIONS": f"halt_on_error=1:exitcode={REPORTED}:suppressions={SUPPRESSIONS}"},
     "address": {
         # Python keeps what it needs to the end. Its own allocator would hide what is used after it was freed.
         "ASAN_OPTIONS": f"detect_leaks=0:halt_on_error=1:exitcode={REPORTED}",
