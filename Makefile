@@ -66,9 +66,11 @@ demo: build  ## embed real text through a real model, over HTTP (ROWS=all for al
 demo-lookup: build  ## look up planes and weather for 336,776 flights, over HTTP
 	@$(WITH_JAVA) $(PY) -m bench.demo lookup $(ROWS_OPTION)
 
+# What needs no Spark, but stands above it or beside it: its tools, its benchmarks, its demos.
+BESIDE = spark chaos examples embedding bench demo
 # Half of what these take is waiting for times and processes, so four share two cores.
 test-fast: build  ## the tests of everything below Spark, without servers: a minute
-	@$(TESTS) -n 4 --hypothesis-profile quick -m "not spark and not server and not slow" $(PYTEST)
+	@$(TESTS) -n 4 --hypothesis-profile quick -m "not spark and not server and not slow" $(BESIDE:%=--ignore tests/%) $(PYTEST)
 
 test: build  ## nearly every line, with a real local Spark and real servers: minutes
 	@$(WITH_JAVA) $(TESTS) --hypothesis-profile quick -m "not slow" $(PYTEST)

@@ -41,17 +41,21 @@ def said_by(process: subprocess.Popen[str], before: list[str]) -> dict[str, dict
     return found
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest) -> str:
-    kind: str = request.param
-    if kind == "uvloop":
-        pytest.importorskip("uvloop")
-    return kind
+in_each_mode = pytest.mark.parametrize(
+    ("loop", "mode"),
+    [
+        *(("asyncio", mode) for mode in MODES),
+        # What a loop is left with depends on how its calls run, and not on how they are put together.
+        *(("uvloop", mode) for mode in ("coroutines", "threads")),
+        *(pytest.param("uvloop", mode, marks=pytest.mark.slow) for mode in ("batches", "batches in threads")),
+    ],
+)
 
 
 @pytest.mark.contract("However a job ends, no thread, task, file, socket, event loop or timer is left.")
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_no_ending_leaves_anything_in_the_process(loop: str, mode: str) -> None:
+    pytest.importorskip(loop)
     process = leaving(loop, mode, *ENDINGS)
     # The last ending is Ctrl-C, for real.
     assert [*ENDINGS][-1] == "ctrl-c"
@@ -65,7 +69,8 @@ def test_no_ending_leaves_anything_in_the_process(loop: str, mode: str) -> None:
     assert found == dict.fromkeys(ENDINGS, nothing)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_a_loop_that_outlives_its_jobs_keeps_no_task_and_no_timer_of_them(loop: str, mode: str) -> None:
+    pytest.importorskip(loop)
     found = said_by(leaving(loop, mode, "a loop that stays"), [])
     assert found == {"a loop that stays": {"tasks": [], "timers": [], "threads": []}}

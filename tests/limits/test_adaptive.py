@@ -23,6 +23,11 @@ class TooManyRequests(Exception):
     status = 429
 
 
+def slow(*sizes: int) -> list[Any]:
+    """Sizes of services that `make test-all` tries."""
+    return [pytest.param(size, marks=pytest.mark.slow) for size in sizes]
+
+
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
@@ -50,7 +55,7 @@ def test_it_pickles_and_opens_with_its_start() -> None:
 
 @pytest.mark.contract
 @pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("serves", [8, 64, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("serves", [8, 32, *slow(64, 256)])
 def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: int, sigma: float) -> None:
     caller = Caller(Adaptive(), Service(serves, sigma=sigma))
     caller.run(25.0)
@@ -68,12 +73,12 @@ def test_the_limit_settles_around_the_knee_and_the_service_is_kept_busy(serves: 
 def test_it_recovers_when_the_service_becomes_twice_as_large_and_when_it_shrinks_again() -> None:
     service = Service(32, sigma=0.5)
     caller = Caller(Adaptive(), service)
-    caller.run(30.0)
+    caller.run(15.0)
     service.serves = 64
-    caller.run(30.0)
+    caller.run(15.0)
     served = caller.served
-    caller.run(20.0)
-    assert caller.served - served >= 0.9 * 20.0 * 64 / 0.02
+    caller.run(10.0)
+    assert caller.served - served >= 0.9 * 10.0 * 64 / 0.02
     service.serves = 16
     caller.run(60.0)
     assert max(caller.last(20.0)) <= 4 * 16
@@ -96,8 +101,8 @@ def test_a_service_that_is_slower_from_now_on_does_not_make_it_collapse() -> Non
 def test_noise_alone_does_not_make_it_fall() -> None:
     # As large as anybody may ask for: there is no knee, so whatever brings the limit down is noise.
     caller = Caller(Adaptive(start=256, most=256, probe=1e9), Service(10_000, sigma=0.5))
-    caller.run(20.0)
-    assert min(caller.last(19.0)) == 256
+    caller.run(6.0)
+    assert min(caller.last(5.0)) == 256
 
 
 @pytest.mark.contract("Overload brings the capacity down at most once in a round trip.")
@@ -130,7 +135,7 @@ def test_it_stays_below_what_the_service_refuses_and_most_calls_succeed() -> Non
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("serves", [16, 64, 256])
+@pytest.mark.parametrize("serves", [16, 64, *slow(256)])
 @pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
 def test_a_service_is_kept_busy_however_long_its_calls_take(seconds: float, serves: int) -> None:
     caller = Caller(Adaptive(), Service(serves, mean=seconds, sigma=0.5))
@@ -152,7 +157,7 @@ def test_the_latency_without_a_queue_is_measured_after_round_trips_and_not_after
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("serves", [16, 50, 256])
+@pytest.mark.parametrize("serves", [16, 50, *slow(256)])
 @pytest.mark.parametrize("seconds", [0.02, 2.0, 10.0])
 @pytest.mark.parametrize("share", [0.001, 0.01])
 def test_sporadic_overloads_cost_little_of_what_a_fixed_capacity_gets(
@@ -194,15 +199,15 @@ def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(
 
 
 def test_errors_that_begin_bring_it_down_and_errors_that_stay_do_not_hold_it_there() -> None:
-    service = Service(64, sigma=0.5)
+    service = Service(32, sigma=0.5)
     caller = Caller(Adaptive(), service)
     caller.run(5.0)
     before = caller.controller.limit
     service.fails = 0.5
     caller.run(0.5)
     assert min(caller.last(0.5)) <= 0.75 * before
-    caller.run(60.0)
-    assert statistics.median(caller.last(20.0)) >= 0.8 * 64
+    caller.run(40.0)
+    assert statistics.median(caller.last(20.0)) >= 0.8 * 32
 
 
 def test_a_limit_that_is_not_used_does_not_grow() -> None:

@@ -29,6 +29,11 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "LONGEST_PAUSE", 0.1)
 
 
+@pytest.fixture
+def _nobody_hears_a_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "FAREWELL", 0.1)
+
+
 @contextlib.contextmanager
 def coordinator_process(state: Path) -> Iterator[CoordinatorHandle]:
     program, handle = coordinating.start(state)
@@ -126,6 +131,7 @@ def test_stopped_and_started_in_one_process_it_goes_on() -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.usefixtures("_nobody_hears_a_farewell")
 @pytest.mark.contract
 def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
     limits = Limits(per_second=100.0, burst=5.0)
@@ -149,6 +155,7 @@ def test_a_restart_gives_no_second_burst(tmp_path: Path) -> None:
     assert begun[-1] > restarted
 
 
+@pytest.mark.usefixtures("_nobody_hears_a_farewell")
 def test_a_cool_down_outlives_the_coordinator_in_the_tasks(tmp_path: Path) -> None:
     limits = Limits(per_second=1000.0)
 

@@ -26,6 +26,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.failure import ErrorInfo, Failed
 from pillarbox.spark.results import EncodedRow, ResultError, RowEncoder, ValueEncoder
+from tests.search import examples
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 UTC = datetime.timezone.utc
@@ -249,7 +250,7 @@ VECTORS: dict[str, Any] = {
 
 
 @pytest.mark.contract
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -357,7 +358,7 @@ ANY = st.recursive(
 
 
 @pytest.mark.contract
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(sorted(TYPES)), st.lists(ANY, min_size=1, max_size=5))
 def test_what_was_converted_is_encoded_without_an_error_and_as_alone(kind: str, results: list[Any]) -> None:
     encoder = ValueEncoder(TYPES[kind], BERLIN)
@@ -374,7 +375,7 @@ def test_what_was_converted_is_encoded_without_an_error_and_as_alone(kind: str, 
     assert all(encoder.convert(result) is not None or result is None for result in fitting)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(ANY | st.fixed_dictionaries({"a": st.integers(), "b": st.text()}), max_size=5))
 def test_rows_that_were_converted_are_encoded_without_an_error(results: list[Any]) -> None:
     encoder = RowEncoder(PAIR, BERLIN)
