@@ -44,6 +44,39 @@ class Attempts:
     any result has left, `is_closed` that every call has been forgotten.
     """
 
+    __slots__ = (
+        "_attempt_timeouts",
+        "_batch_timeouts",
+        "_bill",
+        "_can_break",
+        "_counted",
+        "_finish_call",
+        "_finished",
+        "_keep_late",
+        "_loop",
+        "_outcomes",
+        "_plain",
+        "_retry",
+        "_timeouts",
+        "_waiting_out",
+        "admission",
+        "breaker",
+        "calls",
+        "capacity",
+        "convert",
+        "is_closed",
+        "look_again",
+        "look_first",
+        "looks_at_results",
+        "meter",
+        "more_rows",
+        "options",
+        "pausing",
+        "renew",
+        "stop",
+        "waiting",
+    )
+
     calls: Calls
 
     def __init__(

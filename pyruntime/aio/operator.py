@@ -64,6 +64,41 @@ class AsyncOperator:
     the sink.
     """
 
+    __slots__ = (
+        "_attempts",
+        "_calls",
+        "_closing",
+        "_driver",
+        "_emit_asked",
+        "_emit_mail",
+        "_flights",
+        "_held",
+        "_is_tight",
+        "_journal",
+        "_light",
+        "_light_bytes",
+        "_loop",
+        "_mailbox",
+        "_meter",
+        "_no_room",
+        "_options",
+        "_output_full",
+        "_processor",
+        "_queue",
+        "_result_bytes",
+        "_row_bytes",
+        "_rows",
+        "_sampler",
+        "_sink",
+        "_source",
+        "_stopping",
+        "_waiting",
+        "_weighs",
+        "ended",
+        "let_go",
+        "watcher",
+    )
+
     def __init__(
         self,
         fn: Callable[[Any], Any],
