@@ -17,7 +17,7 @@ from pillarbox.aio.admission import Admission
 from pillarbox.aio.blame import blames_rows
 from pillarbox.aio.breaker import Breaker
 from pillarbox.aio.call import Call
-from pillarbox.aio.calls import Calls
+from pillarbox.aio.calls import Calls, ResultConverter
 from pillarbox.aio.capacity import Capacity
 from pillarbox.aio.deadlines import Deadlines
 from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected, said
@@ -38,8 +38,8 @@ class Attempts:
 
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
-    keep_late: takes an answer that came after its time-out. convert: makes of a result the form in which it
-    leaves; what it raises is the error of the attempt.
+    keep_late: takes an answer that came after its time-out. convert: makes of results the form in which they
+    leave; what it raises is the error of the attempt.
     `calls` is set by the operator before anything runs. `more_rows` says whether more rows may come before
     any result has left, `is_closed` that every call has been forgotten.
     """
@@ -64,6 +64,7 @@ class Attempts:
         "calls",
         "capacity",
         "convert",
+        "convert_all",
         "is_closed",
         "look_again",
         "look_first",
@@ -90,7 +91,7 @@ class Attempts:
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
         keep_late: Callable[[Call, Any], None] | None = None,
-        convert: Callable[[Any], Any] | None = None,
+        convert: ResultConverter | None = None,
     ) -> None:
         self.options = options
         self.meter = meter
@@ -102,7 +103,8 @@ class Attempts:
         self._finish_call = finish
         self._finished = finished
         self._keep_late = keep_late
-        self.convert = convert
+        self.convert = None if convert is None else convert.convert
+        self.convert_all = None if convert is None else convert.convert_all
         self.is_closed = False
         self.more_rows = True
         # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.

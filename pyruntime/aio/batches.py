@@ -406,9 +406,9 @@ class BatchCalls:
 
 def _converted(attempts: Attempts, results: list[Any]) -> list[Any] | None:
     """The results in the form in which they leave; None if any of them does not fit."""
-    if attempts.convert is None:
+    if attempts.convert_all is None:
         return results
     try:
-        return list(map(attempts.convert, results))
+        return attempts.convert_all(results)
     except Exception:
         return None

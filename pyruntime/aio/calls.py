@@ -46,5 +46,8 @@ class ResultConverter(Protocol):
         What it gave once, it gives back as it is.
         """
 
+    def convert_all(self, results: list[Any]) -> list[Any]:
+        """The forms in which the results of a batch leave; raises what `convert` raises for one of them."""
+
     def rows_of(self, results: Any) -> list[Any] | None:
         """The converted results of a batch that are kept in one block, such as a matrix; None for others."""

@@ -134,6 +134,8 @@ class CoroutineCalls:
     async def _carry(self, runner: _Runner) -> None:
         attempts = self._attempts
         waiting = attempts.waiting
+        begin = attempts.begin
+        succeeded = attempts.succeeded
         fn = self._fn
         context = self._context
         look_first = attempts.look_first
@@ -157,7 +159,7 @@ class CoroutineCalls:
                         self.feed()
                 runner.call = call
                 call.runner = runner
-                attempts.begin(call)
+                begin(call)
                 try:
                     result = await fn(call.row)
                     if type(result) not in _PLAIN and hasattr(type(result), "__aiter__"):
@@ -179,7 +181,7 @@ class CoroutineCalls:
                         attempts.late(call, result)
                         return
                     runner.call = call.runner = None
-                    attempts.succeeded(call, result)
+                    succeeded(call, result)
                 if _is_marked(runner.task, context):
                     return
                 self._streak += 1

@@ -147,7 +147,7 @@ class AsyncOperator:
             renew=self._renew,
             stop=self.fail,
             keep_late=None if journal is None else journal.keep_late,
-            convert=None if convert is None else convert.convert,
+            convert=convert,
         )
         self._waiting = self._attempts.waiting
         self.let_go = self._attempts.let_go
@@ -271,6 +271,16 @@ class AsyncOperator:
         most = self._options.max_bytes
         weigh = most is not None and size is None
         journal = self._journal
+        if journal is None and flights is None and not weigh:
+            # The usual case, on the path of every row.
+            calls = [Call(row, size or 0) for row in islice(self._rows, room)]
+            for call in calls:
+                call.handle = put(call)
+            self._waiting.extend(calls)
+            self._meter.rows_in += len(calls)
+            if most is not None:
+                self._held += len(calls) * (size or 0)
+            return len(calls)
         admitted = 0
         done: list[tuple[Call, Any]] = []
         for row in islice(self._rows, room):

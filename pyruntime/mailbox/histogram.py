@@ -5,7 +5,7 @@ One thread records; any thread looks. The scale is HdrHistogram's: equal steps w
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
@@ -53,11 +53,18 @@ class LatencyHistogram:
         """Count many durations, which is several times as fast as one by one. One thread at a time."""
         if not durations:
             return
-        self._max = max(self._max, max(durations))
+        # Sorted, since a list compares its numbers several times as fast as a search of the bounds for each.
+        ascending = sorted(durations)
+        self._max = max(self._max, ascending[-1])
         counts = self._counts
         bounds = _bounds()
-        for seconds in durations:
-            counts[bisect_right(bounds, seconds)] += 1
+        start = 0
+        while start < len(ascending):
+            bucket = bisect_right(bounds, ascending[start])
+            is_last = bucket == len(bounds)
+            end = len(ascending) if is_last else bisect_left(ascending, bounds[bucket], start)
+            counts[bucket] += end - start
+            start = end
 
     def snapshot(self) -> LatencySnapshot:
         """What has been recorded. Any thread."""

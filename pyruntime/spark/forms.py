@@ -82,10 +82,11 @@ class Expressions:
         function: Callable[[Any], Any] = eval(f"lambda {argument}: {expression}", self.names)
         return function
 
-    def converter(self, test: str, other: Convert) -> tuple[Convert, Test]:
-        """Returns a function that gives back a result that passes the test, else `other` of it; and the test.
+    def converter(self, test: str, other: Convert) -> tuple[Convert, Convert, Test]:
+        """Returns a function that gives back a result that passes the test, else `other` of it.
 
-        A KeyError in the test means that it is not passed.
+        And one that does so for a list of results, and the test. A KeyError in the test means that it is not
+        passed.
         """
         self.names["other"] = other
         source = f"""
@@ -97,6 +98,17 @@ def convert(result):
         pass
     return other(result)
 
+def convert_all(results):
+    try:
+        for result in results:
+            if not {test}:
+                break
+        else:
+            return results
+    except KeyError:
+        pass
+    return [convert(result) for result in results]
+
 def is_plain(result):
     try:
         return {test}
@@ -104,7 +116,7 @@ def is_plain(result):
         return False
 """
         exec(source, self.names)
-        return self.names["convert"], self.names["is_plain"]
+        return self.names["convert"], self.names["convert_all"], self.names["is_plain"]
 
     def test(
         self, kind: T.DataType, nullable: bool, value: str, source: str | None = None, *, inside: bool = False

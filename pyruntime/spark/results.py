@@ -143,7 +143,7 @@ class RowEncoder:
         self._of_failed: list[Any] = [] if drop else [(None,) * len(schema.fields)]
         expressions = Expressions()
         test = self._test(schema, expressions)
-        self.convert, self.is_plain = expressions.converter(test, self._convert)
+        self.convert, self.convert_all, self.is_plain = expressions.converter(test, self._convert)
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""

@@ -19,11 +19,12 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.sinks import Chunk
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
 from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.record import Columns
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.types import arrow_field
 
-Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Call], Sequence[Any]]
-"""Results of one input slice: the slice, the rows' places in it, their calls, their results."""
+Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Any]]
+"""Results of one input slice: the slice, the rows' places in it, their results."""
 
 
 class RowWriter:
@@ -62,14 +63,14 @@ class RowWriter:
             return self._batch([], results)
         parts = list(self._parts(calls, results))
         if self._letters is not None:
-            for batch, indices, _, some in parts:
+            for batch, indices, some in parts:
                 bad = [place for place, result in enumerate(some) if type(result) is Failed]
                 if bad:
                     rows = batch.take(pa.array([indices[place] for place in bad], pa.int64()))
                     self._letters.add(rows, [some[place] for place in bad])
         if self._parts is _parts and len(parts) > 1:
             # Rows of one slice go together, which costs nothing in order, as there is none among them.
-            results = tuple(result for _, _, _, some in parts for result in some)
+            results = tuple(result for _, _, some in parts for result in some)
         return self._batch(parts, results)
 
     def nulls(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -92,7 +93,7 @@ class RowWriter:
             return pa.RecordBatch.from_arrays(arrays, self._names)
         taken = []
         offset = 0
-        for batch, indices, _, _ in parts:
+        for batch, indices, _ in parts:
             if counts is not None:
                 some = counts[offset : offset + len(indices)]
                 offset += len(indices)
@@ -112,29 +113,29 @@ def _parts_in_order(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[P
         batch = row._columns.batch
         count = min(batch.num_rows - row._index, len(calls) - place)
         end = place + count
-        yield batch, range(row._index, row._index + count), calls[place:end], results[place:end]
+        yield batch, range(row._index, row._index + count), results[place:end]
         place = end
 
 
 def _parts_in_runs(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
     for _, run in groupby(zip(calls, results, strict=True), key=lambda pair: id(pair[0].row._columns)):
         some, theirs = zip(*run, strict=True)
-        yield some[0].row._columns.batch, [call.row._index for call in some], some, theirs
+        yield some[0].row._columns.batch, [call.row._index for call in some], theirs
 
 
 def _parts(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:
-    groups: dict[int, tuple[list[int], list[Call], list[Any]]] = {}
+    groups: dict[int, tuple[Columns, list[int], list[Any]]] = {}
+    before = None
     for call, result in zip(calls, results, strict=True):
         row = call.row
-        key = id(row._columns)
-        group = groups.get(key)
-        if group is None:
-            group = groups[key] = ([], [], [])
-        group[0].append(row._index)
-        group[1].append(call)
-        group[2].append(result)
-    for indices, some, theirs in groups.values():
-        yield some[0].row._columns.batch, indices, some, theirs
+        columns = row._columns
+        if columns is not before:
+            before = columns
+            _, indices, some = groups.setdefault(id(columns), (columns, [], []))
+        indices.append(row._index)
+        some.append(result)
+    for columns, indices, some in groups.values():
+        yield columns.batch, indices, some
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:

@@ -36,6 +36,9 @@ class Numbers:
             raise Misfit(f"{result!r} is no number")
         return result
 
+    def convert_all(self, results: list[Any]) -> list[Any]:
+        return [self.convert(result) for result in results]
+
     def rows_of(self, results: Any) -> list[Any] | None:
         return None
 

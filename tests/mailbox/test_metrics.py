@@ -6,6 +6,8 @@ import threading
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 from pillarbox.mailbox.histogram import BUCKETS, LatencyHistogram, bound_of, bucket_of
@@ -63,6 +65,25 @@ def test_quantiles_are_right_to_an_eighth_and_the_largest_is_exact() -> None:
         assert exact <= value <= exact * 1.125
     assert snapshot.max == 1.0
     assert all(low < high for (low, _), (high, _) in pairwise(snapshot.buckets))
+
+
+@given(st.lists(st.integers(0, 2**50) | st.integers(0, 100), max_size=200))
+def test_many_durations_are_counted_as_each_of_them(nanoseconds: list[int]) -> None:
+    durations = [(each + 0.5) * 1e-9 for each in nanoseconds]
+    one_by_one, together = LatencyHistogram(), LatencyHistogram()
+    for seconds in durations:
+        one_by_one.record(seconds)
+    given_durations = [*durations]
+    together.record_all(given_durations)
+    assert together.snapshot() == one_by_one.snapshot()
+    assert given_durations == durations
+
+
+def test_durations_at_a_bound_are_counted_above_it() -> None:
+    bounds = [bound_of(bucket) for bucket in range(BUCKETS - 1)]
+    histogram = LatencyHistogram()
+    histogram.record_all([*bounds, *bounds, 1e9])
+    assert [count for _, count in histogram.snapshot().buckets] == [2] * (BUCKETS - 2) + [3]
 
 
 # ---- times

@@ -388,3 +388,25 @@ def test_rows_that_were_converted_are_encoded_without_an_error(results: list[Any
     arrays, counts = encoder.encode(fitting)
     rows = sum(counts) if counts is not None else len(fitting)
     assert [len(column) for column in arrays] == [rows, rows]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(ANY | st.integers() | st.none() | st.fixed_dictionaries({"a": st.integers()}), max_size=5),
+    st.sampled_from(["long", "pair", "value"]),
+)
+def test_the_results_of_a_batch_are_converted_as_each_alone(results: list[Any], schema: str) -> None:
+    encoder = {
+        "long": lambda: RowEncoder(struct(a=T.LongType()), BERLIN),
+        "pair": lambda: RowEncoder(PAIR, BERLIN),
+        "value": lambda: ValueEncoder(T.LongType(), BERLIN),
+    }[schema]()
+
+    def outcome(convert: Any) -> str:
+        try:
+            return repr(convert())
+        except ResultError as error:
+            return str(error)
+
+    alone = outcome(lambda: [encoder.convert(result) for result in results])
+    assert outcome(lambda: encoder.convert_all(results)) == alone

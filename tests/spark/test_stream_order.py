@@ -43,6 +43,20 @@ def test_rows_are_written_in_the_order_in_which_they_are_given(order: list[int],
     assert [*found] == expected
 
 
+@given(st.permutations(range(12)), st.sampled_from([[1], [1, None], [3, 0]]))
+def test_rows_out_of_order_leave_with_their_own_results(order: list[int], counts: list[Any]) -> None:
+    rows = [*made([0, 1, 2, 3]), *made([4, 5, 6, 7]), *made([8, 9, 10, 11])]
+    chunk = []
+    expected = []
+    for place in order:
+        count = counts[place % len(counts)]
+        chunk.append((Call(rows[place], 0), place if count is None else [place] * count))
+        expected += [(place, place)] * (1 if count is None else count)
+    batch = RowWriter(["id"], SCHEMA, None, Options(ordered=False), None).write(chunk)
+    found = zip(batch.column("id").to_pylist(), batch.column("n").to_pylist(), strict=True)
+    assert sorted(found) == sorted(expected)
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.integers(1, 100))
 def test_a_hash_is_known_to_be_of_the_bucket_that_it_was_packed_into(keys: list[int], buckets: int) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.int64())], [KEY])
