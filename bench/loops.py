@@ -52,6 +52,7 @@ class _TaskThreadSink:
     """Keeps results for the thread that runs the loop, until there is a chunk of them."""
 
     has_room = True
+    room: int | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

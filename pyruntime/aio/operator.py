@@ -454,13 +454,16 @@ class AsyncOperator:
                 self._allow_calls()
             return
         self._emit_asked = self._output_full = False
-        results = self._queue.emit_many()
+        room = self._sink.room
+        results = self._queue.emit_many(room)
         self._meter.results += len(results)
         held = 0
         if self._weighs:
             held = sum([call.held for call, _ in results])
             self._held -= held
         self._sink.emit(results, held)
+        if room is not None and self._queue.has_completed():
+            self._ask_to_emit()
         if self._is_tight:
             self._allow_calls()
         if self._no_room is not None:

@@ -29,6 +29,10 @@ class Sink(Protocol):
     def has_room(self) -> bool:
         """Whether more results may be emitted now."""
 
+    @property
+    def room(self) -> int | None:
+        """Results to emit at a time where there is room; None for all that are there."""
+
     def call_when_room(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once, on the mailbox thread, when there is room again."""
 
@@ -111,6 +115,11 @@ class HandoverSink:
     def has_room(self) -> bool:
         """Whether a chunk that is full has found its place."""
         return not self._is_full or self._push()
+
+    @property
+    def room(self) -> int | None:
+        """While the output grows, what a chunk lacks: all that waits would be one chunk, and calls follow."""
+        return None if self._rows >= self._max_rows else self._rows - len(self._chunk)
 
     @property
     def _is_full(self) -> bool:
@@ -233,6 +242,10 @@ class LoopSink:
     def has_room(self) -> bool:
         """True once the results before have been taken."""
         return not self._chunk
+
+    @property
+    def room(self) -> None:
+        """All that is there: it is taken at once."""
 
     def call_when_room(self, wake: Callable[[], None]) -> None:
         """Have `wake` called once, on the mailbox thread, when the results before have been taken."""

@@ -1,19 +1,30 @@
-"""The connection of a task to Spark: whether Spark has left it, and what has been written to it.
+"""The connection of a task to Spark: whether Spark has left it, and whether it has read what was written.
 
 A task whose rows nobody needs any more, as a limit has enough of them, or that fails elsewhere, in an
 operator behind this one, is told nothing: Spark closes the connection to its Python worker. A worker that
 neither reads nor writes, as its input has ended and its calls take their time, does not see that: it would
 go on with all its calls.
+
+Nor does Spark tell what it has read: the kernel takes megabytes for a JVM that is still loading its classes,
+or is held up behind this operator. But the kernel knows what nobody has read yet. Of a Unix socket it says so
+to the one who has written; of TCP to whoever asks for the other end, which is on the same machine.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
+import errno
+import fcntl
 import logging
 import os
 import select
+import socket
 import stat
+import struct
 import sys
+import termios
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -21,6 +32,10 @@ from typing import Any
 from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
+
+FIRST_PAUSE_S = 0.0005
+MAX_PAUSE_S = 0.05
+"""Seconds between two looks whether Spark has read; each is twice as long as the one before."""
 
 
 class DisconnectWatcher:
@@ -56,6 +71,20 @@ class DisconnectWatcher:
             except OSError as error:
                 raise _left() from error
 
+    def await_reader(self) -> None:
+        """Wait until Spark has read all that was flushed. Raises ConnectionAbortedError if Spark has left.
+
+        Returns at once where the kernel does not say what was read.
+        """
+        if self._output is None or self._poll is None:
+            return
+        pause = FIRST_PAUSE_S
+        while unread_bytes(self._output.fileno()):
+            # No event tells it. Spark reads within microseconds, unless it has other things to do.
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_S)
+            self.check()
+
     def watch(self, loop_thread: LoopThread, left: Callable[[ConnectionAbortedError], None]) -> None:
         """Have `left` called with an error on the loop's thread, once, as soon as Spark has left."""
         if self._poll is None or self._output is None:
@@ -89,6 +118,53 @@ class DisconnectWatcher:
                 loop.remove_reader(epoll.fileno())
 
         self._loop_thread.call(forget)
+
+
+SOCK_DIAG_BY_FAMILY = 20
+NETLINK_SOCK_DIAG = 4
+NLM_F_REQUEST = 1
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBBI")
+_PORTS = struct.Struct("!HH")
+_NO_COOKIE = struct.pack("=Iq", 0, -1)
+"""Any interface, and a socket of whatever age."""
+_RQUEUE_AT = _HEADER.size + 4 + 48 + 4
+"""Where `inet_diag_msg` has the bytes that were received and not read."""
+
+
+def unread_bytes(fd: int) -> int:
+    """Bytes that were written to a connected socket and not read at its other end, about; 0 if not known.
+
+    Any thread. The other end has to be on this machine. Linux; see `sock_diag(7)` and `unix(7)`.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as ours:
+            if ours.family == socket.AF_UNIX:
+                unread = array.array("i", [0])
+                fcntl.ioctl(fd, termios.TIOCOUTQ, unread)
+                return unread[0]
+            return _received(ours)
+    except (OSError, ValueError, struct.error):
+        log.debug("what Spark has not read yet is not known", exc_info=True)
+        return 0
+
+
+def _received(ours: socket.socket) -> int:
+    """What waits at the other end of a TCP connection within this machine, unread."""
+    # Ours and theirs swapped: the socket that is asked for is the other end.
+    (their_host, their_port), (host, port) = ours.getpeername()[:2], ours.getsockname()[:2]
+    ends = b"".join(
+        socket.inet_pton(ours.family, each.partition("%")[0]).ljust(16, b"\0") for each in (their_host, host)
+    )
+    request = _REQUEST.pack(ours.family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
+    request += _PORTS.pack(their_port, port) + ends + _NO_COOKIE
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as netlink:
+        size = _HEADER.size + len(request)
+        netlink.send(_HEADER.pack(size, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + request)
+        answer = netlink.recv(4096)
+    if _HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:
+        raise OSError(errno.ENOENT, "the kernel does not know the other end of the connection")
+    return int(struct.unpack_from("=I", answer, _RQUEUE_AT)[0])
 
 
 def _left() -> ConnectionAbortedError:

@@ -193,6 +193,7 @@ def _run_job(
     job: Job | None = None
     ok = False
     spark = DisconnectWatcher()
+    chunk_rows = 1 if work.prompt else min(CHUNK_ROWS, options.window)
     try:
         job = Job(
             entered,
@@ -203,7 +204,7 @@ def _run_job(
             read_ahead_items=READ_AHEAD_SLICES,
             read_ahead_bytes=READ_AHEAD_BYTES,
             weigh=_weigh,
-            chunk_rows=1 if work.prompt else min(CHUNK_ROWS, options.window),
+            chunk_rows=chunk_rows,
             linger=0.0 if work.prompt else LINGER,
             spread=work.spread,
             idle=spark.check,
@@ -212,12 +213,18 @@ def _run_job(
         )
         file = None if work.progress is None else ProgressFile(work.progress, job)
         spark.watch(here.loop_thread, job.abort)
+        left = chunk_rows
         try:
             while (chunk := job.take()) is not None:
                 yield chunk
                 # It is written when the next one is asked for, into a buffer of 64 KB. Who shows five rows
                 # would wait for that to be full, and the rows in it would be called in vain.
                 spark.flush()
+                if left > 0:
+                    # While chunks grow, the next one is for a reader that has come back for more, or a JVM
+                    # that takes a second for its first rows would have that second's calls made.
+                    left -= len(chunk)
+                    spark.await_reader()
         except (CallFailed, CallTimeout) as error:
             # Spark drops the cause of an error that it shortens, and keeps its text.
             raise error.with_trace() from None

@@ -68,6 +68,7 @@ class Collecting:
     """A sink that keeps what it gets, and when."""
 
     has_room = True
+    room: int | None = None
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         self.loop = loop

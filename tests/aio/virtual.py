@@ -160,6 +160,7 @@ class Rig:
     # -- as the sink --------------------------------------------------------------------------
 
     has_room = True
+    room: int | None = None
 
     def call_when_room(self, wake: Callable[[], None]) -> None:
         raise AssertionError("there is always room")

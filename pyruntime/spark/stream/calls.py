@@ -367,6 +367,7 @@ class _Sink:
     """What the operator sees of its engine, which takes results whenever they come. For the loop's thread."""
 
     has_room = True
+    room: int | None = None
     held_bytes = 0
 
     def __init__(self, engine: Engine) -> None:
