@@ -37,6 +37,7 @@ from pillarbox.ledger import (
     Scope,
     shared_reader,
 )
+from pillarbox.ledger.function_code import changed_code
 from pillarbox.ledger.keys import identity_of_values
 from pillarbox.ledger.lease import LONGEST
 
@@ -69,15 +70,29 @@ class StaleAnswers:
     """Rows whose answer is one of another version."""
     columns: Counter[str] = dataclasses.field(default_factory=Counter)
     """Rows by the columns in which the inputs differ."""
+    other_code: bool = False
+    """Whether answers of this version came from other code, where the driver could not see it."""
+
+    def __bool__(self) -> bool:
+        return self.inputs > 0 or self.versions > 0 or self.other_code
 
     def add(self, other: StaleAnswers) -> None:
         """Count those of another task as well."""
         self.inputs += other.inputs
         self.versions += other.versions
         self.columns += other.columns
+        self.other_code = self.other_code or other.other_code
 
-    def describe(self, ledger: Ledger, run: str, uid: str) -> str:
-        """The message about them when a job has ended."""
+    def messages(self, ledger: Ledger, run: str, uid: str, name: str) -> list[str]:
+        """The messages about them when a job has ended; name: that of the function."""
+        found = []
+        if self.inputs or self.versions:
+            found.append(self._of_rows(ledger, run, uid))
+        if self.other_code:
+            found.append(changed_code(name, run, uid, ledger.version))
+        return found
+
+    def _of_rows(self, ledger: Ledger, run: str, uid: str) -> str:
         rows = self.inputs + self.versions
         parts = []
         if self.inputs:
@@ -486,9 +501,11 @@ class Journal:
 
     async def close(self) -> None:
         """Make durable what has come in, for `CLOSE` seconds at most, and end the writer's thread."""
-        if self.stale.inputs or self.stale.versions:
+        if self.stale:
             if self._tell is None:
-                log.warning("%s", self.stale.describe(self._ledger, self._scope.run, self._scope.uid))
+                scope = self._scope
+                for message in self.stale.messages(self._ledger, scope.run, scope.uid, "the function"):
+                    log.warning("%s", message)
             else:
                 self._tell(self.stale)
         writer = self._writer

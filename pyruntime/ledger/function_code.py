@@ -80,15 +80,21 @@ def warn_if_changed(ledger: Ledger, scope: Scope, fn: Callable[..., Any], code: 
         kept = kept_code(ledger, scope)
     except LedgerError:
         return
-    if kept is None or code is None or kept == code or kept.split()[0] != code.split()[0]:
-        # Another Python compiles the same function otherwise.
-        return
-    name = getattr(fn, "__qualname__", type(fn).__qualname__)
-    warnings.warn(
-        LedgerWarning(
-            f"the code of {name} has changed since run={scope.run!r}, uid={scope.uid!r} was last done with "
-            f"version={ledger.version!r}: rows that have an answer are not called again. If its answers are "
-            "others now, give it another version: Ledger(..., version=...)"
-        ),
-        stacklevel=2,
+    if is_other_code(kept, code):
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        warnings.warn(LedgerWarning(changed_code(name, scope.run, scope.uid, ledger.version)), stacklevel=2)
+
+
+def is_other_code(kept: str | None, code: str | None) -> bool:
+    """Return True if two hashes of code say that it has changed. Pure."""
+    # Another Python compiles the same function otherwise.
+    return None not in (kept, code) and kept != code and str(kept).split()[0] == str(code).split()[0]
+
+
+def changed_code(name: str, run: str, uid: str, version: int | str | None) -> str:
+    """The message that the function `name` has changed. Pure."""
+    return (
+        f"the code of {name} has changed since run={run!r}, uid={uid!r} was last done with "
+        f"version={version!r}: rows that have an answer are not called again. If its answers are "
+        "others now, give it another version: Ledger(..., version=...)"
     )

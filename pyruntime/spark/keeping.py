@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.journal import Journal, StaleAnswers, open_journal, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, RowIdentity, execution_id, expire_batches
-from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
+from pillarbox.ledger.function_code import code_hash, is_other_code, keep_code, kept_code, warn_if_changed
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.record import Record
 from pillarbox.spark.types import time_zone
@@ -81,9 +81,10 @@ class Keeping:
         context = TaskContext.get()
         if batch is not None:
             expire_committed(options, run, batch)
-        elif context is not None and context.partitionId() == 0 and not self.only_failed:
-            keep_code(options.ledger, scope_of(options, run, config=self.config), self.code)
-        return open_journal(
+        other_code = False
+        if context is not None and context.partitionId() == 0 and not self.only_failed:
+            other_code = self.keep_code(options, run, batch)
+        journal = open_journal(
             options,
             run,
             batch=batch,
@@ -95,6 +96,26 @@ class Keeping:
             only_failed=self.only_failed,
             tell=None if self.told is None or context is None else self._tell,
         )
+        journal.stale.other_code = other_code
+        return journal
+
+    def keep_code(self, options: Options, run: str, batch: int | None = None) -> bool:
+        """Note which code gives the answers; True where it has changed and the driver could not see it.
+
+        With `run=` the driver has looked; the id of a streaming query is known to its tasks only. Of a
+        micro-batch the code of its first execution stays noted, so that each one with other code says so.
+        """
+        assert options.ledger is not None
+        scope = scope_of(options, run, batch=batch, config=self.config)
+        other = options.run is None and is_other_code(kept_code(options.ledger, scope), self.code)
+        if batch is None or not other:
+            keep_code(options.ledger, scope, self.code)
+        return other
+
+    def tell(self, stale: StaleAnswers) -> None:
+        """Have the driver say what is stale. On the task's thread; over Connect it is lost."""
+        if self.told is not None and TaskContext.get() is not None:
+            self._tell(stale)
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
@@ -197,7 +218,7 @@ def settle_ledger(
         inputs,
         uuid.uuid4().hex,
         code_hash(fn),
-        _listen(session, options),
+        _listen(session, options, getattr(fn, "__qualname__", type(fn).__qualname__)),
     )
     if only_failed:
         _check_has_run(options, keeping)
@@ -215,9 +236,10 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
     In a task it only collects.
     """
 
-    def __init__(self, context: Any, options: Options) -> None:
+    def __init__(self, context: Any, options: Options, name: str) -> None:
         self._context = context
         self._options = options
+        self._name = name
         self._mutex = threading.Lock()
         self._stages: dict[int, StaleAnswers] = {}
 
@@ -252,7 +274,8 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         options = self._options
         assert options.ledger is not None
         run = "of the streaming query" if options.run is None else options.run
-        log.warning("%s", stale.describe(options.ledger, run, str(options.uid)))
+        for message in stale.messages(options.ledger, run, str(options.uid), self._name):
+            log.warning("%s", message)
 
 
 class _Collected(AccumulatorParam[Any]):
@@ -265,12 +288,12 @@ class _Collected(AccumulatorParam[Any]):
         return value1 + value2
 
 
-def _listen(session: Any, options: Options) -> Accumulator[Any] | None:
+def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | None:
     """The accumulator that takes the counts of tasks to the driver; None over Connect."""
     if session is None or _is_connect(session):
         return None
     context = session.sparkContext
-    accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, options))
+    accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, options, name))
     return accumulator
 
 

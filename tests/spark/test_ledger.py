@@ -544,6 +544,58 @@ print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for
     assert lines == ["True", "True", "True", "True [4, 5]"]
 
 
+@pytest.mark.contract(
+    "A streaming query whose function has changed warns, on the driver, when a micro-batch that has answers "
+    "is done again."
+)
+def test_a_micro_batch_that_is_done_again_with_other_code_warns_on_the_driver(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    lines = run_script(
+        HEAD
+        + """
+import logging, queue
+(tmp / "in").mkdir()
+for part in range(2):
+    with open(tmp / "in" / f"{part}.json", "w") as file:
+        file.writelines(json.dumps({"id": part * 10 + i}) + "\\n" for i in range(10))
+
+async def old(row):
+    if row.id == 15 and first_time("row"):
+        raise ConnectionError("first attempt")
+    return row.id * 2
+
+async def new(row):
+    return row.id * 2 + 0
+
+messages = queue.Queue()
+class Handler(logging.Handler):
+    def emit(self, record):
+        messages.put(record.getMessage())
+logging.getLogger("pillarbox").addHandler(Handler(logging.WARNING))
+
+def query(call):
+    df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
+    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=ledger, uid="uid", key=["id"])
+    return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
+        .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
+
+try:
+    query(old).awaitTermination(100)
+    print("no failure")
+except Exception as error:
+    print("first attempt" in str(error), messages.empty())
+query(new).awaitTermination(100)
+said = messages.get(timeout=60)
+print("the code of new has changed" in said, "run='of the streaming query', uid='uid'" in said)
+print(messages.empty())
+""",
+        str(tmp_path),
+        master="local[1]",
+    )
+    assert lines == ["True True", "True True", "True"]
+
+
 def test_foreach_batch_has_the_name_of_its_query(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(
         HEAD

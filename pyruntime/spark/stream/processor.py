@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pillarbox.aio.call import Call
-from pillarbox.aio.journal import Journal, open_journal
+from pillarbox.aio.journal import Journal, StaleAnswers, open_journal
 from pillarbox.aio.options import Options
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import KeyMaker, execution_id, fingerprint
@@ -372,9 +372,12 @@ def _journal(work: Work, query: str) -> Journal:
     assert options.ledger is not None
     assert work.keeping is not None
     work.keeping.check_place(options.ledger)
+    run = query if options.run is None else options.run
+    if work.keeping.keep_code(options, run):
+        work.keeping.tell(StaleAnswers(other_code=True))
     return open_journal(
         options,
-        query if options.run is None else options.run,
+        run,
         config=work.keeping.config,
         # An identity says all: micro-batch, row, count. It may be looked up twice, so nothing is counted
         # here.
