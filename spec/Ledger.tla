@@ -16,6 +16,7 @@ CONSTANTS
     Compacts,   \* whether segments are merged
     Later,      \* attempts of a second execution; the others are of the first
     Changed,    \* attempts whose rows have another input (or version) under the same keys
+    Locked,     \* whether commits are made under a lock: an object store has none
     Mutant
 
 VARIABLES
@@ -28,6 +29,8 @@ VARIABLES
     untold,     \* of each attempt: segments with a record of which the log of commits does not tell it
     poisoned,   \* segments whose fsync has failed, and that are still there whole
     committed, expired,
+    old,        \* of each attempt: keys whose answer it has found and an earlier execution has kept
+    told,       \* attempts that have written these down where others find them, at their end
     (* history *)
     seen,       \* of each key: the results that the output has seen, with the input of the row
     paid,       \* keys that have had a durable record, with its input
@@ -35,8 +38,10 @@ VARIABLES
     lost,       \* finished calls that were lost
     crashes
 
-vars == <<state, place, seg, synced, lease, merge, untold, poisoned, committed, expired, seen, paid, had, made, lost, crashes>>
-more == <<untold, poisoned>>
+ends == <<old, told>>
+vars == <<state, place, seg, synced, lease, merge, untold, poisoned, committed, expired, ends, seen, paid, had, made, lost,
+          crashes>>
+more == <<untold, poisoned, ends>>
 
 Tasks == 1..Attempts
 Segments == 0..Attempts
@@ -55,12 +60,15 @@ TypeOK ==
     /\ \A s \in Segments : synced[s] \in 0..Len(seg[s])
     /\ lease \in 0..Attempts
     /\ merge.step \in {"idle", "staged", "published"}
+    /\ \A a \in Tasks : old[a] \subseteq Keys
+    /\ told \subseteq Tasks
 
 Init ==
     /\ state = [a \in Tasks |-> "new"] /\ place = [a \in Tasks |-> [k \in Keys |-> "todo"]]
     /\ seg = [s \in Segments |-> <<>>] /\ synced = [s \in Segments |-> 0]
     /\ untold = [a \in Tasks |-> {}] /\ poisoned = {}
     /\ lease = 0 /\ merge = NoMerge /\ committed = FALSE /\ expired = FALSE
+    /\ old = [a \in Tasks |-> {}] /\ told = {}
     /\ seen = [k \in Keys |-> {}] /\ paid = {} /\ had = [a \in Tasks |-> {}] /\ made = [a \in Tasks |-> {}]
     /\ lost = 0 /\ crashes = 0
 
@@ -137,11 +145,23 @@ Look(a, k) ==
 (* A key stands for one row of an execution: who finds that it does not ends the job, before the call and at the     *)
 (* commit, under the lock. What an earlier execution has for another input is no matter: the row is called.         *)
 MayRefuse == Mutant # "takes any input of a key for the row's"
+(* At its end each attempt looks once more, for what neither look can know: what an object store, which has no lock, *)
+(* has got from two at a time, and a row of this execution that was not called, as an earlier one has kept its       *)
+(* answer. Such keys it writes down before it looks, so that of two the one that ends later sees the other.          *)
+IsTold(b) == IF Mutant = "looks before it tells" THEN state[b] = "done" ELSE b \in told
+ClashesAtEnd(a) ==
+    IF Mutant = "ends without a look" THEN {}
+    ELSE {k \in Keys :
+            \/ Clashes(a, k) # {}
+            \/ /\ \E at \in Any(k) : At(at).result # Torn /\ OfInput(at) # Input(a)
+               /\ \E b \in Tasks : /\ IsTold(b) /\ k \in old[b]
+                                    /\ Execution(b) = Execution(a) /\ Input(b) # Input(a)}
 Refuse(a) ==
     /\ state[a] = "live" /\ MayRefuse
-    /\ \E k \in Keys : /\ Clashes(a, k) # {}
-                       /\ \/ place[a][k] = "todo" 
-                          \/ place[a][k] = "buffered" /\ Mutant # "looks for clashes before the call only"
+    /\ \/ \E k \in Keys : /\ Clashes(a, k) # {}
+                          /\ \/ place[a][k] = "todo"
+                             \/ place[a][k] = "buffered" /\ Mutant # "looks for clashes before the call only"
+       \/ In(a, {"out"}) = Keys /\ (a \in told \/ Mutant = "looks before it tells") /\ ClashesAtEnd(a) # {}
     /\ state' = [state EXCEPT ![a] = "refused"] /\ lease' = IF lease = a THEN 0 ELSE lease
     /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 (* A call that failed is made again. Those of the last attempt do not fail.                                         *)
@@ -159,11 +179,12 @@ Answer(a, k) ==
 Write(a) ==
     /\ state[a] = "live"
     /\ LET buffered == In(a, {"buffered"})
-           theirs == IF Mutant = "writes unlooked" THEN {} ELSE 
+           theirs == IF Mutant = "writes unlooked" \/ ~Locked THEN {} ELSE
                         {k \in buffered : \E at \in Found(a, k) : at[1] \notin untold[a]}
            mine == buffered \ theirs
        IN  /\ buffered # {}
            /\ \/ \A k \in mine : Clashes(a, k) = {}
+              \/ ~Locked
               \/ Mutant \in {"looks for clashes before the call only", "takes any input of a key for the row's"}
            /\ seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
            /\ place' = [place EXCEPT ![a] = [k \in Keys |->
@@ -190,20 +211,29 @@ Emit(a, k) ==
               /\ \/ \E i \in 1..synced[a] : seg[a][i].key = k /\ seg[a][i].result = a
                  \/ Mutant = "emits before the sync"
                  \/ expired \* a zombie, whose segment has gone
-              /\ emit(a)
+              /\ emit(a) /\ UNCHANGED old
            \/ /\ place[a][k] = "found" /\ Found(a, k) # {}
               /\ First(a, k) \in Durable(a, k) \/ Mutant = "found is not synced" \/ First(a, k)[1] \in poisoned
               /\ emit(At(First(a, k)).result)
+              /\ LET result == At(First(a, k)).result
+                 IN  old' = IF result # Torn /\ Execution(result) # Execution(a)
+                            THEN [old EXCEPT ![a] = @ \cup {k}] ELSE old
     /\ place' = [place EXCEPT ![a][k] = "out"]
-    /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
+    /\ UNCHANGED <<untold, poisoned, told, state, seg, synced, lease, merge, committed, expired, paid, had, made, lost, crashes>>
 (* What was found has expired since, or was cut off by who could not make it durable.                               *)
 Gone(a, k) ==
     /\ state[a] = "live" /\ place[a][k] = "found" /\ Found(a, k) = {}
     /\ place' = [place EXCEPT ![a][k] = "todo"]
     /\ UNCHANGED <<more, state, seg, synced, lease, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 
+Tell(a) ==
+    /\ state[a] = "live" /\ In(a, {"out"}) = Keys /\ a \notin told /\ told' = told \cup {a}
+    /\ Mutant # "looks before it tells" \/ ClashesAtEnd(a) = {}
+    /\ UNCHANGED <<untold, poisoned, old, state, place, seg, synced, lease, merge, committed, expired, seen, paid, had, made>>
+    /\ UNCHANGED <<lost, crashes>>
 Done(a) ==
-    /\ state[a] = "live" /\ In(a, {"out"}) = Keys
+    /\ state[a] = "live" /\ In(a, {"out"}) = Keys /\ a \in told
+    /\ ClashesAtEnd(a) = {} \/ Mutant \in {"looks before it tells", "takes any input of a key for the row's"}
     /\ state' = [state EXCEPT ![a] = "done"] /\ lease' = IF lease = a THEN 0 ELSE lease
     /\ UNCHANGED <<more, place, seg, synced, merge, committed, expired, seen, paid, had, made, lost, crashes>>
 Commit ==
@@ -232,7 +262,7 @@ Kill(a) ==
           /\ LET mine == {k \in In(a, {"buffered"}) : Found(a, k) = {}}
              IN  seg' = [seg EXCEPT ![a] = @ \o Records(mine, a)]
           /\ untold' = [b \in Tasks |-> IF state[b] = "live" THEN untold[b] \cup {a} ELSE untold[b]]
-    /\ UNCHANGED <<place, synced, merge, poisoned, committed, expired, seen, paid, had, made>>
+    /\ UNCHANGED <<place, synced, merge, poisoned, ends, committed, expired, seen, paid, had, made>>
 
 (* The disk is full: the attempt fails, and that is all.                                                           *)
 DiskFull(a) ==
@@ -255,7 +285,7 @@ SyncFails(a) ==
     /\ IF Mutant = "what could not be synced stays"
        THEN poisoned' = poisoned \cup {a} /\ UNCHANGED seg
        ELSE seg' = [seg EXCEPT ![a] = SubSeq(@, 1, synced[a])] /\ UNCHANGED poisoned
-    /\ UNCHANGED <<place, synced, merge, untold, committed, expired, seen, paid, had, made>>
+    /\ UNCHANGED <<place, synced, merge, untold, ends, committed, expired, seen, paid, had, made>>
 
 (* Everything that is not durable goes, and the first record of it may be there in part.                           *)
 PowerLoss ==
@@ -320,7 +350,7 @@ Expire ==
 Next ==
     \/ Commit \/ PowerLoss \/ Merge \/ Publish \/ Delete \/ MergeKilled \/ Expire
     \/ \E a \in Tasks :
-        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Done(a) \/ Refuse(a)
+        \/ Start(a) \/ Acquire(a) \/ TakeOver(a) \/ Write(a) \/ Sync(a) \/ Tell(a) \/ Done(a) \/ Refuse(a)
         \/ Kill(a) \/ DiskFull(a) \/ SyncFails(a)
         \/ \E k \in Keys : Call(a, k) \/ Look(a, k) \/ Answer(a, k) \/ Fail(a, k) \/ Emit(a, k) \/ Gone(a, k)
 Spec == Init /\ [][Next]_vars
@@ -331,7 +361,8 @@ Fair ==
     /\ WF_vars(Commit)
     /\ \A a \in Tasks : WF_vars(Start(a))
     /\ LET a == Attempts
-       IN  /\ WF_vars(Acquire(a)) /\ WF_vars(TakeOver(a)) /\ WF_vars(Write(a)) /\ WF_vars(Sync(a)) /\ WF_vars(Done(a))
+       IN  /\ WF_vars(Acquire(a)) /\ WF_vars(TakeOver(a)) /\ WF_vars(Write(a)) /\ WF_vars(Sync(a)) /\ WF_vars(Tell(a))
+           /\ WF_vars(Done(a))
            /\ \A k \in Keys : SF_vars(Call(a, k)) /\ WF_vars(Answer(a, k)) /\ WF_vars(Emit(a, k))
                               /\ WF_vars(Gone(a, k)) /\ WF_vars(Look(a, k))
 FairSpec == Spec /\ Fair
@@ -356,11 +387,15 @@ TornIsNotTrusted == \A k \in Keys : \A one \in seen[k] : one[2] # Torn
 (* A row gets the answer to its own input, whatever else has been kept under its key.                               *)
 AnswersItsInput == \A k \in Keys : \A one \in seen[k] : one[2] # Torn => Input(one[2]) = one[1]
 
-(* The ledger never has the answers to two inputs of a key from one execution: the second task is refused. A row     *)
-(* whose answer was found from an earlier execution leaves nothing behind, so it is not seen by another task.       *)
+(* The ledger never has the answers to two inputs of a key from one execution, where there is a lock: the second     *)
+(* task is refused.                                                                                                *)
 ClashIsFound == \A k \in Keys : \A one, other \in Any(k) :
     At(one).result # Torn /\ At(other).result # Torn /\ Execution(At(one).result) = Execution(At(other).result)
         => OfInput(one) = OfInput(other)
+
+(* Lock or none, and whoever has made the calls: two tasks with two inputs of a key do not both end well.           *)
+ClashEndsTheJob == expired \/ \A a, b \in Tasks :
+    state[a] = "done" /\ state[b] = "done" /\ Execution(a) = Execution(b) => Input(a) = Input(b)
 
 (* What an earlier execution has kept for another input ends no job.                                                *)
 OnlyClashesAreRefused == \A a \in Tasks : state[a] = "refused" =>

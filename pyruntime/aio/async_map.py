@@ -113,7 +113,7 @@ def _open_journal(options: Options, fn: Callable[[Any], Any]) -> Journal | None:
     if options.ledger is None:
         return None
     keep_code(options.ledger, scope_of(options, str(options.run)), code_hash(fn))
-    return open_journal(options, str(options.run), execution=execution_id())
+    return open_journal(options, str(options.run), execution=execution_id(), alone=True)
 
 
 class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):

@@ -37,6 +37,7 @@ from pillarbox.ledger import (
     Scope,
     shared_reader,
 )
+from pillarbox.ledger.clashes import ClashFinder
 from pillarbox.ledger.function_code import changed_code
 from pillarbox.ledger.keys import identity_of_values
 from pillarbox.ledger.lease import LONGEST
@@ -116,7 +117,7 @@ class Journal:
     execution: that of which this is a task. prepare: makes of a result what a ledger keeps. attempt: what
     tells tasks with the same first row apart, as the number of a partition. only_failed: call only rows of
     which the ledger says that they failed. tell: takes, at the end, what was called again for its input or
-    version; None to log it.
+    version; None to log it. alone: the execution has no other tasks.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Journal:
         attempt: str = "",
         only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
+        alone: bool = False,
     ) -> None:
         self._ledger = ledger
         self._scope = scope
@@ -139,8 +141,10 @@ class Journal:
         self.stale = StaleAnswers()
         # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
         self._in_flight: dict[bytes, Call] | None = None
+        self._clashes: ClashFinder | None = None
         if isinstance(identify, RowIdentity) and identify.has_key:
             self._in_flight = {}
+            self._clashes = ClashFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._attempt = attempt
@@ -241,6 +245,8 @@ class Journal:
             self._count_stale(call, result)
         if self._in_flight is not None:
             self._in_flight[key] = call
+        if self._clashes is not None:
+            self._clashes.add(key, call.input)
         return None
 
     def may_call(self) -> bool:
@@ -292,6 +298,9 @@ class Journal:
         record = self._reader.search(call.key, call.input, self._execution)
         if type(record) is Record:
             self._hits += 1
+            if self._clashes is not None:
+                is_old = record.execution != self._execution
+                self._clashes.add(call.key, call.input, is_old=is_old)
             return (self._result_of(record),)
         if type(record) is Origin:
             if record.execution == self._execution:
@@ -319,13 +328,16 @@ class Journal:
         return self._identify.differing(kept, input, some) if isinstance(self._identify, RowIdentity) else []
 
     def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
-        columns = ", ".join(self._differing(other, call.input)) or "its version"
+        return self._conflict_of(call.key, call.input, other, f"; one is {shorten(call.row)}")
+
+    def _conflict_of(self, key: bytes, input: bytes, other: bytes, one: str = "") -> LedgerConflictError:
+        columns = ", ".join(self._differing(other, input)) or "its version"
         return LedgerConflictError(
-            f"two rows of this run have one key, and differ in {columns}; one is {shorten(call.row)}. "
+            f"two rows of this run have one key, and differ in {columns}{one}. "
             "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
             "differs, name the columns that count, with Ledger(..., inputs=[...])",
-            call.key,
-            call.input,
+            key,
+            input,
             other,
         )
 
@@ -499,8 +511,12 @@ class Journal:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def close(self) -> None:
-        """Make durable what has come in, for `CLOSE` seconds at most, and end the writer's thread."""
+    async def close(self, is_whole: bool = False) -> BaseException | None:
+        """Make durable what has come in, for `CLOSE` seconds at most, and end the writer's thread.
+
+        is_whole: all rows have their results. Returns what the job fails with all the same: two of its rows
+        have one key and different inputs, or whether they have cannot be found out.
+        """
         if self.stale:
             if self._tell is None:
                 scope = self._scope
@@ -510,15 +526,19 @@ class Journal:
                 self._tell(self.stale)
         writer = self._writer
         if writer is None:
-            return
+            return None
         done = self._loop.create_future()
+        failure: BaseException | None = None
 
         def close() -> None:
+            nonlocal failure
             try:
                 writer.close(CLOSE)
             except Exception as error:
                 # Where that matters, `stop` has been told of it.
                 log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
+            if is_whole:
+                failure = self._find_clash()
             try:
                 self._loop.call_soon_threadsafe(_set, done)
             except RuntimeError:
@@ -528,6 +548,21 @@ class Journal:
         thread.start()
         await done
         thread.join()
+        return failure
+
+    def _find_clash(self) -> BaseException | None:
+        if self._clashes is None:
+            return None
+        folder = self._ledger.folder(self._scope)
+        try:
+            self._clashes.check(self._reader, folder)
+        except LedgerConflictError as error:
+            return self._conflict_of(error.key, error.input, error.other)
+        except (OSError, LedgerError) as error:
+            return error
+        finally:
+            folder.close()
+        return None
 
 
 def open_journal(
@@ -542,6 +577,7 @@ def open_journal(
     attempt: str = "",
     only_failed: bool = False,
     tell: Callable[[StaleAnswers], None] | None = None,
+    alone: bool = False,
 ) -> Journal:
     """The journal of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
 
@@ -567,6 +603,7 @@ def open_journal(
         attempt=attempt,
         only_failed=only_failed,
         tell=tell,
+        alone=alone,
     )
 
 

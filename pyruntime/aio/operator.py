@@ -134,7 +134,7 @@ class AsyncOperator:
         self._no_room: Suspension | None = None
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[BaseException | None] | None = None
         self._journal = journal
         self._flights = single_flight(options.dedupe, options.memo, options.max_bytes)
         self._meter = Meter()
@@ -513,7 +513,7 @@ class AsyncOperator:
                 return
             self._stopping = True
             self._close()
-            self._end_with(self._sink.finish)
+            self._end_with(None, is_whole=True)
 
     def _stop(self, error: BaseException | None) -> None:
         if self._stopping:
@@ -521,7 +521,7 @@ class AsyncOperator:
         self._stopping = True
         self._processor.all_actions_completed()
         self._close()
-        self._end_with(lambda: self._sink.finish() if error is None else self._sink.fail(error))
+        self._end_with(error)
 
     def _close(self) -> None:
         # Calls that held the loop up until the end would leave no trace otherwise.
@@ -536,23 +536,30 @@ class AsyncOperator:
         if self.watcher is not None:
             self.watcher.close()
 
-    def _end_with(self, tell_sink: Callable[[], None]) -> None:
-        def has_closed(closing: asyncio.Task[None]) -> None:
+    def _end_with(self, error: BaseException | None, *, is_whole: bool = False) -> None:
+        def has_closed(closing: asyncio.Task[BaseException | None]) -> None:
             self._meter.fold()
-            tell_sink()
+            failure = error
+            if failure is None and not closing.cancelled() and closing.exception() is None:
+                failure = closing.result()
+            if failure is None:
+                self._sink.finish()
+            else:
+                self._sink.fail(failure)
             if not self.ended.done():
                 self.ended.set_result(None)
 
         # In a callback: where the end of the loop cancels the task before its first step, none of it runs.
-        self._closing = self._loop.create_task(self._closed())
+        self._closing = self._loop.create_task(self._closed(is_whole))
         self._closing.add_done_callback(has_closed)
 
-    async def _closed(self) -> None:
+    async def _closed(self, is_whole: bool) -> BaseException | None:
+        """Close what the operator has used; returns what a job fails with that is whole otherwise."""
         await self._attempts.closed()
-        if self._journal is not None:
-            await self._journal.close()
+        failure = None if self._journal is None else await self._journal.close(is_whole)
         self._processor.prepare_close()
         self._processor.close()
+        return failure
 
 
 def _name_of(fn: Callable[[Any], Any]) -> str:

@@ -106,7 +106,9 @@ class LocalFolder:
         try:
             file = os.open(self._join(part), os.O_CREAT | os.O_WRONLY, 0o666)
             try:
-                os.write(file, content)
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(file, left) :]
                 os.fsync(file)
             finally:
                 os.close(file)

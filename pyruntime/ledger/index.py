@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
@@ -81,6 +82,29 @@ class KeyIndex:
                 found.append(fresh)
             else:
                 found += fresh
+        return found
+
+    def repeated(self, words: Sequence[int]) -> list[int]:
+        """The places of those first words of keys that several records have; faster than `find`."""
+        if self._first + self._indexed != self.count:
+            self._settle()
+        fresh, runs = self._fresh, self._runs
+        if not runs:
+            return [place for place, word in enumerate(words) if type(fresh.get(word)) is list]
+        found = []
+        for place, word in enumerate(words):
+            there = fresh.get(word)
+            count = 0 if there is None else 1 if type(there) is int else 2
+            for run in runs:
+                if count > 1:
+                    break
+                part = word >> run.shift
+                end = run.starts[part + 1]
+                at = bisect_left(run.words, word, run.starts[part], end)
+                if at < end and run.words[at] == word:
+                    count += 2 if at + 1 < end and run.words[at + 1] == word else 1
+            if count > 1:
+                found.append(place)
         return found
 
     def _settle(self) -> None:

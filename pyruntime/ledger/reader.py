@@ -166,6 +166,19 @@ class LedgerReader:
                     clashes[pair] = other
         return kinds, clashes
 
+    def repeated(self, words: Sequence[int]) -> list[int]:
+        """The places of those first 8 bytes of keys, as numbers, that several records have. Any thread."""
+        with self._mutex:
+            return self._index.repeated(words)
+
+    def origins(self, key: bytes) -> set[Origin]:
+        """What the records of a key answer, in the reader's version. Any thread. Raises OSError."""
+        with self._mutex:
+            return self._undisturbed(self._origins, key)
+
+    def _origins(self, key: bytes) -> set[Origin]:
+        return {rows.origin(row) for rows, row in self._of_key(key) if rows.is_version(row, self._version)}
+
     def batches(self) -> Iterator[tuple[Any, list[bool]]]:
         """The Arrow batches of all whole frames, and which of their rows count for their key.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import shutil
 import subprocess
 import sys
 import threading
@@ -495,6 +496,65 @@ def test_with_a_ledger_a_budget_belongs_to_the_run_over_all_restarts(ledger: Led
     # Another run has a budget of its own.
     list(async_map(service.coroutine, range(200), run="another", **cost, **given))
     assert service.calls.total() == 80
+
+
+@pytest.mark.contract(
+    "A kill takes at most the calls in flight, and those that were not durable yet, from what a budget knows."
+)
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_each_kill_lets_at_most_the_calls_in_flight_go_uncounted(tmp_path: Path, attempts: int) -> None:
+    capacity, budget, kills, between = 10, 120, 3, 20
+    calls = 0
+
+    async def go_on(row: int) -> int:
+        nonlocal calls
+        calls += 1
+        return row
+
+    def given(number: int) -> dict[str, Any]:
+        ledger = Ledger(str(tmp_path / str(number)))
+        return {
+            "ledger": ledger,
+            "uid": "uid",
+            "run": "run",
+            "max_calls": budget,
+            "capacity": capacity,
+            "errors": "null",
+        }
+
+    for number in range(kills):
+        answered = (number + 1) * between
+        hanging: Counter[int] = Counter()
+        all_hang = asyncio.Event()
+
+        async def call(row: int, answered: int = answered, hanging: Any = hanging, ev: Any = all_hang) -> int:
+            nonlocal calls
+            calls += 1
+            if row >= answered:
+                hanging[row] += 1
+                if hanging[row] < attempts:
+                    raise ValueError(row)
+                if hanging.total() == attempts * capacity:
+                    ev.set()
+                await asyncio.Event().wait()
+            return row
+
+        async def until_killed(number: int = number, answered: int = answered, ev: Any = all_hang) -> None:
+            retry = None if attempts == 1 else Retry(attempts, initial=0.0)
+            # No more rows than those that hang at the end, so that none pauses between its attempts.
+            rows = range(answered + capacity)
+            async with async_map(call, rows, retry=retry, **given(number)) as job:
+                async for row in job:
+                    if row == answered - 1:
+                        break
+                await ev.wait()
+                # What a SIGKILL leaves at this moment.
+                shutil.copytree(tmp_path / str(number), tmp_path / str(number + 1))
+
+        asyncio.run(until_killed())
+    results = list(async_map(go_on, range(1000), **given(kills)))
+    assert results.count(None) < 1000
+    assert calls == budget + kills * capacity * attempts
 
 
 def test_what_was_replaced_by_merging_segments_is_still_spent(ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import threading
 import warnings
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
-from pillarbox import async_map
+from pillarbox import Options, async_map
 from pillarbox.aio import async_map as async_map_function
+from pillarbox.aio.journal import open_journal
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope, execution_id
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -105,8 +108,11 @@ def test_rows_that_share_a_call_share_its_failure_and_count(location: str) -> No
 def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows are tasks of one execution."""
     same = execution_id("action")
-    module = async_map_function.__globals__
-    monkeypatch.setitem(module, "execution_id", lambda: same)
+
+    def of_one_execution(options: Options, fn: Any) -> Any:
+        return options.ledger and open_journal(options, str(options.run), execution=same)
+
+    monkeypatch.setitem(async_map_function.__globals__, "_open_journal", of_one_execution)
 
 
 @pytest.mark.contract
@@ -122,10 +128,8 @@ def test_a_task_that_comes_later_finds_the_key_of_another_with_another_input(loc
     assert "another" not in service.calls
 
 
-@pytest.mark.contract
-@pytest.mark.usefixtures("one_execution")
-def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_well(location: str) -> None:
-    # Each calls before the other has anything in the ledger.
+def in_flight_at_once(ledger: Ledger) -> dict[str, Any]:
+    """Two tasks with one key, each of which calls before the other has anything in the ledger."""
     both = threading.Barrier(2, timeout=LONG)
     outcomes: dict[str, Any] = {}
 
@@ -138,7 +142,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
         # They begin with other rows, so that neither waits for the other's lease.
         rows = [{"id": text, "text": "own"}, {"id": "both", "text": text}]
         try:
-            outcomes[text] = list(async_map(call, rows, ledger=Ledger(location), key=["id"], **NAMES))
+            outcomes[text] = list(async_map(call, rows, ledger=ledger, key=["id"], **NAMES))
         except LedgerConflictError as error:
             outcomes[text] = error
 
@@ -148,9 +152,106 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
     for thread in threads:
         thread.join(LONG)
     assert len(outcomes) == 2
-    refused = [text for text, outcome in outcomes.items() if isinstance(outcome, LedgerConflictError)]
-    assert len(refused) == 1, outcomes
-    assert "differ in text" in str(outcomes[refused[0]])
+    return {text: outcome for text, outcome in outcomes.items() if isinstance(outcome, LedgerConflictError)}
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("one_execution")
+def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_well(location: str) -> None:
+    refused = in_flight_at_once(Ledger(location))
+    assert len(refused) == 1
+    assert "differ in text" in str(next(iter(refused.values())))
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("one_execution")
+def test_without_a_lock_two_tasks_with_one_key_and_different_inputs_do_not_both_end_well(
+    location: str,
+) -> None:
+    ledger = Ledger(location, filesystem=fs.LocalFileSystem())
+    refused = in_flight_at_once(ledger)
+    assert refused
+    assert all("differ in text" in str(error) for error in refused.values())
+    # A task that is tried again finds its own answer, and no way out.
+    for text in refused:
+        rows = [{"id": text, "text": "own"}, {"id": "both", "text": text}]
+        with pytest.raises(LedgerConflictError):
+            run(Service(), rows, ledger)
+
+
+def another(number: int) -> list[dict[str, Any]]:
+    return [{"id": number, "text": "another"}]
+
+
+@pytest.mark.contract(
+    "A key that comes twice with different inputs is an error where an earlier run has answered one, too."
+)
+@pytest.mark.parametrize("of_found", [0, 2000])
+def test_a_key_that_comes_twice_is_an_error_where_an_earlier_run_has_answered_one_input(
+    location: str, of_found: int
+) -> None:
+    service = Service()
+    rows = rows_of(range(10 + of_found))
+    first = run(service, rows, Ledger(location))
+    with pytest.raises(LedgerConflictError, match="differ in text"):
+        run(service, rows + another(3), Ledger(location))
+    # Now an earlier run has answered both.
+    with pytest.raises(LedgerConflictError, match="differ in text"):
+        run(service, another(3) + rows, Ledger(location))
+    assert run(service, rows, Ledger(location)) == first
+    assert run(service, another(3), Ledger(location)) == [["another", 1]]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("stored", ["files", "objects"])
+@pytest.mark.parametrize("order", [["found", "called"], ["called", "found"], ["found", "other found"]])
+def test_tasks_of_one_execution_do_not_both_end_well_where_an_earlier_run_has_answered_one_input(
+    location: str, order: list[str], stored: str, request: pytest.FixtureRequest
+) -> None:
+    service = Service()
+    ledger = Ledger(location, filesystem=fs.LocalFileSystem() if stored == "objects" else None)
+    run(service, rows_of(range(10)), ledger)
+    if "other found" in order:
+        run(service, another(3), ledger)
+    request.getfixturevalue("one_execution")
+    tasks = {"found": rows_of(range(10)), "called": another(3), "other found": another(3)}
+    run(service, tasks[order[0]], ledger)
+    for _ in range(2):
+        with pytest.raises(LedgerConflictError, match="differ in text"):
+            run(service, tasks[order[1]], ledger)
+    # A retry of the one that came first sees the other as well.
+    with pytest.raises(LedgerConflictError, match="differ in text"):
+        run(service, tasks[order[0]], ledger)
+
+
+@pytest.mark.usefixtures("one_execution")
+def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execution(location: str) -> None:
+    service = Service()
+    rows = rows_of(range(10))
+    scope = Scope.of("run", "uid", {"key": ["id"]})
+    ledger = Ledger(location)
+
+    def files() -> list[Path]:
+        return [*Path(ledger.folder(scope).path).glob(".found-*")]  # type: ignore[union-attr]
+
+    def find(execution: str) -> None:
+        options = Options(ledger=ledger, key=["id"], **NAMES)
+        journal = open_journal(options, "run", execution=execution_id(execution))
+        assert journal is not None
+        clashes = journal._clashes
+        assert clashes is not None
+        clashes.add(bytes(16), b"", is_old=True)
+        clashes.check(journal._reader, ledger.folder(scope))
+
+    run(service, rows, ledger)
+    assert not files()
+    find("second")
+    (old,) = files()
+    find("third")
+    assert len(files()) == 2
+    os.utime(old, (0, 0))
+    find("fourth")
+    assert len(files()) == 2 and old not in files()
 
 
 @pytest.fixture

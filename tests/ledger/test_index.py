@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import defaultdict
 
 import pytest
@@ -43,6 +44,10 @@ def test_an_index_agrees_with_a_dict(steps: list[list[bytes] | bytes]) -> None:
     assert index.count == count
     for prefix, numbers in expected.items():
         assert index.find(prefix + bytes(8)) == numbers
+    # As the machine has numbers.
+    prefixes = [*expected, b"absent.."]
+    repeated = index.repeated([int.from_bytes(prefix, sys.byteorder) for prefix in prefixes])
+    assert repeated == [place for place, prefix in enumerate(prefixes) if len(expected[prefix]) > 1]
 
 
 def test_records_of_every_run_are_found_and_no_others() -> None:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from pillarbox import async_map
-from pillarbox.ledger import Ledger, LedgerError
+from pillarbox import Options, async_map
+from pillarbox.aio.job import Job
+from pillarbox.aio.journal import open_journal
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, execution_id
 from pillarbox.ledger.cli import main
+from pillarbox.wire.loop_thread import LoopThread
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
 
@@ -38,6 +43,49 @@ def test_a_bucket_is_known_by_its_mark(ledger: Ledger, server: S3Server) -> None
     other = Ledger(f"{server.bucket()}/calls", filesystem=server.store())
     with pytest.raises(LedgerError, match="not the place that the driver saw"):
         other.check_identity(identity)
+
+
+@pytest.mark.contract(needs="S3, which has no lock")
+def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_well_in_a_bucket(
+    ledger: Ledger,
+) -> None:
+    execution = execution_id("action")
+    both = threading.Barrier(2, timeout=60)
+
+    def task(text: str, calls: bool = True) -> bool:
+        """Whether the task ends well; each calls before the other has anything in the bucket."""
+
+        def call(row: dict[str, str]) -> str:
+            if calls:
+                both.wait()
+            return row["text"]
+
+        options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
+        loop_thread = LoopThread("loop")
+        job = Job(
+            call,
+            options,
+            [{"id": "one", "text": text}],
+            loop_thread=loop_thread,
+            read_ahead_items=1,
+            journal=open_journal(options, "run", execution=execution),
+        )
+        try:
+            while job.take() is not None:
+                pass
+            return True
+        except LedgerConflictError:
+            return False
+        finally:
+            job.close()
+            loop_thread.close(60)
+            loop_thread.loop.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        well = dict(zip("ab", threads.map(task, "ab"), strict=True))
+    assert not all(well.values())
+    # To try it again is no way out.
+    assert not any(task(text, calls=False) for text, ended in well.items() if not ended)
 
 
 @pytest.mark.contract(needs="S3, whose objects are whole or not there")
