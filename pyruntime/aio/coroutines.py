@@ -14,6 +14,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class CoroutineCalls:
         fn = self._fn
         context = self._context
         look_first = attempts.look_first
+        task: Any = runner.task
         first = True
         self._starting -= 1
         # spec: Feeding!Start, Feeding!GoOn
@@ -182,7 +184,13 @@ class CoroutineCalls:
                         return
                     runner.call = call.runner = None
                     succeeded(call, result)
-                if _is_marked(runner.task, context):
+                # Has the call left something behind in its task that the next one would see?
+                try:
+                    # Contexts are equal in constant time unless a variable was set.
+                    if task._must_cancel or (_CAN_COUNT and task.cancelling()) or copy_context() != context:
+                        return
+                except Exception:
+                    # Values are compared too, and those of others compare as they like.
                     return
                 self._streak += 1
                 if self._streak >= CALLS_PER_TURN:
@@ -247,18 +255,6 @@ def disown(task: asyncio.Task[None], name: str, grace: float) -> None:
     )
     # Otherwise asyncio reports it a second time, without its cause, when the task is collected.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-def _is_marked(task: Any, context: contextvars.Context) -> bool:
-    """Whether a call has left something behind in its task that the next call would see."""
-    if task._must_cancel or (_CAN_COUNT and task.cancelling()):
-        return True
-    try:
-        # Equal in constant time unless a context variable was set.
-        return contextvars.copy_context() != context
-    except Exception:
-        # Values are compared too, and those of others compare as they like.
-        return True
 
 
 async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T]:

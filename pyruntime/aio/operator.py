@@ -16,7 +16,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 from pillarbox.aio.attempts import Attempts
@@ -273,7 +273,7 @@ class AsyncOperator:
         journal = self._journal
         if journal is None and flights is None and not weigh:
             # The usual case, on the path of every row.
-            calls = [Call(row, size or 0) for row in islice(self._rows, room)]
+            calls = list(map(Call, islice(self._rows, room), repeat(size or 0)))
             for call in calls:
                 call.handle = put(call)
             self._waiting.extend(calls)
