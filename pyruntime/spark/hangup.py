@@ -15,7 +15,6 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import select
@@ -23,7 +22,6 @@ import socket
 import stat
 import struct
 import sys
-import termios
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -137,6 +135,10 @@ def unread_bytes(fd: int) -> int:
 
     Any thread. The other end has to be on this machine. Linux; see `sock_diag(7)` and `unix(7)`.
     """
+    # Not every system has these.
+    import fcntl
+    import termios
+
     try:
         with socket.socket(fileno=os.dup(fd)) as ours:
             if ours.family == socket.AF_UNIX:

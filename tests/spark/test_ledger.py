@@ -18,10 +18,12 @@ import pytest
 pytest.importorskip("pyspark.sql")
 
 from pyspark.errors import PythonException
+from pyspark.sql import types as T
 
 from pillarbox import Options
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate, retry_failed
+from pillarbox.spark.keeping import Keeping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -542,6 +544,30 @@ print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for
         master="local[1]",
     )
     assert lines == ["True", "True", "True", "True [4, 5]"]
+
+
+def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_noted_anew(
+    ledger: Ledger,
+) -> None:
+    def keeping(code: str) -> Keeping:
+        return Keeping(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
+
+    old, new = keeping("3.11 old"), keeping("3.11 new")
+    options = Options(ledger=ledger, uid="uid")
+    assert not old.keep_code(options, "query", 7)
+    assert not old.keep_code(options, "query", 7)
+    assert new.keep_code(options, "query", 7)
+    assert new.keep_code(options, "query", 7)
+    assert not new.keep_code(options, "query", 8)
+    # As `async_stream` has it: what it finds is of any micro-batch.
+    assert not old.keep_code(options, "query")
+    assert new.keep_code(options, "query")
+    assert not new.keep_code(options, "query")
+    # Another Python compiles the same function otherwise.
+    assert not keeping("3.12 new").keep_code(options, "query", 8)
+    # With a run of its own the driver has looked.
+    named = Options(ledger=ledger, uid="uid", run="query")
+    assert not old.keep_code(named, "query")
 
 
 @pytest.mark.contract(
