@@ -83,7 +83,8 @@ coverage: build  ## the share of the lines of pyruntime that test and test-all g
 	@rm -rf build/coverage
 	@for tier in test test-all; do \
 	    export COVERAGE_FILE=$(CURDIR)/build/coverage/$$tier/data && mkdir -p build/coverage/$$tier && \
-	    COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(MAKE) $$tier; \
+	    COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml \
+	    $(MAKE) $$tier PYTEST="--timeout 900 -o faulthandler_timeout=870 $(PYTEST)"; \
 	    $(PY) -m coverage combine --quiet && \
 	    echo "$$tier: $$($(PY) -m coverage report --format=total --precision=1) %" || exit 1; \
 	done

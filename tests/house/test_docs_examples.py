@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# Pages that start many streams, of which tests/spark/test_stream.py and test_source_stream.py know more.
+SLOW = {"docs/stream.md", "docs/sources.md"}
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -23,6 +25,10 @@ def texts() -> dict[str, str]:
 
 def needs_spark(text: str) -> bool:
     return "pillarbox.spark" in text
+
+
+def marks(page: str, text: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.spark] * needs_spark(text) + [pytest.mark.slow] * (page in SLOW)
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
@@ -40,7 +46,9 @@ def blocks(text: str) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.spark if needs_spark(text) else ())
+        pytest.param(
+            page, marks=[pytest.mark.spark] * needs_spark(text) + [pytest.mark.slow] * (page in SLOW)
+        )
         for page, text in texts().items()
     ],
 )

@@ -79,6 +79,7 @@ def test_the_server_that_names_one_gets_it_as_often_as_it_starts_and_until_then_
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_broker_keeps_its_ports_while_it_is_down(tmp_path: Path) -> None:
     server = KafkaServer(tmp_path)

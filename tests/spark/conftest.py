@@ -35,6 +35,9 @@ REMOTE = """
 spark = builder.remote({remote!r}).getOrCreate()
 """
 
+MAX_HOSTS = 2
+"""Most scripts want the same session; it outlives one that wants another."""
+
 ScriptRunner = Callable[..., list[str]]
 
 
@@ -107,7 +110,7 @@ class _Host:
 
 @pytest.fixture(scope="session")
 def _hosts() -> Iterator[list[_Host]]:
-    """The one process for scripts that is there, if there is one: each has a Java process."""
+    """The processes for scripts, the one used last at the end: few, for each has a Java process."""
     hosts: list[_Host] = []
     yield hosts
     for host in hosts:
@@ -136,11 +139,13 @@ def run_script(tmp_path_factory: pytest.TempPathFactory, _hosts: list[_Host]) ->
         # A server of Spark Connect ends with its script.
         if not alone and remote is None:
             script.write_text(source)
-            if not (_hosts and _hosts[0].session == session and _hosts[0].is_alive):
-                for host in _hosts:
-                    host.close()
-                _hosts[:] = [_Host(session, tmp_path_factory.mktemp("host"))]
-            return _hosts[0].run(script, arguments, timeout)
+            same = next((host for host in _hosts if host.session == session and host.is_alive), None)
+            if same is not None:
+                _hosts.remove(same)
+            elif len(_hosts) == MAX_HOSTS:
+                _hosts.pop(0).close()
+            _hosts.append(same or _Host(session, tmp_path_factory.mktemp("host")))
+            return _hosts[-1].run(script, arguments, timeout)
         script.write_text(session + source + "\nspark.stop()\n")
         done = subprocess.run(
             [sys.executable, str(script), *arguments],

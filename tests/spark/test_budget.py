@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.spark import async_map, async_udf, budget, failed, not_done
-
-RunScript = Callable[..., list[str]]
 
 
 @pytest.mark.contract
@@ -149,33 +146,6 @@ def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:
         second = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
         assert not_done(first).count() == 0
         assert not_done(second).count() == 5
-
-
-def test_without_a_session_or_beyond_this_machine_a_budget_needs_a_coordinator(
-    run_script: RunScript,
-) -> None:
-    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
-    lines = run_script(
-        """
-from pillarbox.spark import async_map, async_udf
-
-async def call(row):
-    return 0
-
-def refused(what):
-    try:
-        what()
-    except ValueError as error:
-        print(error)
-
-refused(lambda: async_map(spark.range(1), call, schema="n long", errors="null", max_calls=5))
-""",
-        remote="local[2]",
-    )
-    assert lines == [
-        "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
-        "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)"
-    ]
 
 
 def test_an_error_of_the_functions_by_the_name_of_the_mark_is_a_failure(spark: SparkSession) -> None:

@@ -38,6 +38,10 @@ try:
     async_map(df, lookup, schema="price dooble")
 except ValueError as error:
     print(str(error)[:40])
+try:
+    async_map(df, lookup, schema="price double", errors="null", max_calls=5)
+except ValueError as error:
+    print(error)
 """,
         remote="local[2]",
     )
@@ -47,4 +51,7 @@ except ValueError as error:
         "True",
         "[(4.0,)]",
         "schema='price dooble': is no type in DDL",
+        # Nobody knows here whether the workers reach this machine.
+        "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
+        "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)",
     ]

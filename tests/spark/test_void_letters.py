@@ -71,7 +71,7 @@ def test_partitions_that_one_task_runs_keep_their_letters_apart(spark: SparkSess
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("speculation", ["false", "true"])
+@pytest.mark.parametrize("speculation", ["false", "told", pytest.param("session", marks=pytest.mark.slow)])
 def test_a_later_attempt_replaces_the_letters_of_the_same_task_unless_both_may_run(
     run_script: RunScript, tmp_path: Path, speculation: str
 ) -> None:
@@ -88,15 +88,19 @@ def behind(batches):
         return
     raise RuntimeError("behind")
 
+# A session that has the setting tells its tasks so.
+spark.sparkContext.setLocalProperty("spark.speculation", "true" if sys.argv[2] == "told" else None)
 out = async_map(spark.range(0, 20, 1, 1), picky, schema="n long", dead_letter=tmp / "l")
 print(out.mapInArrow(behind, "n long").count(), (tmp / "failed").exists())
 print(letters())
+spark.sparkContext.setLocalProperty("spark.speculation", None)
 """,
         str(tmp_path),
+        speculation,
         master="local[4,9]",
-        settings={"spark.speculation": "true"} if speculation == "true" else None,
+        settings={"spark.speculation": "true"} if speculation == "session" else None,
     )
-    times = 2 if speculation == "true" else 1
+    times = 1 if speculation == "false" else 2
     assert lines == ["15 True", str(sorted(times * [2, 6, 10, 14, 18]))]
 
 
