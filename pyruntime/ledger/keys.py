@@ -149,11 +149,11 @@ class RowIdentity:
             for value in values:
                 if value is None:
                     break
-                _write(value, parts)
+                parts.append(_written(value))
             else:
                 if self._hasher is None:
                     self._hasher = _hasher("key", _list_of(len(values)))
-                key = _hashed(self._hasher, parts[0] if len(parts) == 1 else b"".join(parts))
+                key = _hashed(self._hasher, b"".join(parts))
                 names, columns = self._inputs(row)
                 return key, self._print(names, columns) if names else b""
         return self._content_key(self._content(row)), self._of_content
@@ -177,20 +177,19 @@ class RowIdentity:
             prefixes = self._prints[names] = [name_print(name) for name in names]
             self._names.update(zip(prefixes, names, strict=True))
         out: list[bytes] = []
-        for place, value in enumerate(values):
-            parts: list[bytes] = []
-            try:
-                _write(value, parts)
-            except LedgerValueError as error:
-                raise LedgerValueError(
-                    f"column {self._show(names[place])!r}: {str(error).partition(': ')[0]}, which would say "
-                    "whether a row's input has changed: name the columns that count, with "
-                    "Ledger(..., inputs=[...])"
-                ) from None
-            copy = self._value_hasher.copy()
-            copy.update(parts[0] if len(parts) == 1 else b"".join(parts))
-            out.append(prefixes[place])
-            out.append(copy.digest())
+        hasher = self._value_hasher.copy
+        try:
+            for prefix, value in zip(prefixes, values, strict=True):
+                copy = hasher()
+                copy.update(_written(value))
+                out.append(prefix)
+                out.append(copy.digest())
+        except LedgerValueError as error:
+            raise LedgerValueError(
+                f"column {self._show(names[len(out) // 2])!r}: {str(error).partition(': ')[0]}, which would "
+                "say whether a row's input has changed: name the columns that count, with "
+                "Ledger(..., inputs=[...])"
+            ) from None
         return b"".join(out)
 
 
@@ -313,6 +312,18 @@ def _list_of(length: int) -> bytes:
 
 def _sized(tag: bytes, content: bytes, parts: list[bytes]) -> None:
     parts.append(tag + _pack(len(content)) + content)
+
+
+def _written(value: Any) -> bytes:
+    """`canonical(value)`, without a list of parts for what most keys and inputs are."""
+    kind = type(value)
+    if kind is str:
+        content = value.encode("utf-8", "surrogatepass")
+        return b"s" + _pack(len(content)) + content  # type: ignore[no-any-return]
+    if kind is int and -_LONG < value < _LONG:
+        content = str(value).encode()
+        return b"i" + _pack(len(content)) + content
+    return canonical(value)
 
 
 def _write(value: Any, parts: list[bytes]) -> None:

@@ -128,9 +128,10 @@ class LedgerReader:
             found = self._index.find(key)
             if not found:
                 return None
-            with suppress(FileNotFoundError):
+            try:
                 return self._search(key, input, execution, found)
-            return self._undisturbed(self._search, key, input, execution)
+            except FileNotFoundError:
+                return self._undisturbed(self._search, key, input, execution)
 
     def __contains__(self, key: bytes) -> bool:
         return self.get(key) is not None
@@ -370,7 +371,7 @@ class LedgerReader:
                 # Its writer could not make it durable, and has cut it off.
                 raise FileNotFoundError(frame.segment)
             self._synced[frame.segment] = size
-        return rows.record(row, self._allow_pickle)
+        return rows.record(row, self._allow_pickle, key)
 
     def _search(
         self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None

@@ -143,7 +143,8 @@ class Rows:
         self._versions = _Texts(views[10][1], views[10][2])
         self._executions = views[11][1] or _EMPTY
         # Most frames are of one version and one execution.
-        self._one_version = self._versions.same(self.count)
+        self._one_version = one = self._versions.same(self.count)
+        self._version_text = None if one is None else str(one, "utf-8", "replace")
         self._one_execution = self._same_execution()
         self._all_values = bytes(self._kinds.data) == VALUE.encode() * self.count
 
@@ -173,8 +174,8 @@ class Rows:
 
     def version(self, row: int) -> str:
         """The version of the function that gave it."""
-        one = self._one_version
-        return str(self._versions[row] if one is None else one, "utf-8", "replace")
+        one = self._version_text
+        return str(self._versions[row], "utf-8", "replace") if one is None else one
 
     def is_version(self, row: int, version: bytes) -> bool:
         """True if the function that gave it was of this version."""
@@ -194,8 +195,8 @@ class Rows:
         """The question that it answers."""
         return Origin(self.input(row), self.version(row), self.execution(row))
 
-    def record(self, row: int, allow_pickle: bool) -> Record:
-        """A record. Raises LedgerValueError if its value may or can not be read."""
+    def record(self, row: int, allow_pickle: bool, key: bytes | None = None) -> Record:
+        """A record. Raises LedgerValueError if its value may or can not be read. key: where it is known."""
         try:
             text = str(self._texts[row], "utf-8")
             is_error = self.kind(row) == ERROR
@@ -207,18 +208,21 @@ class Rows:
                 floats = [part.tolist() for part in self._floats.items(row)]
             if self._blobs.has_items:
                 blobs = [bytes(part) for part in self._blobs.items(row)]
-            origin = self.origin(row)
+            input = self.input(row)
+            version = self.version(row)
         except (ValueError, IndexError, OverflowError) as error:
             raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
         return Record(
-            self.key(row),
+            self.key(row) if key is None else key,
             decode(text, floats, blobs, allow_pickle),
             is_error,
             self._attempts[row],
             self._latency[row],
             self._cost[row],
             at,
-            *origin,
+            input,
+            version,
+            self.execution(row),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import hashlib
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.ledger import KeyMaker, LedgerValueError, config_hash, fingerprint
-from pillarbox.ledger.keys import KEY_BYTES, canonical
+from pillarbox.ledger.keys import KEY_BYTES, canonical, identity_of_values
 
 NAN = float("nan")
 Point = namedtuple("Point", "x y")
@@ -121,6 +122,15 @@ plain = st.recursive(
 @given(plain, plain)
 def test_two_values_share_a_canonical_form_only_if_they_are_written_alike(one: Any, other: Any) -> None:
     assert (canonical(one) == canonical(other)) == (normal(one) == normal(other))
+
+
+@given(plain.filter(lambda value: value is not None), plain)
+def test_the_identity_of_a_row_is_made_of_the_canonical_form_of_its_values(key: Any, value: Any) -> None:
+    identity = identity_of_values(["id"], None)
+    found, input = identity({"id": key, "text": value})
+    content = hashlib.blake2b(canonical(value), digest_size=8, person=b"input").digest()
+    assert found == fingerprint([key], "key")
+    assert input == fingerprint("text", "name")[:4] + content
 
 
 def normal(value: Any) -> str:
