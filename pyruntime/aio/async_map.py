@@ -62,7 +62,7 @@ class _Run:
         try:
             options = budget_of_run(options, options.run)
             journal = _open_journal(options, fn)
-            entered = self._thread.submit(enter_function(fn, self._resources)).result()
+            entered = self._thread.run(enter_function(fn, self._resources))
             self.job = Job(
                 entered,
                 options,

@@ -7,10 +7,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+SIGNAL_CHECK_INTERVAL_S = 1.0
+"""Seconds that a thread waits at most before it looks for signals."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -37,6 +40,15 @@ class LoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` on the loop. Any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on the loop, and wait for its end; Ctrl-C is noticed. Not on the loop's thread."""
+        done = self.submit(coroutine)
+        # A CPython without a GIL spins before it blocks on a lock. A signal that comes meanwhile interrupts
+        # nothing, and is noticed only when the lock has been waited for.
+        while not wait([done], SIGNAL_CHECK_INTERVAL_S).done:
+            pass
+        return done.result()
 
     def call(self, fn: Callable[[], Any]) -> None:
         """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
