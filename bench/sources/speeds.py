@@ -67,6 +67,7 @@ class SpeedsReader(GeneratorReader):
         assert isinstance(batch, pa.RecordBatch)
         rows = np.asarray(batch.column("id")) // len(self._speeds)
         micros = (rows * (self._speeds[int(fetched.split_id)] * 1e6)).astype(np.int64)
+        columns = batch.columns
         at = batch.schema.get_field_index("event_time")
-        times = pa.array(micros).cast(batch.schema.field(at).type)
-        return fetched._replace(records=batch.set_column(at, batch.schema.field(at), times))
+        columns[at] = pa.array(micros).cast(batch.schema.field(at).type)
+        return fetched._replace(records=pa.RecordBatch.from_arrays(columns, schema=batch.schema))

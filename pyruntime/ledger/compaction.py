@@ -152,13 +152,15 @@ def _with_replaced(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
         return batch
     keys = batch["key"].to_pylist()
     added = {row: replaced.pop(key) for row, key in enumerate(keys) if key in replaced}
-    for place, name in enumerate(("attempts", "cost")) if added else ():
-        values = batch[name].to_pylist()
+    if not added:
+        return batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for place, name in enumerate(("attempts", "cost")):
+        values = columns[name].to_pylist()
         for row, spent in added.items():
             values[row] += spent[place]
-        column = batch.schema.get_field_index(name)
-        batch = batch.set_column(column, batch.schema.field(column), pa.array(values, batch[name].type))
-    return batch
+        columns[name] = pa.array(values, columns[name].type)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
 
 def _one(batches: list[Any]) -> list[Any]:

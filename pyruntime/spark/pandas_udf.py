@@ -41,7 +41,9 @@ def call_as_pandas_udf(task: UdfTask, arguments: tuple[Any, ...], name: str) -> 
     packed = F.struct(*[column.alias(f"{ARGUMENT}{i}") for i, column in enumerate(columns)])
     udf = pandas_udf(run, T.ArrayType(task.return_type)).asNondeterministic()  # type: ignore[call-overload]
     result: Column = udf(packed).getItem(0)
-    return result
+    # By itself it would be named after the struct; `Column<'id'>` has the name that Spark gives an argument.
+    names = [repr(each)[len("Column<'") : -len("'>")] for each in columns]
+    return result.alias(f"{name}({', '.join(names)})")
 
 
 class PandasTask:

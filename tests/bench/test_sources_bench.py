@@ -21,6 +21,7 @@ from bench.sources import drift, files, micro_batches, splits
 from bench.sources.measure import Effort, Figure, Runs, Way, rates, rounds
 from bench.sources.speeds import SpeedsSource
 from pillarbox.testing.source_harness import SourceHarness
+from tests.versions import needs_source_streams
 
 TINY = Effort(rounds=1, size=0.001, warm_up=False)
 pytestmark = pytest.mark.timeout(300)
@@ -90,6 +91,7 @@ def test_kafka_is_read_by_the_client_by_hand_and_by_us(spark: SparkSession, tmp_
 
 
 @pytest.mark.slow
+@needs_source_streams
 def test_a_micro_batch_is_measured_by_what_spark_says_of_it(spark: SparkSession, tmp_path: Path) -> None:
     figures = by_name(micro_batches.measure(spark, tmp_path, TINY, silent))
     whole = figures["above by hand"]
@@ -100,6 +102,7 @@ def test_a_micro_batch_is_measured_by_what_spark_says_of_it(spark: SparkSession,
 
 
 @pytest.mark.slow
+@needs_source_streams
 def test_the_drift_is_held_and_grows_where_it_is_not(spark: SparkSession, tmp_path: Path) -> None:
     figures, runs = drift.measure(spark, tmp_path, Effort(1, 0.25, warm_up=False), silent)
     found = by_name(figures)
@@ -112,6 +115,7 @@ def test_the_drift_is_held_and_grows_where_it_is_not(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.slow
+@needs_source_streams
 def test_many_splits_are_read_whole_in_every_way(spark: SparkSession, tmp_path: Path) -> None:
     figures = by_name(splits.measure(spark, tmp_path / "splits", TINY, silent))
     assert {"Spark, batch, 10 by need", "Spark, one micro-batch, 10", "StreamTasks, 10 by need"} <= set(

@@ -237,11 +237,12 @@ def test_a_process_that_is_killed_between_announcement_and_record_harms_nobody(
         folder.announce(lock, "00" * 8 + ".arrow")
         # And one whose announcement is torn.
         os.pwrite(lock, b"abc", os.fstat(lock).st_size)
+    # The writer commits by itself after a while as well.
+    commits: list[Commit] = []
+    writer._on_commit = commits.append
     for number in (3, 4):
         keep(ledger, number, "y")
         writer.append(key(number), "mine")
-    commits: list[Commit] = []
-    writer._on_commit = commits.append
     writer.flush(LONG)
     adopted = [record.value for commit in commits for record in commit.adopted.values()]
     assert adopted == ["y", "y"]

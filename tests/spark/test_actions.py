@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox.spark import async_map, async_udf, called_once
 from pillarbox.spark.skipping import SkippedRows, put_back
+from tests.versions import needs_pyspark
 
 
 @pytest.fixture
@@ -207,9 +208,17 @@ def test_a_column_is_null_where_its_where_does_not_hold_or_an_argument_is_null(s
     assert [row.c and row.c.result.n for row in rows] == [
         None if i % 3 == 0 or i >= 1000 else i + 1 for i in range(2500)
     ]
-    spark.udf.register("both", both)
-    rows = spark.sql("select both(id, if(id = 1, null, 1)) as c from range(0, 3, 1, 1)").collect()
-    assert [row.c and row.c.result for row in rows] == [Row(n=1), None, Row(n=3)]
+
+
+@needs_pyspark(4, 1, "column functions in SQL")
+def test_a_call_of_sql_is_null_where_an_argument_is_null(spark: SparkSession) -> None:
+    @async_udf("long", skip_null=True)
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    spark.udf.register("add", add)
+    rows = spark.sql("select add(id, if(id = 1, null, 1)) as c from range(0, 3, 1, 1)").collect()
+    assert [row.c for row in rows] == [1, None, 3]
 
 
 def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -20,6 +21,7 @@ from pyspark.sql import functions as F
 
 from pillarbox import Ledger, Retry
 from pillarbox.spark import async_udf
+from tests.versions import needs_pyspark, pyspark_version
 
 
 @pytest.mark.contract
@@ -211,6 +213,7 @@ def test_a_column_is_named_after_the_function_and_its_arguments(spark: SparkSess
 
 
 @pytest.mark.contract
+@needs_pyspark(4, 1, "column functions in SQL")
 def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
     @async_udf("struct<n:long,text:string>", capacity=8)
     async def embed(n: int, text: str = "x") -> dict[str, Any]:
@@ -226,6 +229,7 @@ def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
     assert asyncio.run(embed.func(3)) == {"n": 3, "text": "x"}
 
 
+@needs_pyspark(4, 1, "column functions in SQL")
 def test_a_registered_function_keeps_its_errors_and_its_dead_letters(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -245,6 +249,10 @@ def test_a_function_that_sql_cannot_call_is_refused_in_words(spark: SparkSession
     async def call(*values: int) -> int:
         return sum(values)
 
+    if pyspark_version() < (4, 1):
+        with pytest.raises(TypeError, match=r"call: spark\.udf\.register needs PySpark 4\.1 or later"):
+            spark.udf.register("call", async_udf("long")(call))
+        return
     ledger = async_udf("long", ledger=Ledger(tmp_path), uid="sum", run="1")(call)
     with pytest.raises(ValueError, match=r"call: spark\.udf\.register cannot tell the ledger which columns"):
         spark.udf.register("call", ledger)
@@ -287,7 +295,7 @@ def test_a_column_function_can_stand_in_a_module_without_a_session_and_in_worker
         finally:
             sys.path.remove(folder)
         for batch in batches:
-            yield batch.rename_columns([without_session.double.__name__])
+            yield pa.RecordBatch.from_arrays(batch.columns, [without_session.double.__name__])
 
     assert spark.range(1).mapInArrow(in_worker, "double long").collect() == [Row(double=0)]
     monkeypatch.syspath_prepend(folder)
