@@ -100,7 +100,7 @@ class ClashFinder:
     def _several(self, reader: LedgerReader) -> dict[bytes, dict[bytes, bool]]:
         """The inputs under each own key that has several, and whether this execution has kept an answer."""
         found = {}
-        words = memoryview(bytes(self._rows)).cast("Q")[:: ROW_BYTES // 8]
+        words = memoryview(self._rows).cast("Q")[:: ROW_BYTES // 8]
         for start in range(0, len(words), KEYS_AT_A_TIME):
             for place in reader.repeated(words[start : start + KEYS_AT_A_TIME].tolist()):
                 at = (start + place) * ROW_BYTES
