@@ -284,17 +284,26 @@ def test_rows_whose_key_is_null_get_their_own_answers_in_the_first_run(
 
 
 @pytest.mark.contract
+@pytest.mark.parametrize("answered", [0, 20], ids=["new", "an earlier run"])
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_key_that_comes_twice_with_different_inputs_fails_in_one_task_and_in_two(
-    spark: SparkSession, ledger: Ledger, partitions: int
+    spark: SparkSession, ledger: Ledger, partitions: int, answered: int
 ) -> None:
     async def call(row: Any) -> str:
         return str(row.text)
 
     given: dict[str, Any] = {"schema": "answer string", "ledger": ledger, "uid": "uid", "run": "run"}
     rows = [(number % 20, f"text {number}") for number in range(40)]
-    # Each half of the rows is a partition, where there are two.
-    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), "id long, text string")
+
+    def frame(some: list[tuple[int, str]]) -> Any:
+        # Each half of the rows is a partition, where there are two.
+        rdd = spark.sparkContext.parallelize(some, partitions)
+        return spark.createDataFrame(rdd, "id long, text string")
+
+    if answered:
+        first = async_map(frame(rows[:answered]), call, key=["id"], **given).collect()
+        assert len(first) == answered
+    df = frame(rows)
     with pytest.raises(PythonException, match="two rows of this run have one key, and differ in text"):
         async_map(df, call, key=["id"], **given).collect()
 
