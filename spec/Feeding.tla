@@ -141,10 +141,11 @@ GateOpens ==
        IN  s' = IF Mutant = "the gate wakes nobody" THEN open ELSE Feed(open)
     /\ UNCHANGED <<outside, attempts, revoked, between, pausing, done, begun>>
 
-(* The service says for the first time that it is overloaded: from now on there is a gate, and it is closed.     *)
+(* The service says for the first time that it is overloaded, or is not reached: from now on there is a gate. It is  *)
+(* closed, or still open where this may be the matter of one row only.                                            *)
 GateAppears ==
     /\ Appears /\ ~s.gated
-    /\ s' = [s EXCEPT !.gated = TRUE, !.tokens = 0]
+    /\ \E tokens \in {0, Tokens} : s' = [s EXCEPT !.gated = TRUE, !.tokens = tokens]
     /\ UNCHANGED <<outside, attempts, revoked, between, pausing, done, begun>>
 
 ChangeLimit ==

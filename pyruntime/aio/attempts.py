@@ -27,7 +27,7 @@ from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.outcomes import Outcomes
 from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
-from pillarbox.aio.status import is_overload
+from pillarbox.aio.status import is_overload, is_unreached
 from pillarbox.aio.usage import Bill
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Attempts:
         self.looks_at_results = options.usage is not None or (
             self._retry is not None and self._retry.checks_results
         )
-        # There is a breaker since the service said for the first time that it is overloaded.
+        # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: Breaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
         self._waiting_out = self._retry if self._can_break and isinstance(self._retry, SimplePolicy) else None
@@ -260,7 +260,7 @@ class Attempts:
         """
         if self._attempt_timeouts is not None:
             self._attempt_timeouts.cancel(call.attempt_deadline)
-        self.overloaded(error)
+        self.overloaded(error, call.is_first)
         self.row_failed(call, error, timed_out)
 
     def row_succeeded(self, call: Call, result: Any, ended: float) -> Exception | None:
@@ -336,7 +336,7 @@ class Attempts:
         if retry is None or self.is_closed:
             return None
         first = calls[0]
-        if self._waiting_out is None or not is_overload(error):
+        if self._waiting_out is None or not self._is_refusal(error):
             return retry.pause(first.charged, error, first.elapsed())
         breaker = self._open_breaker()
         now = self._loop.time()
@@ -358,13 +358,16 @@ class Attempts:
         if self.breaker is not None:
             self.breaker.succeeded()
 
-    def overloaded(self, error: BaseException) -> None:
-        """Tell what holds calls back of an attempt that failed."""
+    def overloaded(self, error: BaseException, is_first: bool = False) -> None:
+        """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
         if self.admission is None and not self.capacity.adapts and not self._can_break:
             return
         overload = is_overload(error)
         self.capacity.failed(overload)
         if not overload:
+            if self._can_break and is_unreached(error):
+                self._open_breaker().unreached(is_first)
+                return
             # An answer, though no good one, tells that the service is there; that it was late does not.
             is_late = isinstance(error, TimeoutError | asyncio.TimeoutError)
             if self.breaker is not None and not is_late and blames_rows(error):
@@ -375,13 +378,20 @@ class Attempts:
         if self.admission is not None:
             self.admission.cool_down(asked_delay(self._retry, error))
 
+    def _is_refusal(self, error: BaseException) -> bool:
+        """Return True if an attempt that ended with `error` is not charged to its rows."""
+        if is_overload(error):
+            return True
+        return self.breaker is not None and self.breaker.is_outage and is_unreached(error)
+
     def _open_breaker(self) -> Breaker:
         if self.breaker is None:
             retry = self._retry
             assert retry is not None
             inner = None if self.admission is None else self.admission.gate
-            answered = min(self._finished(), self.capacity.limit)
-            self.breaker = Breaker(self._loop.time, inner, retry.backoff, retry.max_outage, answered)
+            reached = self._finished()
+            answered = min(reached, self.capacity.limit)
+            self.breaker = Breaker(self._loop.time, inner, retry.backoff, retry.max_outage, answered, reached)
             # spec: Feeding!GateAppears
             if self.admission is None:
                 self.admission = Admission(self, self.breaker, None, self._loop)
@@ -411,13 +421,19 @@ class Attempts:
 
     def _say_outage(self, call: Call, error: CallFailed | CallTimeout) -> None:
         breaker = self.breaker
-        if breaker is None or not isinstance(error, CallFailed) or not is_overload(error.cause):
+        if breaker is None or not isinstance(error, CallFailed) or not self._is_refusal(error.cause):
             return
         since = getattr(call, "refused_since", None)
-        if since is not None and breaker.is_given_up(since):
+        if since is None or not breaker.is_given_up(since):
+            return
+        if is_overload(error.cause):
             error.detail = (
                 f"the service was overloaded for longer than max_outage={breaker.max_outage:g} s of Retry"
             )
+        elif breaker.has_answered:
+            error.detail = f"the service was not reached for max_outage={breaker.max_outage:g} s of Retry"
+        else:
+            error.detail = f"the service was never reached, for {breaker.max_outage:g} s: look at its address"
 
     def count_shared(self, failed: Failed, rows: int) -> None:
         """So many rows share the call of one that failed."""

@@ -20,7 +20,7 @@ from pillarbox.aio.batch_filling import Filling
 from pillarbox.aio.blame import blames_rows
 from pillarbox.aio.coroutines import GRACE, cancel_all, disown
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
-from pillarbox.aio.status import is_overload
+from pillarbox.aio.status import is_overload, is_unreached
 
 if TYPE_CHECKING:
     from pillarbox.aio.attempts import Attempts
@@ -295,6 +295,8 @@ class BatchCalls:
         overloads = [error for error in errors if is_overload(error)]
         if overloads:
             attempts.overloaded(overloads[0])
+        elif len(errors) == len(calls) and all(map(is_unreached, errors)):
+            attempts.overloaded(errors[0], calls[-1].is_first)
         else:
             attempts.batch_succeeded(seconds)
 
@@ -303,7 +305,7 @@ class BatchCalls:
     ) -> None:
         """The call of `batch` gave no results: these are called again, or parts of them, or they fail."""
         attempts = self._attempts
-        attempts.overloaded(error)
+        attempts.overloaded(error, calls[-1].is_first)
         for call in calls:
             attempts.measure_failed(call)
             call.error = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pillarbox.aio.answer import answers
-from pillarbox.aio.status import is_out_of_funds, is_overload, status_of
+from pillarbox.aio.status import is_out_of_funds, is_overload, is_unreached, status_of
 
 OF_ALL_ROWS = frozenset({401, 402, 403, 407, 502, 504})
 """Answers about who calls (RFC 9110), or from a gateway that does not reach the service."""
@@ -34,6 +34,8 @@ def blames_rows(error: BaseException) -> bool:
     fault of one row. Errors are known by their names and attributes, along `__cause__`. Raises nothing.
     """
     if is_overload(error) or status_of(error) in OF_ALL_ROWS or any(map(is_out_of_funds, answers(error))):
+        return False
+    if is_unreached(error):
         return False
     each: BaseException | None = error
     for _ in range(_CAUSES):

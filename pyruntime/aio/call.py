@@ -76,6 +76,11 @@ class Call:
         """Attempts that `Retry.attempts` counts; one must have failed."""
         return self.attempt - self.uncharged
 
+    @property
+    def is_first(self) -> bool:
+        """True if no attempt before the present one was charged."""
+        return self.attempt == 1 or self.charged == 1
+
     def elapsed(self) -> float:
         """Seconds since the first attempt began; there must have been one."""
         return time.monotonic() - (self.began if self.attempt == 1 else self.started)

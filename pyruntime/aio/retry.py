@@ -53,8 +53,10 @@ class Retry:
     max_outage: seconds. An attempt that an overloaded service refused (see `is_overload`) is none of
         `attempts` and not bounded by `budget`: all calls of the task are held back for the time that the
         service asked for, then go on step by step. A row that was refused for so long, and every row while
-        the service has refused all calls for so long, fails with an error that says so. 0: a refusal is an
-        attempt like any other, and holds back its own row only.
+        the service has refused all calls for so long, fails with an error that says so. Refused and broken
+        connections count as refusals where the first calls of several rows in a row, with no answer between,
+        end so; a service never reached is waited for 30 s. 0: a refusal is an attempt like any other, and
+        holds back its own row only.
     budget: a `RetryBudget`, for all rows of a task together; None for no bound.
     jitter: draw the pause at random, so that rows that failed together do not come back together.
 

@@ -1,6 +1,12 @@
-"""Reads from an error its HTTP status, an overload, a permanent refusal. Pure: any thread."""
+"""Reads from an error a status, an overload, a lost connection, a permanent refusal. Pure: any thread."""
 
 from __future__ import annotations
+
+import errno
+import re
+import socket
+import ssl
+from collections.abc import Iterator
 
 from pillarbox.aio.answer import Answer, answers, codes_of
 from pillarbox.aio.errors import leaves
@@ -68,6 +74,45 @@ OUT_OF_FUNDS = frozenset({"billing_hard_limit_reached", "billing_not_active", "i
 the status 429, and no pause mends them."""
 
 
+FROM_GATEWAYS = frozenset({502, 504})
+"""Bad Gateway and Gateway Timeout (RFC 9110): a gateway does not reach the service."""
+
+NO_CONNECTION = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "ENETDOWN",
+        "ENETRESET",
+        "ENETUNREACH",
+        "EPIPE",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)
+"""Numbers of the operating system's errors of connections that were not made, or broke."""
+
+CONNECTION_ERRORS = frozenset(
+    {
+        "ConnectTimeout",
+        "ConnectTimeoutError",
+        "ConnectionClosedError",
+        "ConnectionTimeoutError",
+        "EndpointConnectionError",
+        "ServerDisconnectedError",
+    }
+)
+"""Names of errors that clients (aiohttp, botocore, httpx, requests, urllib3) raise for the same, without the
+operating system's."""
+
+_CAUSES = 8
+"""Errors looked at along each chain of causes: a chain can be a circle."""
+_NUMBER = re.compile(r"\[Errno (-?\d+)\]")
+
+
 def status_of(error: BaseException) -> int | None:
     """The HTTP status that `error` or the error that it was raised from carries; None for none.
 
@@ -86,6 +131,61 @@ def is_overload(error: BaseException) -> bool:
     does not: it may be the network's. Any thread; raises nothing.
     """
     return any(_is_overload(answer) for each in leaves(error) for answer in answers(each))
+
+
+def is_unreached(error: BaseException) -> bool:
+    """Return True if `error` says that the service gave no answer: no connection was made, or it broke.
+
+    So do refused and broken connections, hosts and networks that cannot be reached, a name server that gives
+    no answer for now, 502 and 504 of a gateway, UNAVAILABLE of gRPC; not a name that does not exist, a
+    certificate that is not believed, nor a service that is late. Known are the errors of asyncio, aiohttp,
+    httpx, requests, urllib, botocore and of clients built on them. Any thread; raises nothing.
+    """
+    members = [*leaves(error)]
+    return bool(members) and all(_is_unreached(each) for each in members)
+
+
+def _is_unreached(error: BaseException) -> bool:
+    for answer in answers(error):
+        if answer.status is not None or answer.code is not None:
+            return answer.status in FROM_GATEWAYS or answer.code == "UNAVAILABLE"
+    found = False
+    for each in _causes(error):
+        if isinstance(each, ssl.SSLError | ssl.CertificateError):
+            return False
+        found = found or type(each).__name__ in CONNECTION_ERRORS or _has_no_connection(each)
+    return found
+
+
+def _has_no_connection(error: BaseException) -> bool:
+    if not isinstance(error, OSError):
+        return False
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    if error.errno is not None:
+        return error.errno in NO_CONNECTION
+    # Of a host with several addresses asyncio tells the errors in words only.
+    numbers = _NUMBER.findall(str(error))
+    return isinstance(error, ConnectionError) or (
+        len(numbers) > 1 and all(int(number) in NO_CONNECTION for number in numbers)
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and the errors that it was raised from, as clients keep them."""
+    each: BaseException | None = error
+    for _ in range(_CAUSES):
+        if each is None:
+            return
+        yield from leaves(each)
+        kept = (
+            each.__cause__,
+            getattr(each, "os_error", None),
+            getattr(each, "reason", None),
+            *each.args[:1],
+        )
+        known = [cause for cause in kept if isinstance(cause, BaseException) and cause is not each]
+        each = known[0] if known else each.__context__
 
 
 def is_permanent(error: BaseException) -> bool:

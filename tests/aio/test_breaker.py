@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import random
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, CallFailed, Retry, RetryBudget
+from pillarbox import Batch, CallFailed, Retry, RetryBudget, async_map
 from tests.aio.virtual import HOUR, Rig, answers, infos, play
 from tests.search import examples
 
@@ -31,14 +32,19 @@ def now() -> float:
 
 
 class Limited:
-    """Takes `rate` calls a second and `burst` at once, in windows of a second or as a bucket."""
+    """Takes `rate` calls a second and `burst` at once: a bucket, or windows of a second since `window`."""
 
     def __init__(
-        self, rate: float, burst: float, retry_after: float | None, latency: float, windows: bool = False
+        self,
+        rate: float,
+        burst: float,
+        retry_after: float | None,
+        latency: float,
+        window: float | None = None,
     ) -> None:
-        self.rate, self.burst, self.latency, self.windows = rate, burst, latency, windows
+        self.rate, self.burst, self.latency, self.windows = rate, burst, latency, window is not None
         self.error = Overloaded(retry_after)
-        self.level, self.at = burst, 0.0
+        self.level, self.at = burst, window or 0.0
         self.refused = 0
 
     async def __call__(self, row: int) -> int:
@@ -75,19 +81,33 @@ def lost(rig: Rig, rows: int) -> int:
 @pytest.mark.contract("A service that refuses calls beyond its rate loses no row and little time.")
 @pytest.mark.parametrize("latency", [0.005, 0.05])
 @pytest.mark.parametrize(
-    ("burst", "retry_after", "windows"),
-    [(100, 1, False), (10, 1, False), (1, 0.1, False), (100, None, False), (100, 1, True)],
+    ("burst", "retry_after", "window"),
+    [
+        (100, 1, None),
+        (10, 1, None),
+        (1, 0.1, None),
+        (100, None, None),
+        (100, 1, 0.0),
+        (100, 1, -0.3),
+        (100, None, 0.0),
+        (100, None, -0.7),
+        (100, 0.1, 0.0),
+        (100, 0.1, -0.7),
+    ],
 )
 def test_a_limited_service_loses_no_row_and_little_time(
-    burst: int, retry_after: float | None, windows: bool, latency: float
+    burst: int, retry_after: float | None, window: float | None, latency: float
 ) -> None:
     random.seed(1)
-    service = Limited(100, burst, retry_after, latency, windows)
+    service = Limited(100, burst, retry_after, latency, window)
     rig, seconds = run(service, 1500, retry=Retry(4), capacity=100, errors="null", ordered=False)
     assert lost(rig, 1500) == 0
-    # A window that a call comes too late for is lost.
-    assert seconds <= (1.4 if windows else 1.3) * ((1500 - burst) / 100 + latency)
+    assert seconds <= 1.3 * ((1500 - burst) / 100 + (window or 0.0) + latency)
     assert service.refused <= 1500 / 4
+
+
+def refused() -> Exception:
+    return ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed")
 
 
 class Down:
@@ -106,7 +126,11 @@ class Down:
 
 
 @pytest.mark.contract("An outage shorter than max_outage loses no row.")
-@pytest.mark.parametrize("error", [Overloaded(None, 503), Overloaded(1, 503)], ids=["silent", "asking"])
+@pytest.mark.parametrize(
+    "error",
+    [Overloaded(None, 503), Overloaded(1, 503), refused(), ConnectionResetError(), Overloaded(None, 502)],
+    ids=["silent", "asking", "refused", "reset", "gateway"],
+)
 def test_an_outage_loses_no_row(error: Exception) -> None:
     service = Down(0.2, 3.2, error)
     rig, seconds = run(service, 5000, retry=Retry(4), capacity=100, errors="null", ordered=False)
@@ -114,6 +138,178 @@ def test_an_outage_loses_no_row(error: Exception) -> None:
     # Those in flight when it began, and some that try whether it is well again.
     assert len(service.refused) < 2 * 100 + 20
     assert seconds < 3.2 + 5000 / 100 * 0.01 + 5.0
+
+
+@pytest.mark.contract("A single refused connection is an attempt.")
+def test_a_single_refused_connection_is_an_attempt_of_its_row() -> None:
+    calls: list[int] = []
+
+    async def service(row: int) -> int:
+        calls.append(row)
+        await asyncio.sleep(0.01)
+        if row % 100 == 50:
+            raise refused()
+        return row
+
+    rig, seconds = run(service, 2000, retry=Retry(3), capacity=10, errors="null", ordered=False)
+    assert lost(rig, 2000) == 20
+    assert {calls.count(row) for row in range(50, 2000, 100)} == {3}
+    assert seconds < 2000 / 10 * 0.01 + 1.0
+
+
+def test_of_many_hosts_half_may_refuse() -> None:
+    chance = random.Random(3)
+
+    async def service(row: int) -> int:
+        await asyncio.sleep(0.01)
+        if row % 2:
+            raise refused()
+        return row
+
+    rows = [*range(2000)]
+    chance.shuffle(rows)
+
+    async def script() -> tuple[Rig, float]:
+        rig = Rig(service, retry=Retry(3), capacity=50, errors="null", ordered=False)
+        rig.push(*rows)
+        await rig.end()
+        return rig, now()
+
+    random.seed(1)
+    rig, seconds = play(script)
+    assert lost(rig, 2000) == 1000
+    assert seconds < 2.0 * 2000 * 2 / 50 * 0.01
+
+
+def test_calls_that_broke_in_an_outage_are_no_attempts() -> None:
+    async def service(row: int) -> int:
+        if 1.0 <= now() < 6.0:
+            raise ConnectionResetError() if row % 2 else refused()
+        await asyncio.sleep(0.01)
+        return row
+
+    rig, _ = run(service, 3000, retry=Retry(3), capacity=20, errors="null")
+    assert lost(rig, 3000) == 0
+
+
+@pytest.mark.contract("A service that was never reached is not waited for as long as an outage.")
+def test_a_service_that_was_never_reached_is_waited_for_half_a_minute() -> None:
+    service = Down(0.0, HOUR, refused())
+    rig, seconds = run(service, 200, retry=Retry(3), capacity=20, errors="column")
+    messages = [info.message for info in infos(rig).values()]
+    assert len(messages) == 200
+    assert any("the service was never reached, for 30 s: look at its address" in each for each in messages)
+    assert 30 <= seconds < 60
+    # Not one that begins to answer meanwhile.
+    rig, _ = run(Down(0.0, 20.0, refused()), 200, retry=Retry(3), capacity=20, errors="null")
+    assert lost(rig, 200) == 0
+
+
+def test_a_closed_port_longer_than_its_limit_fails_rows_and_the_error_says_so() -> None:
+    service = Down(1.0, HOUR, refused())
+    rig, seconds = run(service, 2000, retry=Retry(3, max_outage=60), capacity=10, errors="column")
+    messages = {info.message for info in infos(rig).values()}
+    assert any("the service was not reached for max_outage=60 s of Retry" in each for each in messages)
+    assert 61 <= seconds < 130
+    rig, _ = run(Down(0.2, 3.2, refused()), 2000, retry=Retry(3, max_outage=0), capacity=10, errors="null")
+    assert lost(rig, 2000) > 0
+
+
+def test_batches_wait_out_a_closed_port() -> None:
+    async def service(rows: list[int]) -> list[Any]:
+        if 1.0 <= now() < 4.0:
+            raise refused()
+        await asyncio.sleep(0.01)
+        return answers(*rows)
+
+    rig, _ = run(service, 8000, batch=Batch(8), retry=Retry(3), capacity=4, errors="null")
+    assert rig.results == answers(*range(8000))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    begin=st.floats(0.3, 0.6),
+    seconds=st.floats(0.0, 20.0),
+    capacity=st.integers(4, 50),
+    attempts=st.integers(3, 5),
+    ordered=st.booleans(),
+    chance=st.integers(0, 2**32),
+)
+def test_a_closed_port_loses_no_row_of_a_service_that_has_answered(
+    begin: float, seconds: float, capacity: int, attempts: int, ordered: bool, chance: int
+) -> None:
+    random.seed(chance)
+    service = Down(begin, begin + seconds, refused())
+    rows = 70 * capacity
+    rig, _ = run(service, rows, retry=Retry(attempts), capacity=capacity, errors="null", ordered=ordered)
+    assert lost(rig, rows) == 0
+
+
+class Answering(asyncio.Protocol):
+    """An HTTP service that answers everything, and keeps its connections."""
+
+    def __init__(self, open_ones: set[asyncio.Transport]) -> None:
+        self.open_ones = open_ones
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.open_ones.add(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" * data.count(b"\r\n\r\n"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open_ones.discard(self.transport)
+
+
+@pytest.mark.server
+def test_a_real_service_whose_port_is_closed_for_three_seconds_loses_no_row() -> None:
+    aiohttp = pytest.importorskip("aiohttp")
+
+    async def job() -> tuple[list[int], int]:
+        loop = asyncio.get_running_loop()
+        open_ones: set[asyncio.Transport] = set()
+        server = await loop.create_server(lambda: Answering(open_ones), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        unreached = 0
+        done: list[int] = []
+
+        async def call(row: int) -> int:
+            nonlocal unreached
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/") as response:
+                    await response.read()
+            except aiohttp.ClientConnectionError:
+                unreached += 1
+                raise
+            return row
+
+        async def restart() -> None:
+            nonlocal server
+            server.close()
+            for transport in [*open_ones]:
+                transport.abort()
+            await asyncio.sleep(3.0)
+            server = await loop.create_server(lambda: Answering(open_ones), "127.0.0.1", port)
+
+        outage: asyncio.Task[None] | None = None
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            mapped = async_map(
+                call, range(20_000), retry=Retry(4), capacity=100, errors="null", ordered=False
+            )
+            async for row in mapped:
+                done.append(row)
+                if len(done) == 5000:
+                    outage = asyncio.ensure_future(restart())
+        assert outage is not None
+        await outage
+        server.close()
+        return done, unreached
+
+    done, unreached = asyncio.run(job())
+    assert sorted(done) == [*range(20_000)]
+    assert 0 < unreached < 400
 
 
 @pytest.mark.contract("A refusal with Retry-After holds back every call of the task.")

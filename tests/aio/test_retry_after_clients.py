@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +20,7 @@ pytest.importorskip("aiohttp")
 
 from pillarbox import async_map
 from pillarbox.aio.retry import Retry, retry_policy
-from pillarbox.aio.status import is_overload, is_permanent, retry_after_of, status_of
+from pillarbox.aio.status import is_overload, is_permanent, is_unreached, retry_after_of, status_of
 from tests.aio.answering import Reply, answering
 
 LATER = 7.0
@@ -272,3 +275,67 @@ def test_permanent_errors_of_aws_are_known_and_its_transient_ones() -> None:
     for code in (*checker._TRANSIENT_ERROR_CODES, *throttled._THROTTLED_ERROR_CODES):
         assert not is_permanent(refused(code, 400)), code
     assert not is_permanent(refused("InternalError", 500))
+
+
+def by_asyncio(url: str) -> None:
+    # Of two addresses: asyncio tells of both in words.
+    asyncio.run(asyncio.open_connection("localhost", int(url.rpartition(":")[2]))).close()
+
+
+def by_redis(url: str) -> None:
+    redis = pytest.importorskip("redis")
+    redis.Redis(port=int(url.rpartition(":")[2]), retry=None).ping()
+
+
+def by_grpc(url: str) -> None:
+    grpc = pytest.importorskip("grpc")
+    with grpc.insecure_channel(url.removeprefix("http://")) as channel:
+        channel.unary_unary("/no/such")(b"", timeout=30)
+
+
+@pytest.mark.contract("A closed port is known by the errors of usual clients.")
+@pytest.mark.parametrize("client", [*CLIENTS, by_asyncio, by_redis, by_grpc])
+def test_a_closed_port_is_known_by_the_error_of_a_client(client: Callable[[str], None]) -> None:
+    with socket.socket() as taken:
+        # Bound and not listening: nobody else takes it meanwhile.
+        taken.bind(("127.0.0.1", 0))
+        error = error_of(lambda: client(f"http://127.0.0.1:{taken.getsockname()[1]}"))
+    assert is_unreached(error), repr(error)
+    assert not is_overload(error) and not is_permanent(error)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 501, 503])
+def test_an_answer_is_not_taken_for_a_closed_port(client: Callable[[str], None], status: int) -> None:
+    with answering(lambda path: Reply(status, {})) as url:
+        assert not is_unreached(error_of(lambda: client(url)))
+
+
+@pytest.mark.parametrize(
+    ("error", "unreached"),
+    [
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (ConnectionResetError("Connection lost"), True),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), True),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), True),
+        (
+            OSError("Multiple exceptions: [Errno 111] Connect failed, [Errno 111] Connect failed"),
+            True,
+        ),
+        (OSError(errno.ENOENT, "No such file"), False),
+        (OSError("broken"), False),
+        (TimeoutError(), False),
+        (asyncio.TimeoutError(), False),
+        (ssl.SSLCertVerificationError("self-signed certificate"), False),
+        (ValueError("[Errno 111] [Errno 111]"), False),
+    ],
+)
+def test_errors_of_connections_are_told_from_others(error: Exception, unreached: bool) -> None:
+    assert is_unreached(error) is unreached
+    wrapped = RuntimeError("the client failed")
+    wrapped.__cause__ = error
+    assert is_unreached(wrapped) is unreached
+    circle = RuntimeError("a circle")
+    circle.__cause__ = circle
+    assert not is_unreached(circle)
