@@ -112,10 +112,14 @@ class Keeping:
             keep_code(options.ledger, scope, self.code)
         return other
 
-    def tell(self, stale: StaleAnswers) -> None:
-        """Have the driver say what is stale. On the task's thread; over Connect it is lost."""
+    def tell(self, stale: StaleAnswers, options: Options, run: str) -> None:
+        """Have the driver say what is stale, or say it here where that cannot be. On the task's thread."""
         if self.told is not None and TaskContext.get() is not None:
             self._tell(stale)
+            return
+        assert options.ledger is not None
+        for message in stale.messages(options.ledger, run, str(options.uid), "the function"):
+            log.warning("%s", message)
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""

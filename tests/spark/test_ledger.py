@@ -21,6 +21,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as T
 
 from pillarbox import Options
+from pillarbox.aio.journal import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate, retry_failed
 from pillarbox.spark.keeping import Keeping
@@ -556,7 +557,7 @@ print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for
 
 
 def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_noted_anew(
-    ledger: Ledger,
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     def keeping(code: str) -> Keeping:
         return Keeping(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
@@ -574,6 +575,14 @@ def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_note
     assert not new.keep_code(options, "query")
     # Another Python compiles the same function otherwise.
     assert not keeping("3.12 new").keep_code(options, "query", 8)
+    # Where nobody takes it to the driver, as over Connect, the worker's log has it.
+    logger = logging.getLogger("pillarbox")
+    logger.addHandler(caplog.handler)
+    try:
+        new.tell(StaleAnswers(other_code=True), options, "query")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "the code of the function has changed since run='query', uid='uid'" in caplog.messages[-1]
     # With a run of its own the driver has looked.
     named = Options(ledger=ledger, uid="uid", run="query")
     assert not old.keep_code(named, "query")

@@ -374,7 +374,7 @@ def _journal(work: Work, query: str) -> Journal:
     work.keeping.check_place(options.ledger)
     run = query if options.run is None else options.run
     if work.keeping.keep_code(options, run):
-        work.keeping.tell(StaleAnswers(other_code=True))
+        work.keeping.tell(StaleAnswers(other_code=True), options, run)
     return open_journal(
         options,
         run,
