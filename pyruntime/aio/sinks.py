@@ -114,7 +114,7 @@ class HandoverSink:
     @property
     def has_room(self) -> bool:
         """Whether a chunk that is full has found its place."""
-        return not self._is_full or self._push()
+        return not self._chunk or not self._is_full or self._push()
 
     @property
     def room(self) -> int | None:
@@ -167,9 +167,10 @@ class HandoverSink:
         chunk, held = self._next()
         # This end of the handover has not ended it yet, so if it has ended, the consumer has left.
         if self._handover.try_put(chunk, len(chunk)):
-            self._chunk = self._chunk[len(chunk) :]
+            self._chunk = [] if chunk is self._chunk else self._chunk[len(chunk) :]
             self.held_bytes -= held
-            self._rows = min(self._max_rows, 2 * self._rows)
+            if self._rows < self._max_rows:
+                self._rows = min(self._max_rows, 2 * self._rows)
             return True
         if self._handover.ended:
             self._chunk = []
