@@ -127,26 +127,29 @@ def test_a_native_completion_with_null_gives_none_and_an_odd_address_is_refused(
 
 
 def test_another_thread_completes_while_the_owner_emits(ordered: bool) -> None:
-    queue, rounds = table.create_queue(CAPACITY, ordered), 2000
+    capacity, rounds = 64, 2000
+    queue = table.create_queue(capacity, ordered)
     handles: list[int] = []
-    ready = threading.Semaphore(0)
+    ready, completed = threading.Semaphore(0), threading.Semaphore(0)
 
     def complete() -> None:
         for _ in range(rounds):
             ready.acquire()
             handle = handles.pop(0)
             assert table.complete(queue, handle, 2)
+            completed.release()
 
     thread = threading.Thread(target=complete)
     thread.start()
     came = begun = 0
     while came < rounds:
-        handle = put(queue, 8) if begun < rounds else None
-        if handle is not None:
+        while begun < rounds and (handle := put(queue, 8)) is not None:
             begun += 1
             handles.append(handle)
             ready.release()
-        pairs = emitted(queue)
+        # An owner that looks again and again takes the processor from the thread that it waits for.
+        completed.acquire()
+        pairs = emitted(queue, capacity)
         assert pairs == [(8, 2)] * len(pairs)
         came += len(pairs)
     thread.join()
