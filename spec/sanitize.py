@@ -57,7 +57,9 @@ def main() -> int:
     if not used.startswith(around["PYTHONPATH"]):
         raise RuntimeError(f"the tests would use {used}, which is not the build of this sanitizer")
     words = sys.argv[2:] or TESTS
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not tlc", *words]
+    # gRPC has threads of its own, which ThreadSanitizer knows too little of.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not tlc and not grpc"]
+    command += words
     return subprocess.run(command, env=around, cwd=ROOT, check=False).returncode
 
 
