@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytest.importorskip("matplotlib", reason="the plots need matplotlib")
+
 from bench import service
 from bench.cpu import tree_time
 from bench.peers.contenders import CONTENDERS, Contender
