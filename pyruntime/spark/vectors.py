@@ -218,7 +218,14 @@ class Vectors:
         with np.errstate(over="ignore"):
             if len(parts) == 1:
                 return pa.array(parts[0].astype(self._dtype, copy=False))
-            return pa.array(np.concatenate(parts, dtype=self._dtype, casting="same_kind"))
+            if self._dtype.kind == "b":
+                return pa.array(np.concatenate(parts, dtype=self._dtype, casting="same_kind"))
+            # Into memory of Arrow, which has some left of the last chunk: new pages cost more than a copy.
+            length = sum(map(len, parts))
+            buffer = pa.allocate_buffer(length * self._dtype.itemsize)
+            elements = np.frombuffer(buffer, self._dtype)
+            np.concatenate(parts, out=elements, casting="same_kind")
+            return pa.Array.from_buffers(self._element, length, [None, buffer])
 
     def _lists(self, lengths: Any, elements: pa.Array, mask: pa.Array | None = None) -> pa.Array:
         offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -221,6 +221,15 @@ def test_a_call_of_sql_is_null_where_an_argument_is_null(spark: SparkSession) ->
     assert [row.c for row in rows] == [1, None, 3]
 
 
+@needs_pyspark(4, 1, "column functions in SQL")
+def test_a_condition_in_sql_that_makes_the_argument_null_spares_the_call(
+    spark: SparkSession, calls: Path
+) -> None:
+    spark.udf.register("called_below_ten", async_udf("string", skip_null=True)(counting(calls)))
+    found = spark.range(40).selectExpr("called_below_ten(if(id < 10, id, null)) as process").collect()
+    assert sum(row.process is not None for row in found) == calls.stat().st_size == 10
+
+
 def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession) -> None:
     async def nothing(row: Any) -> None:
         return None
