@@ -45,6 +45,9 @@ HALF_LIFE_S = 5.0
 MAX_FRAMES = 12
 """Frames of a stack in a warning, the innermost ones."""
 
+CAN_READ_FRAMES: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""A thread's frames can be read from another thread: there is a GIL."""
+
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _ASYNCIO = str(Path(asyncio.__file__).parent) + os.sep
 
@@ -74,8 +77,10 @@ class LoopWatcher:
         )
 
     def start(self) -> None:
-        """Begin to look, in a thread."""
-        self._thread.start()
+        """Begin to look, in a thread; no effect on a CPython without a GIL."""
+        # There the frames of a thread that runs are replaced and freed while another one reads them.
+        if CAN_READ_FRAMES:
+            self._thread.start()
 
     def beat(self) -> None:
         """Note that the loop has its turn."""
