@@ -258,8 +258,10 @@ class Ledger:
         target = self.folder(probe)
         target.make()
         assert isinstance(target, ObjectFolder)
-        target.put(".probe", b"")
-        target.remove(".probe")
+        # Several drivers may start at a time, and none removes what another has just written.
+        name = f".probe-{secrets.token_hex(8)}"
+        target.put(name, b"")
+        target.remove(name)
 
     def identity(self) -> str:
         """The name of this very place, which every machine that sees it finds; made where there is none.

@@ -5,6 +5,7 @@ Objects appear whole or not at all, cannot be appended to, and nothing can be lo
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,7 +107,8 @@ class ObjectFolder:
 
     def put(self, name: str, content: bytes) -> None:
         """Store an object. Raises LedgerError with the store's reason."""
-        target = self._join(name + PART if self._renames else name)
+        # A name of its own: two may store one object at a time.
+        target = self._join(f".{secrets.token_hex(8)}{PART}" if self._renames else name)
         try:
             with self._files.open_output_stream(target) as stream:
                 stream.write(content)

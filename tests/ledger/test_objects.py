@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -65,6 +67,21 @@ def test_what_was_acknowledged_is_found_commit_by_commit(ledger: Ledger, tmp_pat
     assert list(ledger.scopes()) == [SCOPE]
     assert not [name for _, _, names in os.walk(tmp_path) for name in names if name.endswith(".part")]
     assert ledger.lease(SCOPE, "task") is None
+
+
+@pytest.mark.contract("Drivers that begin with one ledger at the same time do not disturb each other.")
+def test_several_may_check_one_ledger_at_a_time(ledger: Ledger) -> None:
+    drivers = 8
+    together = Barrier(drivers, timeout=LONG)
+
+    def check_often() -> None:
+        for _ in range(20):
+            together.wait()
+            ledger.check()
+
+    with ThreadPoolExecutor(drivers) as pool:
+        for ended in [pool.submit(check_often) for _ in range(drivers)]:
+            ended.result(LONG)
 
 
 @pytest.mark.contract
