@@ -126,6 +126,7 @@ class AsyncIterableSource:
         "_closed",
         "_context",
         "_ended",
+        "_is_ending",
         "_items",
         "_iterable",
         "_loop",
@@ -150,7 +151,7 @@ class AsyncIterableSource:
         self._read: asyncio.Task[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._wake: Callable[[], None] | None = None
-        self._ended = self._closed = False
+        self._ended = self._closed = self._is_ending = False
 
     def poll(self) -> Lot | None:
         """The rows that have been read, or None; raises what the iterable failed with."""
@@ -184,7 +185,8 @@ class AsyncIterableSource:
         """Cancel the task that reads."""
         self._closed = True
         self._rows = []
-        if self._read is not None:
+        # The end of the loop cancels it as well, and a second time would cut the generator's own end short.
+        if self._read is not None and not self._is_ending:
             self._read.cancel()
 
     async def closed(self) -> None:
@@ -215,6 +217,7 @@ class AsyncIterableSource:
                     self._room = self._loop.create_future()
                     await self._room
         finally:
+            self._is_ending = True
             if isinstance(iterator, AsyncGenerator):
                 await iterator.aclose()
 

@@ -366,6 +366,25 @@ def test_leaving_early_cancels_calls_and_closes_the_function_and_the_iterable(
     play(script)
 
 
+@pytest.mark.contract("The end of an async generator that is the input is not cancelled a second time.")
+def test_what_closes_the_input_already_is_not_cancelled_again() -> None:
+    async def script() -> bool:
+        endless = Endless()
+        pages = Pages()
+        results = async_map(endless, pages(), capacity=8)
+        async for _ in results:
+            await endless.full
+            break
+        # As the end of the loop does, which cancels all tasks in any order.
+        [read] = [task for task in asyncio.all_tasks() if "_read_ahead" in str(task.get_coro())]
+        read.cancel()
+        await asyncio.sleep(0)
+        await results.aclose()
+        return pages.closed
+
+    assert asyncio.run(script())
+
+
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "dropped"])
 def test_a_program_that_ends_right_after_break_reports_nothing(kept: bool) -> None:
     there: list[Any] = []
