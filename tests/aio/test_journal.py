@@ -284,10 +284,18 @@ class Held:
         self.begun: Counter[Any] = Counter()
         self.fails = fails
         self.go_on = threading.Event()
+        self._changed = threading.Condition()
 
     def _begin(self, row: Any) -> bool:
-        self.begun[row] += 1
-        return row == self.fails and self.begun[row] == 1
+        with self._changed:
+            self.begun[row] += 1
+            self._changed.notify_all()
+            return row == self.fails and self.begun[row] == 1
+
+    def await_calls(self, calls: int) -> None:
+        """Wait until so many calls have begun."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.begun.total() >= calls, LONG)
 
     async def coroutine(self, row: Any) -> Any:
         fails = self._begin(row)
@@ -326,8 +334,7 @@ def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
     thread = threading.Thread(target=lambda: results.extend(zombie))
     thread.start()
     most = 20 if mode != "batch" else 140
-    while held.begun.copy().total() < most:
-        assert thread.is_alive()
+    held.await_calls(most)
     # It is taken for hung at once, and the lease is another's.
     monkeypatch.setattr(journal, "LONGEST", 0.0)
     rival = list(async_map(getattr(service, mode), range(600), options=options))
@@ -355,8 +362,7 @@ def test_a_call_that_is_made_again_looks_first_whether_another_has_made_it(
     zombie = async_map(getattr(held, mode), range(2), options=options)
     thread = threading.Thread(target=lambda: results.extend(zombie))
     thread.start()
-    while not held.begun.total():
-        assert thread.is_alive()
+    held.await_calls(1)
     assert list(async_map(getattr(service, mode), [0], options=options)) == [[0, 1]]
     held.go_on.set()
     thread.join(LONG)
