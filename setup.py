@@ -8,9 +8,9 @@ The extensions go through the `build_ext` of setuptools as it is. `cythonize()` 
 time of this file would run for `sdist` and `egg_info` too, and would write C++ files
 beside the sources.
 
-Switches, by environment: PILLARBOX_SANITIZE=address,undefined | thread; PILLARBOX_DEBUG=1; PILLARBOX_TRACE=1
-records what mailboxes do; PILLARBOX_DEFECTS=1 lets PILLARBOX_DEFECT=name plant a defect when it is loaded.
-`python -m spec.variants` makes such builds, apart from the usual one.
+Switches, by environment: PILLARBOX_SANITIZE=address,undefined | thread; PILLARBOX_DEBUG=1;
+PILLARBOX_INCLUDE=folder takes the headers from there. `python -m spec.variants` makes such builds, apart from
+the usual one.
 """
 
 import os
@@ -32,13 +32,12 @@ def link_kernel_for_cimport() -> None:
 
 
 def compiler_flags() -> tuple[list[str], list[str]]:
-    # Builds for checks are made often and run briefly.
-    checks = [name for name in ("PILLARBOX_TRACE", "PILLARBOX_DEFECTS") if os.environ.get(name)]
-    compile_args = ["-std=c++17", "-O1" if checks else "-O3", "-fvisibility=hidden"]
+    # Builds with headers for tests are made often and run briefly.
+    for_tests = "PILLARBOX_INCLUDE" in os.environ
+    compile_args = ["-std=c++17", "-O1" if for_tests else "-O3", "-fvisibility=hidden"]
     link_args: list[str] = []
     if os.environ.get("PILLARBOX_DEBUG"):
         compile_args += ["-O1", "-g", "-UNDEBUG"]
-    compile_args += [f"-D{name}" for name in checks]
     sanitize = os.environ.get("PILLARBOX_SANITIZE")
     if sanitize:
         compile_args += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g", "-O1"]
@@ -58,7 +57,7 @@ def extensions() -> list[Extension]:
             f"pillarbox.kernel.{source.stem}",
             [f"kernel/{source.name}"],
             language="c++",
-            include_dirs=["kernel/include"],
+            include_dirs=[os.environ.get("PILLARBOX_INCLUDE", "kernel/include")],
             extra_compile_args=compile_args,
             extra_link_args=link_args,
             depends=headers,

@@ -10,18 +10,16 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from bench.table import Column, print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -107,7 +105,9 @@ class Effort:
 
 @dataclass(frozen=True)
 class Figure:
-    """The chunks of one contender, each through its operations: the median, the quartiles and the best."""
+    """The chunks of one contender, each through its operations: the median, the 10th and the 90th percentile,
+    the best.
+    """
 
     median: float
     lower: float
@@ -115,108 +115,48 @@ class Figure:
     best: float
     chunks: int
 
+    @property
+    def spread(self) -> float:
+        """How many times the least of the upper tenth is what the greatest of the lower tenth is."""
+        return self.upper / self.lower
+
 
 def figure(values: Sequence[float]) -> Figure:
     """What is told of the chunks; at least two of them."""
-    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
-    return Figure(median, lower, upper, min(values), len(values))
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return Figure(tenths[4], tenths[0], tenths[8], min(values), len(values))
 
 
-def in_turn(commands: Sequence[Sequence[str]], operations: int, effort: Effort) -> list[Figure]:
-    """Measures programs against each other, one chunk of each at a time, in an order that turns round."""
-    with ExitStack() as stack:
-        children = [stack.enter_context(Child(command)) for command in commands]
-        for child in children:
-            end = time.monotonic() + effort.warm_up
-            while time.monotonic() < end:
-                child.chunk(operations)
-        measured: list[list[float]] = [[] for _ in children]
-        end = time.monotonic() + effort.seconds
-        for number in range(effort.rounds):
-            if number >= 3 and time.monotonic() > end:
-                break
-            order = range(len(children)) if number % 2 == 0 else reversed(range(len(children)))
-            for index in order:
-                measured[index].append(children[index].chunk(operations))
-    return [figure(values) for values in measured]
+def counted(command: Sequence[str], operations: int) -> tuple[float, float]:
+    """Instructions, and misses of the first cache of data, of one operation of a child.
+
+    What it does more, under callgrind, for one chunk more. Raises RuntimeError where it does not run there.
+    """
+    once, twice = (_executed(command, f"{operations}\n" * asked) for asked in (2, 3))
+    instructions, misses = ((after - before) / operations for before, after in zip(once, twice, strict=True))
+    return instructions, misses
 
 
-@dataclass(frozen=True)
-class Row:
-    """One comparison: the command lines of both sides, and how many times as fast ours must be."""
-
-    name: str
-    ours: Sequence[str]
-    theirs: Sequence[str]
-    operations: int
-    """Of one chunk."""
-    target: float | None
-    """None: for comparison only."""
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A row with its figures, in nanoseconds of one operation."""
-
-    name: str
-    ours: Figure
-    theirs: Figure
-    target: float | None
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast ours is, by medians."""
-        return self.theirs.median / self.ours.median
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is reached; None if there is none."""
-        return None if self.target is None else self.ratio >= self.target
-
-
-def compared(rows: Iterable[Row], effort: Effort) -> list[Compared]:
-    """Measures the rows, one after the other."""
-    results = []
-    for row in rows:
-        ours, theirs = in_turn([row.ours, row.theirs], row.operations, effort)
-        results.append(Compared(row.name, ours, theirs, row.target))
-    return results
-
-
-def verdict(met: bool | None) -> str:
-    """The word of a table for a target."""
-    return {None: "", True: "met", False: "missed"}[met]
-
-
-def print_compared(results: Sequence[Compared], theirs: str) -> None:
-    """The table for the terminal; `theirs` is what the other side is called."""
-    columns = [
-        Column("", right=False),
-        Column("ours, ns"),
-        Column(f"{theirs}, ns"),
-        Column("best of each, ns"),
-    ]
-    columns += [Column("ratio"), Column("target"), Column("", right=False)]
-    print_table(
-        columns,
-        [
-            [
-                result.name,
-                f"{result.ours.median:,.1f}",
-                f"{result.theirs.median:,.1f}",
-                f"{result.ours.best:,.1f} / {result.theirs.best:,.1f}",
-                f"{result.ratio:.2f}",
-                "" if result.target is None else f"{result.target:g}",
-                verdict(result.met),
-            ]
-            for result in results
-        ],
+def _executed(command: Sequence[str], questions: str) -> tuple[int, int]:
+    valgrind = ["valgrind", "--tool=callgrind", "--cache-sim=yes", f"--callgrind-out-file={os.devnull}"]
+    # Python is called by `env`, which valgrind does not follow.
+    settings = dict(word.split("=", 1) for word in command[1:2]) if command[0] == "env" else {}
+    words = command[2:] if command[0] == "env" else command
+    done = subprocess.run(
+        [*valgrind, *words],
+        cwd=ROOT,
+        input=questions,
+        env=os.environ | {"PYTHONHASHSEED": "0"} | settings,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-
-
-def as_json(results: Iterable[Compared]) -> list[dict[str, Any]]:
-    """The rows for a file."""
-    return [asdict(result) | {"ratio": result.ratio, "met": result.met} for result in results]
+    total = re.search(r"Collected : (.*)", done.stderr)
+    if done.returncode != 0 or total is None:
+        raise RuntimeError(f"{' '.join(words)} does not run under callgrind:\n{done.stderr}")
+    # Instructions, reads, writes; misses of the first cache of each, then of the last.
+    counts = [int(count) for count in total[1].split()]
+    return counts[0], counts[4] + counts[5]
 
 
 def machine() -> dict[str, Any]:

@@ -18,11 +18,10 @@ from collections.abc import Awaitable, Callable
 
 from bench import service
 from bench.table import Column, print_table
-from pillarbox.aio.job import Job
-from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
-from pillarbox.aio.sinks import Chunk
-from pillarbox.aio.sources import CollectionSource
+from pillarbox.aio.task_io import Chunk, CollectionInput
+from pillarbox.aio.task_run import TaskRun, ThreadRun
+from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, RowBatch
 from pillarbox.wire.loop_thread import LoopThread
 
 CHUNK = 2048
@@ -48,11 +47,11 @@ def idle_consumer(chunk: Chunk) -> None:
     """A consumer that only takes."""
 
 
-class _TaskThreadSink:
+class _TaskThreadOutput:
     """Keeps results for the thread that runs the loop, until there is a chunk of them."""
 
-    has_room = True
-    room: int | None = None
+    is_available = True
+    has_ended = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -60,15 +59,19 @@ class _TaskThreadSink:
         self.ended = False
         self.error: BaseException | None = None
 
-    held_bytes = 0
-
-    def emit(self, results: Chunk, held: int) -> None:
-        self.chunk.extend(results)
+    def collect(self, batch: RowBatch) -> None:
+        self.chunk.extend(batch.rows)
         if len(self.chunk) >= CHUNK:
             self._loop.stop()
 
     def call_when_room(self, wake: Callable[[], None]) -> None:
         raise AssertionError("there is always room")
+
+    def emit_watermark(self, timestamp: float) -> None:
+        self.has_ended = timestamp == MAX_WATERMARK
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        raise AssertionError("there are no checkpoints")
 
     def finish(self) -> None:
         self.ended = True
@@ -82,19 +85,19 @@ class _TaskThreadSink:
 def on_task_thread(new_loop: NewLoop, fn: Function, rows: int, consume: Consume) -> int:
     """Run the operator's loop on this thread, whenever results are waited for."""
     loop = new_loop()
-    sink = _TaskThreadSink(loop)
+    sink = _TaskThreadOutput(loop)
     taken = 0
 
     async def start() -> None:
-        operator = AsyncOperator(
+        run = TaskRun(
             fn,
             Options(capacity=CAPACITY),
-            CollectionSource(range(rows)),
+            CollectionInput(range(rows)),
             sink,
             loop=loop,
             context=contextvars.copy_context(),
         )
-        operator.start()
+        run.start()
 
     loop.run_until_complete(start())
     while not sink.ended:
@@ -111,7 +114,7 @@ def on_task_thread(new_loop: NewLoop, fn: Function, rows: int, consume: Consume)
 def on_own_thread(new_loop: NewLoop, fn: Function, rows: int, consume: Consume) -> int:
     """Run the operator as it is built: the loop in a thread, chunks by way of a handover."""
     thread = LoopThread("bench-loop", new_loop)
-    job = Job(
+    job = ThreadRun(
         fn,
         Options(capacity=CAPACITY),
         range(rows),

@@ -8,13 +8,19 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
 from bench.serve import ROUND, Work, serve, shuffled
-from pillarbox.kernel import Mail, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.kernel import Mail, OrderedQueue, ResultQueue, TaskMailbox, UnorderedQueue
 
-QUEUES = {"ordered": OrderedQueue, "unordered": UnorderedQueue}
+QUEUES: dict[str, Callable[[int], ResultQueue]] = {
+    "ordered": OrderedQueue,
+    "ordered-owner": partial(OrderedQueue, owner_completes=True),
+    "unordered": UnorderedQueue,
+    "unordered-owner": partial(UnorderedQueue, owner_completes=True),
+}
 
 
 def nothing() -> None:

@@ -1,5 +1,6 @@
 # What other modules cimport: `cimport pillarbox.kernel`, or the module that has a layout by its own name.
 
+from pillarbox.kernel.collector cimport Collector, CollectorFactory, collected_t
 from pillarbox.kernel.deadlines cimport Deadlines
 from pillarbox.kernel.handover cimport Handover
 from pillarbox.kernel.mail cimport (

@@ -12,6 +12,7 @@ if __name__ != "pillarbox.kernel":
 
 from pathlib import Path
 
+from .collector import Collector, CollectorFactory
 from .counters import HandoverStatistics, MailboxStatistics, QueueStatistics
 from .deadlines import Deadlines
 from .entries import QueueEntry
@@ -45,6 +46,8 @@ __all__ = [
     "MIN_PRIORITY",
     "WATERMARK",
     "CapacityError",
+    "Collector",
+    "CollectorFactory",
     "Deadlines",
     "ForkedError",
     "Handover",

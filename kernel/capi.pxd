@@ -44,6 +44,9 @@ cdef extern from "pillarbox.h" nogil:
         void* element
         void* result
 
+    ctypedef struct pillarbox_collector:
+        pass
+
     ctypedef struct pillarbox_functions:
         int version_major
         int version_minor
@@ -83,6 +86,12 @@ cdef extern from "pillarbox.h" nogil:
         cbool (*renew)(pillarbox_queue* queue, int64_t* handle) noexcept nogil
         cbool (*complete)(pillarbox_queue* queue, int64_t handle, void* result) noexcept nogil
         int (*emit)(pillarbox_queue* queue, pillarbox_pair* out, int most) noexcept nogil
+        pillarbox_queue* (*create_confined_queue)(int capacity, cbool ordered) noexcept nogil
+        pillarbox_collector* (*collector_of)(PyObject* collector) except NULL
+        cbool (*collect)(
+            pillarbox_collector* collector, void* payload,
+            PyObject* (*make)(void* payload, cbool wanted) noexcept
+        ) noexcept nogil
 
     const pillarbox_functions* pillarbox_api
     void pillarbox_mail_init(

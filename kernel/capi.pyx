@@ -8,7 +8,8 @@ says of each.
 from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
-from pillarbox.kernel.confined cimport PyThread_get_thread_ident
+from pillarbox.kernel.collector cimport Collector, collected_t
+from pillarbox.kernel.confined cimport is_owner
 from pillarbox.kernel.holder cimport check_process, hide
 from pillarbox.kernel.mail cimport Mail, handed_out, let_go, mail_t
 from pillarbox.kernel.mailbox cimport TaskMailbox
@@ -20,6 +21,7 @@ from pillarbox.kernel.waiting cimport call_back, drop, report
 cdef extern from "Python.h":
     # Declared without an exception value: the caller looks at the null itself.
     PyObject* PyObject_Call(PyObject* function, PyObject* arguments, PyObject* keywords)
+    PyObject* PyObject_CallMethodNoArgs(PyObject* object, PyObject* name)
     void Py_DECREF_RAW "Py_DECREF"(PyObject* reference)
 
 
@@ -32,11 +34,15 @@ cdef extern from "pillarbox_native.h" namespace "pillarbox::native" nogil:
 
     python_t python
     pillarbox_mailbox* handle_of(Core* core) noexcept
+    pillarbox_collector* collector_handle_of "pillarbox::native::handle_of"(collected_t* node) noexcept
     void fill(pillarbox_functions& functions) noexcept
 
 cdef extern from "pillarbox_native_queue.h" namespace "pillarbox::native" nogil:
     pillarbox_queue* queue_handle_of "pillarbox::native::handle_of"(QueueCore* queue) noexcept
     void fill_queues(pillarbox_functions& functions) noexcept
+
+
+cdef str RUN = "run"
 
 
 cdef void call_back_with_gil(void* callback) noexcept with gil:
@@ -53,7 +59,11 @@ cdef void let_go_with_gil(mail_t* node) noexcept with gil:
 
 cdef int run_with_gil(mail_t* node) noexcept with gil:
     cdef Mail mail = handed_out(node)
-    cdef PyObject* answer = PyObject_Call(<PyObject*>mail.fn, <PyObject*>mail.args, NULL)
+    cdef PyObject* answer
+    if type(mail) is Mail:
+        answer = PyObject_Call(<PyObject*>mail.fn, <PyObject*>mail.args, NULL)
+    else:
+        answer = PyObject_CallMethodNoArgs(<PyObject*>mail, <PyObject*>RUN)
     if answer != NULL:
         Py_DECREF_RAW(answer)
         return 0
@@ -76,16 +86,19 @@ cdef pillarbox_mailbox* of(PyObject* mailbox) except NULL with gil:
 
 cdef pillarbox_mailbox* begin_consuming(PyObject* mailbox, pillarbox_consumer* consumer) except NULL with gil:
     cdef TaskMailbox consumed = as_mailbox(mailbox)
-    cdef unsigned long former = consumed.owner.load()
-    cdef unsigned long caller = PyThread_get_thread_ident()
-    if former != caller:
+    cdef bint owns = is_owner(consumed)
+    cdef unsigned long long former = consumed.owner.load()
+    cdef unsigned long ident = consumed.ident.load()
+    if not owns:
         # As adopt, but in any state: the mailbox may be quiesced before a native thread has come to this.
-        if not consumed.has_nothing_private() or not consumed.owner.compare_exchange_strong(former, caller):
+        if not consumed.has_nothing_private() or not consumed.change_owner(former):
             consumed.wrong_thread()
     Py_INCREF(consumed)
+    if not consumed.lent:
+        consumed.lender_ident = ident
     consumed.lent = True
     consumer.mailbox = mailbox
-    consumer.owner = former
+    consumer.owner = <unsigned long>former
     return handle_of(&consumed.core)
 
 
@@ -93,6 +106,7 @@ cdef void end_consuming(pillarbox_consumer* consumer) noexcept with gil:
     consumed = <TaskMailbox>consumer.mailbox
     consumer.mailbox = NULL
     consumed.lent = False
+    consumed.ident.store(consumed.lender_ident)
     consumed.owner.store(consumer.owner)
     Py_DECREF(consumed)
 
@@ -100,9 +114,24 @@ cdef void end_consuming(pillarbox_consumer* consumer) noexcept with gil:
 cdef pillarbox_queue* queue_of(PyObject* queue) except NULL with gil:
     if not isinstance(<object>queue, ResultQueue):
         raise TypeError(f"queue must be an OrderedQueue or UnorderedQueue, not {<object>queue!r}")
+    if (<ResultQueue>queue).owner_completes:
+        raise ValueError(
+            f"queue must be one that any thread completes, not {<object>queue!r}: "
+            "make it without owner_completes"
+        )
     check_process(<ResultQueue>queue)
     # What native code gives it are references that come in, which the collector may overlook for a moment.
     return queue_handle_of(&(<ResultQueue>queue).core)
+
+
+cdef pillarbox_collector* collector_of(PyObject* collector) except NULL with gil:
+    if not isinstance(<object>collector, Collector) or (<Collector>collector).factory is None:
+        raise TypeError(
+            f"collector must be a Collector that a function was handed, not {<object>collector!r}"
+        )
+    as_mailbox(<PyObject*>(<Collector>collector).factory.mailbox)
+    Py_INCREF(<object>collector)
+    return collector_handle_of(&(<Collector>collector).node)
 
 
 cdef pillarbox_functions functions
@@ -117,5 +146,6 @@ functions.of = of
 functions.begin_consuming = begin_consuming
 functions.end_consuming = end_consuming
 functions.queue_of = queue_of
+functions.collector_of = collector_of
 
 table = PyCapsule_New(&functions, "pillarbox.kernel.capi.table", NULL)

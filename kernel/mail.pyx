@@ -17,7 +17,8 @@ cdef class Mail:
     1. `run()` calls `fn(*args)`; the mailbox itself never does.
     2. `priority` selects: a take names the least priority that it accepts. MIN_PRIORITY (-1) to MAX_PRIORITY.
     3. An `urgent` mail is taken before all that are not.
-    4. A `deferrable` mail is skipped by a take that asks for that, and by nothing else.
+    4. A `deferrable` mail is skipped by a take that asks for that, as the yields of an executor do, and by
+       nothing else.
     5. `description`, a str or a function that gives one, is for messages; a function is called only then.
     6. A mail waits in one mailbox at a time. After it was taken it may be put again.
 

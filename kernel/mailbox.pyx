@@ -21,7 +21,7 @@ from pillarbox.kernel.mail cimport (
     let_go,
     unclaim,
 )
-from pillarbox.kernel.mailbox_core cimport CLOSED, OPEN
+from pillarbox.kernel.mailbox_core cimport CLOSED, INBOX_KINDS, OPEN
 from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice
 
 from .counters import MailboxStatistics
@@ -30,17 +30,27 @@ from .states import MailboxState
 
 
 cdef extern from "Python.h":
-    object PyObject_Call(object function, object arguments, PyObject* keywords)
+    PyObject** PyTuple_ITEMS "&PyTuple_GET_ITEM"(object items, Py_ssize_t index)
+    object PyObject_Vectorcall(object function, PyObject** arguments, size_t count, PyObject* keywords)
 
 
-BACKENDS = ("lock-free", "mutex")
+cdef enum:
+    # Mails of a batch after which signals are handled, and other threads let in, whatever the mails call.
+    BREATH = 256
+
+# The interpreter does both when a function of its own begins, and in nothing that is compiled.
+cdef object breathe = eval("lambda: None")
+
+
+BACKENDS = ("lock-free", "mutex")[:INBOX_KINDS]
+"""How producers may meet the mailbox thread: a mutex, which is the oracle, is in builds for tests only."""
 
 
 cdef class TaskMailbox(Confined):
     """TaskMailbox(thread=None, *, urgent_burst=64, backend="lock-free")
 
     The mailbox thread is `thread` (a started threading.Thread or an ident), or else the thread that makes it.
-    `backend`, one of `BACKENDS`, says how producers meet it; it changes the cost, not the behaviour.
+    `backend` is one of `BACKENDS`: of a build for tests, which has an oracle beside "lock-free".
 
     1. *A put that returns is never lost*: its mail is taken, drained, or returned by close, exactly once. A
        put that raises has left nothing behind. No put that begins after `quiesce()` has returned succeeds.
@@ -56,13 +66,10 @@ cdef class TaskMailbox(Confined):
 
     def __cinit__(self, thread=None, *, urgent_burst=64, backend="lock-free"):
         if thread is not None:
-            ident = getattr(thread, "ident", thread)
-            if not isinstance(ident, int) or ident <= 0:
-                raise ValueError(f"thread must be None, a started Thread or its ident, not {thread!r}")
-            self.owner.store(ident)
+            self.name_owner(thread)
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-        self.core.inbox().use_mutex(backend == "mutex")
+        self.core.inbox().use(BACKENDS.index(backend))
         self.core.set_urgent_burst(as_bound("urgent_burst", urgent_burst, NO_BOUND))
 
     def __dealloc__(self):
@@ -136,7 +143,7 @@ cdef class TaskMailbox(Confined):
     @property
     def backend(self):
         """How producers meet the mailbox thread, one of `BACKENDS`. Thread-safe."""
-        return "mutex" if self.core.inbox().uses_mutex() else "lock-free"
+        return BACKENDS[self.core.inbox().kind()]
 
     @property
     def is_mailbox_thread(self):
@@ -188,9 +195,9 @@ cdef class TaskMailbox(Confined):
         """The first mail of priority `p` or higher; waits for it. Confined; blocks with the GIL released.
 
         Returns None when `timeout` seconds have passed (None: no limit). In QUIESCED raises
-        MailboxClosedError at once if no mail is accepted, for no more can come; in CLOSED always. A signal
-        is handled within 50 ms; what its handler raises (KeyboardInterrupt) ends the wait, and no mail is
-        lost by it.
+        MailboxClosedError at once if no mail is accepted, for no more can come; in CLOSED always. On the
+        main thread a signal is handled within 50 ms; what its handler raises (KeyboardInterrupt) ends the
+        wait, and no mail is lost by it.
         """
         check_owner(self)
         cdef int priority = accepted_priority(p)
@@ -237,32 +244,60 @@ cdef class TaskMailbox(Confined):
         cdef mail_t* node = self.core.take_from_batch()
         return None if node == NULL else handed_out(node)
 
-    def run_batch(self, limit=None):
+    def run_batch(self, limit=None, *, meanwhile=None):
         """Makes a batch as `create_batch` does, takes each of its mails and runs it. Confined.
 
-        At most `limit` mails (None: all; urgent ones that come meanwhile are among them). Returns how many
-        have run. What a mail raises is raised: that mail is gone, those behind it are still of the batch. A
-        mail may put, take, and close. Raises MailboxClosedError when CLOSED.
+        At most `limit` mails (None: all; urgent ones that come meanwhile are among them), and at most
+        `meanwhile` (None: any number) more than there are when it begins. Returns how many have run;
+        `leave_batch` ends it early. What a mail raises is raised: that mail is gone, those behind it are
+        still of the batch. A mail may put, take, and close. Raises MailboxClosedError when CLOSED.
         """
         cdef size_t most = NO_BOUND if limit is None else as_bound("limit", limit, NO_BOUND)
+        cdef size_t more = NO_BOUND if meanwhile is None else as_bound("meanwhile", meanwhile, NO_BOUND)
         cdef size_t ran = 0
+        cdef bint leaving_around
         cdef mail_t* node
-        cdef Mail mail
         check_owner(self)
         self.check_not_closed()
+        leaving_around = self.leaving
         self.core.create_batch()
-        while ran < most:
-            node = self.core.take_from_batch()
-            if node == NULL:
-                break
-            ran += 1
-            if node.flags & PYTHON:
-                mail = handed_out(node)
-                PyObject_Call(mail.fn, mail.args, NULL)
-            else:
-                node.release()
-                node.fn(node, True)
+        if more != NO_BOUND:
+            more += self.core.waiting()
+            most = min(most, more)
+        self.leaving = False
+        try:
+            while ran < most and not self.leaving:
+                node = self.core.take_from_batch()
+                if node == NULL:
+                    break
+                ran += 1
+                bump(self.batch_runs, 1)
+                if node.flags & PYTHON:
+                    run_mail(handed_out(node))
+                else:
+                    node.release()
+                    node.fn(node, True)
+                if ran % BREATH == 0:
+                    breathe()
+                # A mail may fork.
+                check_process(self)
+        finally:
+            # Whoever runs around this one was perhaps told to leave before it began.
+            self.leaving |= leaving_around
         return ran
+
+    def leave_batch(self):
+        """Has `run_batch` return after the mail that it runs, in which this is called. Confined.
+
+        What is left is still of the batch. Without effect where no `run_batch` is running.
+        """
+        check_owner(self)
+        self.leaving = True
+
+    @property
+    def mails_run(self):
+        """The mails that `run_batch` has run, with those that raised and one that is running. Thread-safe."""
+        return self.batch_runs.load()
 
     def has_mail(self):
         """Whether any mail waits, in the batch or outside. Confined. False when CLOSED."""
@@ -381,6 +416,15 @@ cdef inline bint offered(TaskMailbox self, Mail mail) except -1:
     mail.node.release()
     Py_DECREF(mail)
     return False
+
+
+cdef inline int run_mail(Mail mail) except -1:
+    if type(mail) is Mail:
+        PyObject_Vectorcall(mail.fn, PyTuple_ITEMS(mail.args, 0), len(mail.args), NULL)
+    else:
+        # A subclass may have a `run` of its own, and so may each of its mails.
+        mail.run()
+    return 0
 
 
 cdef inline Mail taken(TaskMailbox self, int priority, unsigned char skip):

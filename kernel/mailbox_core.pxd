@@ -1,4 +1,4 @@
-# The mailbox of `include/pillarbox_mailbox.h`, with an inbox of either kind, for Cython.
+# The mailbox of `include/pillarbox_mailbox.h`, with the inbox of this build, for Cython.
 
 from libcpp cimport bool as cbool
 
@@ -15,9 +15,11 @@ cdef extern from "pillarbox_state.h" namespace "pillarbox" nogil:
 
 
 cdef extern from "pillarbox_inbox.h" namespace "pillarbox" nogil:
+    const int INBOX_KINDS "pillarbox::Inbox::KINDS"
+
     cdef cppclass Inbox:
-        void use_mutex(cbool mutex) noexcept
-        cbool uses_mutex() noexcept
+        cbool use(int kind) noexcept
+        int kind() noexcept
         state_t state() noexcept
         size_t accepted() noexcept
         size_t rejected() noexcept

@@ -31,6 +31,10 @@ cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
         FINISHED
         WATERMARK
 
+    cdef enum class Completers:
+        ANY
+        OWNER
+
     cdef struct entry_t:
         void* element
         void* result
@@ -50,7 +54,7 @@ cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
         long long late
 
     cdef cppclass QueueCore "pillarbox::ResultQueue":
-        void open(int capacity, cbool ordered) except +
+        void open(int capacity, cbool ordered, Completers completers) except +
         QueueAnswer put(void* element, long long* handle) noexcept
         QueueAnswer put_watermark(void* element, void* result) noexcept
         cbool renew(long long* handle) noexcept
@@ -71,4 +75,6 @@ cdef extern from "pillarbox_queue.h" namespace "pillarbox" nogil:
 cdef class ResultQueue(Confined):
     cdef object __weakref__
     cdef QueueCore core
+    cdef bint owner_completes
+    cdef int open(self, object capacity, bint ordered, bint owner_completes) except -1
     cdef int refuse(self, QueueAnswer answer) except -1

@@ -46,10 +46,11 @@ cdef class ResultQueue(Confined):
 
     Confined to the owner, the thread that makes the queue (see `adopt`; allowed while the queue is empty and
     restores nothing): put, put_watermark, renew, has_completed, emit, emit_many, snapshot, restore,
-    admit_restored, clear, close. Everything else is thread-safe.
+    admit_restored, clear, close; with `owner_completes`, which spares each entry its atomic operations,
+    `complete` as well. Everything else is thread-safe.
     """
 
-    def __cinit__(self, capacity):
+    def __cinit__(self, capacity, *, owner_completes=False):
         if type(self) is ResultQueue:
             raise TypeError("ResultQueue is a base: make an OrderedQueue or an UnorderedQueue")
         # The subclass opens the queue, for its own order.
@@ -106,16 +107,19 @@ cdef class ResultQueue(Confined):
             raise ValueError(f"handle {handle} is not that of the present attempt of an unfinished entry")
         return renewed
 
-    # ---- any thread: completion
+    # ---- any thread, or the owner alone: completion
 
     def complete(self, handle, result):
         """Gives an entry its result; returns whether this was the first completion of its present attempt.
 
-        Thread-safe, also while the owner puts or emits.
+        Thread-safe, also while the owner puts or emits; confined in a queue made with `owner_completes`.
         """
         cdef long long number = as_handle(handle)
         cdef void* owned
-        check_process(self)
+        if self.owner_completes:
+            check_owner(self)
+        else:
+            check_process(self)
         owned = keep(result)
         if self.core.complete(number, owned):
             return True
@@ -300,6 +304,11 @@ cdef class ResultQueue(Confined):
         )
 
     # ---- inside
+
+    cdef int open(self, object capacity, bint ordered, bint owner_completes) except -1:
+        self.owner_completes = owner_completes
+        self.core.open(capacity, ordered, Completers.OWNER if owner_completes else Completers.ANY)
+        return 0
 
     cdef int visit_owned(self, visitor_t* visitor) noexcept:
         return self.core.visit(visit_reference, visitor)

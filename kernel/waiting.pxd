@@ -2,13 +2,16 @@
 
 cdef extern from *:
     """
-    // The longest that a blocking call sleeps before it looks for signals: the delay of a Ctrl-C.
+    // The longest that a call on the main thread sleeps before it looks for signals: the delay of a Ctrl-C.
     static constexpr double PILLARBOX_SLICE_SECONDS = 0.05;
+    // On another one: what the system's clocks take.
+    static constexpr double PILLARBOX_LONGEST_SLEEP_SECONDS = 1e6;
     """
     const double SLICE_SECONDS "PILLARBOX_SLICE_SECONDS"
+    const double LONGEST_SLEEP_SECONDS "PILLARBOX_LONGEST_SLEEP_SECONDS"
 
 cdef double deadline_after(object timeout) except? -1.0
-cdef double next_slice(double deadline) noexcept nogil
+cdef double next_slice(double deadline) except? -2.0
 cdef void call_back(void* callback) noexcept
 cdef void report(object where) noexcept
 cdef void* keep(object reference) noexcept

@@ -4,6 +4,8 @@ Used by the mailbox, the queues and the hand-over, from any thread. Nothing here
 run foreign code (`call_back`, `drop`) is for callers that hold none.
 """
 
+from threading import main_thread
+
 from cpython.exc cimport PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.math cimport INFINITY, isnan
@@ -15,6 +17,7 @@ from pillarbox.kernel.monitor cimport steady_seconds
 cdef extern from "Python.h":
     # Declared without an exception value: the caller looks at the null itself.
     PyObject* PyObject_CallNoArgs(PyObject* function)
+    unsigned long PyThread_get_thread_ident() nogil
     void Py_DECREF_RAW "Py_DECREF"(PyObject* reference)
 
 
@@ -29,11 +32,18 @@ cdef double deadline_after(object timeout) except? -1.0:
     return steady_seconds() + seconds
 
 
-cdef double next_slice(double deadline) noexcept nogil:
-    """How long to sleep now, in seconds: up to the deadline, a slice at most; not positive when it is over.
+cdef double next_slice(double deadline) except? -2.0:
+    """How long to sleep now, in seconds: up to the deadline, on the main thread a slice at most; not positive
+    when it is over.
+
+    Handlers of signals run on the main thread alone: any other one would wake for nothing.
     """
     cdef double left = deadline - steady_seconds()
-    return left if left < SLICE_SECONDS else SLICE_SECONDS
+    if left <= SLICE_SECONDS:
+        return left
+    if PyThread_get_thread_ident() == <unsigned long>main_thread().ident:
+        return SLICE_SECONDS
+    return min(left, LONGEST_SLEEP_SECONDS)
 
 
 cdef void call_back(void* callback) noexcept:

@@ -1,17 +1,23 @@
-"""The state graphs that lead the kernel: TLC finds them, they are checked in, and compared each time.
+"""The state graphs that lead the kernel: TLC finds them, and they are pinned by digest and counts.
 
-    python -m spec.graph write | check [NAME...]
+    python -m spec.graph check [NAME...]    has TLC find them anew, and compares with `graphs.json`
+    python -m spec.graph pin [NAME...]      writes `graphs.json`, and prints what is new in the graphs
 
 A module whose name ends in `Graph` has a variable `op`: name, arguments and result of the last operation.
-TLC's graph without it is the graph here: a node is a state of the others, an edge an operation. In a file of
-`graphs/` each line is a value of JSON: first the states, `{"number": 0, "is": variables}`, the initial one
-being 0, then the edges, `[from, name, arguments, result, to]`. States are numbered as they are reached, so
-the file is the same each time. `tests/spec/test_conformance.py` leads the kernel along every edge.
+TLC's graph without it is the graph here: a node is a state of the others, an edge an operation. In a file
+of `build/graphs` each line is a value of JSON: first the states, `{"number": 0, "is": variables}`, the
+initial one being 0, then the edges, `[from, name, arguments, result, to]`. States are numbered as they are
+reached, so the file is the same each time. A file is built when it is first loaded, and again when its
+modules have changed. `tests/spec/test_conformance.py` leads the kernel along every edge.
 """
 
 from __future__ import annotations
 
+import difflib
+import fcntl
+import hashlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -24,11 +30,17 @@ from . import tlc
 from .manifest import as_tla
 from .values import parse_state
 
-FOLDER = tlc.SPEC / "graphs"
+BUILD = tlc.SPEC.parent / "build" / "graphs"
+PINS = tlc.SPEC / "graphs.json"
 OP = "op"
 
 NODE = re.compile(r'^(-?\d+) \[label="((?:[^"\\]|\\.)*)"(.*)\];?$')
-EDGE = re.compile(r"^(-?\d+) -> (-?\d+) ")
+EDGE = re.compile(r"^(-?\d+) -> (-?\d+)\b")
+USED = re.compile(r"^EXTENDS (.+)$|\bINSTANCE (\w+)", re.MULTILINE)
+
+
+class GraphError(Exception):
+    """A graph is not the pinned one."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ def explore(name: str) -> Graph:
     lines += [f"CONSTANT {constant} {as_tla(value)}" for constant, value in source.constants.items()]
     with tempfile.TemporaryDirectory(prefix="pillarbox-graph-") as folder:
         dump = Path(folder, "graph")
-        outcome = tlc.run(source.module, "\n".join(lines) + "\n", dump=dump, coverage=False)
+        outcome = tlc.run(source.module, "\n".join(lines) + "\n", dump=dump, coverage=False, brief=True)
         if outcome.code != tlc.PASSED:
             raise tlc.TlcError(f"{source.module}: {outcome.verdict}\n{outcome.output[-2000:]}")
         return projected(dump.with_suffix(".dot").read_text())
@@ -159,18 +171,11 @@ def as_text(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def file_of(name: str) -> Path:
-    """Where the graph of this name is checked in. ValueError for an unknown one."""
-    if name not in SOURCES:
-        raise ValueError(f"a graph is one of {', '.join(SOURCES)}, not {name!r}")
-    return FOLDER / f"{name}.txt"
-
-
-def load(name: str) -> Graph:
-    """The graph that is checked in under this name."""
+def from_text(text: str) -> Graph:
+    """The graph of such a text."""
     states: list[dict[str, Any]] = []
     edges = []
-    for line in file_of(name).read_text().splitlines():
+    for line in text.splitlines():
         value = json.loads(line)
         if isinstance(value, dict):
             states.append(value["is"])
@@ -179,27 +184,110 @@ def load(name: str) -> Graph:
     return Graph(states, edges)
 
 
-def main(words: list[str]) -> int:
-    """Writes the files, or says which of them TLC would write otherwise."""
-    command, names = words[0] if words else "", words[1:] or list(SOURCES)
-    if command not in ("write", "check"):
-        print("python -m spec.graph write | check [NAME...]", file=sys.stderr)
-        return 2
-    stale = 0
-    for name in names:
-        file = file_of(name)
-        graph = explore(name)
-        text = as_text(graph)
-        if command == "write":
-            FOLDER.mkdir(exist_ok=True)
-            file.write_text(text)
-        same = file.exists() and file.read_text() == text
-        stale += not same
-        said = (
-            "" if same else ": NOT as checked in; run `python -m spec.graph write` and look at the difference"
+def pins() -> dict[str, dict[str, Any]]:
+    """By name: counts of states and edges, and the SHA-256 of the text."""
+    pinned: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
+    return pinned
+
+
+def pin_of(text: str) -> dict[str, Any]:
+    """The pin of a graph's text."""
+    graph = from_text(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {"states": len(graph.states), "edges": len(graph.edges), "sha256": digest}
+
+
+def file_of(name: str) -> Path:
+    """The place of a built graph, which names what it is made of. ValueError for an unknown one."""
+    if name not in SOURCES:
+        raise ValueError(f"a graph is one of {', '.join(SOURCES)}, not {name!r}")
+    source = SOURCES[name]
+    digest = hashlib.sha256(repr(source.constants).encode() + Path(__file__).read_bytes())
+    for path in modules(source.module):
+        digest.update(path.read_bytes())
+    return BUILD / f"{name}-{digest.hexdigest()[:16]}.txt"
+
+
+def modules(name: str) -> list[Path]:
+    """The files of a module and of those that it uses, but for TLC's own."""
+    found: dict[Path, None] = {}
+    waiting = [name]
+    while waiting:
+        path = tlc.SPEC / f"{waiting.pop()}.tla"
+        if path not in found and path.exists():
+            found[path] = None
+            used = [extended or instance for extended, instance in USED.findall(path.read_text())]
+            waiting += [module.strip() for names in used for module in names.split(",")]
+    return sorted(found)
+
+
+def load(name: str) -> Graph:
+    """The pinned graph of this name, built if need be. Any process may call; one builds, others wait.
+
+    GraphError if the modules have another graph than the pinned one. MissingTlcError without Java or TLC.
+    """
+    file = file_of(name)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pinned = pins().get(name, {})
+        if not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != pinned.get("sha256"):
+            write(file, as_text(explore(name)))
+    text = file.read_text()
+    found = pin_of(text)
+    if found != pinned:
+        raise GraphError(
+            f"{name} has {told(found)}, and not {told(pinned)} as pinned: `python -m spec.graph pin`"
         )
-        print(f"{name}: {len(graph.states)} states, {len(graph.edges)} edges{said}")
-    return 1 if stale else 0
+    return from_text(text)
+
+
+def told(pin: dict[str, Any]) -> str:
+    """A pin in words."""
+    return f"{pin['states']} states, {pin['edges']} edges, {pin['sha256'][:12]}" if pin else "no pin"
+
+
+def write(file: Path, text: str) -> None:
+    """Puts the text in its place in one step."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(file)
+
+
+def pinned_text(name: str, pin: dict[str, Any]) -> str | None:
+    """The text of the graph that is pinned, if it was built here."""
+    for path in BUILD.glob(f"{name}-*.txt"):
+        if hashlib.sha256(path.read_bytes()).hexdigest() == pin.get("sha256"):
+            return path.read_text()
+    return None
+
+
+def main(words: list[str]) -> int:
+    """Pins the graphs that TLC finds, or says which of them are not the pinned ones."""
+    command, names = words[0] if words else "", words[1:] or list(SOURCES)
+    if command not in ("pin", "check"):
+        print("python -m spec.graph pin | check [NAME...]", file=sys.stderr)
+        return 2
+    pinned = pins() if PINS.exists() else {}
+    differ = 0
+    for name in names:
+        text = as_text(explore(name))
+        was, found = pinned.get(name, {}), pin_of(text)
+        if command == "pin":
+            before = pinned_text(name, was)
+            if found != was and before is not None:
+                sys.stdout.writelines(
+                    difflib.unified_diff(before.splitlines(True), text.splitlines(True), "pinned", "now", n=0)
+                )
+            pinned[name] = found
+            write(file_of(name), text)
+        differ += command == "check" and found != was
+        changed = f"; pinned were {told(was)}" if command == "pin" else f"; NOT as pinned, {told(was)}"
+        print(f"{name}: {told(found)}" + (changed if found != was else ""))
+    if command == "pin":
+        PINS.write_text(json.dumps({name: pinned[name] for name in SOURCES}, indent=1) + "\n")
+    return 1 if differ else 0
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ private:
 template <class Box>
 class ProducedMails : public Work {
 public:
-    explicit ProducedMails(int producers) : producers_(producers) {
+    // `together`: mails that a producer puts at a time.
+    explicit ProducedMails(int producers, int together = 1) : producers_(producers), together_(together) {
         for (int producer = 0; producer < producers; ++producer) {
             begun_.push_back(0);
             threads_.emplace_back(&ProducedMails::produce, this, producer);
@@ -111,7 +112,12 @@ private:
             }
             Mail* const mine = &mails_[static_cast<std::size_t>(producer * share_)];
             begun_[static_cast<std::size_t>(producer)] = nanoseconds();
-            for (long long number = 0; number < share_; ++number) put(mailbox_, mine[number]);
+            if (together_ == 1) {
+                for (long long number = 0; number < share_; ++number) put(mailbox_, mine[number]);
+            }
+            for (long long number = 0; together_ != 1 && number < share_; number += together_) {
+                put_all(mailbox_, mine + number, std::min<long long>(together_, share_ - number));
+            }
             std::lock_guard<std::mutex> held(lock_);
             ++done_;
             changed_.notify_all();
@@ -133,6 +139,7 @@ private:
     }
 
     const int producers_;
+    const int together_;
     long long share_ = 0;
     long long counted_ = 0;
     std::unique_ptr<Mail[]> mails_;
@@ -145,6 +152,48 @@ private:
     int done_ = 0;
     std::vector<long long> begun_;
     std::vector<std::thread> threads_;
+};
+
+// A mail goes to another thread, which sends it back: both sleep in between, where the mailbox lets them. What the
+// given percentage of the journeys takes at most, times their number.
+template <class Box>
+class ThereAndBack : public Work {
+public:
+    explicit ThereAndBack(int percentage) : percentage_(percentage) {}
+
+    ~ThereAndBack() override {
+        over_ = true;
+        put(there_, mails_[0]);
+        other_.join();
+    }
+
+    long long chunk(long long operations) override {
+        std::vector<long long> times(static_cast<std::size_t>(operations));
+        for (long long& time : times) {
+            const long long begin = nanoseconds();
+            put(there_, mails_[0]);
+            run(take(here_, ANY));
+            time = nanoseconds() - begin;
+        }
+        return percentile(times, percentage_) * operations;
+    }
+
+private:
+    void send_back() {
+        for (;;) {
+            run(take(there_, ANY));
+            if (over_) return;
+            put(here_, mails_[0]);
+        }
+    }
+
+    const int percentage_;
+    long long counted_ = 0;
+    std::unique_ptr<Mail[]> mails_ = make_mails(1, 0, &counted_);
+    Box here_;
+    Box there_;
+    bool over_ = false;
+    std::thread other_{&ThereAndBack::send_back, this};
 };
 
 // So many mails of priority 0 wait. Put one of priority 1, take it past them, run it.
@@ -215,7 +264,7 @@ public:
         made_.push_back(make_mails(count, 0, &counted_));
         for (std::size_t index = 0; index < count; ++index) put(mailbox_, made_.back()[index]);
         // Fetched as well, or what the mailbox thread keeps of a mail would not be seen.
-        mailbox_.create_batch();
+        fetch(mailbox_);
         return resident() - before;
     }
 

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "pillarbox_inbox.h"
+#include "pillarbox_inbox_mutex.h"
 #include "pillarbox_mailbox.h"
 
 namespace bench {
@@ -74,12 +75,30 @@ long long run_batch(Box& mailbox) noexcept {
     return count;
 }
 
+// Puts mails that lie side by side, together.
+template <class Box>
+void put_all(Box& mailbox, Mail* mails, long long count) noexcept {
+    void* armed = nullptr;
+    pillarbox::chain_t chain;
+    for (long long index = 0; index < count; ++index) {
+        mails[index].claim_alone();
+        chain.add(&mails[index]);
+    }
+    mailbox.put(chain, &armed);
+}
+
 // Empties a mailbox whose mails are about to go.
 template <class Box>
 void close(Box& mailbox) noexcept {
     void* armed = nullptr;
     pillarbox::MailList left;
     mailbox.close(left, &armed);
+}
+
+// Has the consumer look at what has been put.
+template <class Box>
+void fetch(Box& mailbox) noexcept {
+    mailbox.create_batch();
 }
 
 }  // namespace bench

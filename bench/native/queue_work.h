@@ -11,8 +11,8 @@ namespace bench {
 // So many records are in flight. Complete the oldest, emit it, put another one.
 class SteadyQueue : public Work {
 public:
-    SteadyQueue(bool ordered, int in_flight)
-        : queue_(in_flight, ordered), handles_(static_cast<std::size_t>(in_flight)) {
+    SteadyQueue(bool ordered, pillarbox::Completers completers, int in_flight)
+        : queue_(in_flight, ordered, completers), handles_(static_cast<std::size_t>(in_flight)) {
         for (long long& handle : handles_) put(&handle);
     }
 
@@ -47,8 +47,8 @@ private:
 // emit, after each completion, what may leave then. `each` of 0: no watermarks.
 class QueueRounds : public Work {
 public:
-    QueueRounds(bool ordered, int each)
-        : each_(each), marks_(each == 0 ? 0 : ROUND / each), queue_(ROUND + marks_, ordered) {}
+    QueueRounds(bool ordered, pillarbox::Completers completers, int each)
+        : each_(each), marks_(each == 0 ? 0 : ROUND / each), queue_(ROUND + marks_, ordered, completers) {}
 
     long long chunk(long long operations) override {
         const long long begin = nanoseconds();

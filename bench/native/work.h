@@ -4,6 +4,7 @@
 // The main thread makes, asks and destroys a workload; what its own threads do is its own affair.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +34,13 @@ inline void require(bool holds, const char* what) noexcept {
     if (holds) return;
     std::fprintf(stderr, "%s\n", what);
     std::_Exit(1);
+}
+
+// What so many percent of the times are at most.
+inline long long percentile(std::vector<long long>& times, int percentage) {
+    const auto place = static_cast<std::ptrdiff_t>((times.size() - 1) * static_cast<std::size_t>(percentage) / 100);
+    std::nth_element(times.begin(), times.begin() + place, times.end());
+    return times[static_cast<std::size_t>(place)];
 }
 
 // The numbers below `count` in an order that looks random and is the same in every program that is compared.

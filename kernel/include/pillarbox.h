@@ -20,7 +20,7 @@
 
 /* Of the interface below. A greater minor version has more functions, at the end of the table. */
 #define PILLARBOX_VERSION_MAJOR 1
-#define PILLARBOX_VERSION_MINOR 0
+#define PILLARBOX_VERSION_MINOR 2
 
 #if defined(_MSC_VER)
 #define PILLARBOX_ALIGNED __declspec(align(16))
@@ -28,7 +28,7 @@
 #define PILLARBOX_ALIGNED __attribute__((aligned(16)))
 #endif
 
-/* How producers meet the consumer: it changes the cost, not the behaviour. */
+/* How producers meet the consumer. The one with a mutex is in builds for tests only, as an oracle. */
 enum { PILLARBOX_LOCK_FREE = 0, PILLARBOX_MUTEX = 1 };
 
 /* Bits of a mail's flags. */
@@ -77,7 +77,7 @@ struct _object; /* PyObject */
 /* Who consumes a Python TaskMailbox, from begin_consuming to end_consuming. */
 typedef struct pillarbox_consumer {
     struct _object *mailbox;
-    unsigned long owner; /* the thread that was the mailbox thread before */
+    unsigned long owner; /* the number of the thread that was the mailbox thread before */
 } pillarbox_consumer;
 
 /* A result queue: entries go in when their calls begin, and come out with their results, bounded in number, in the
@@ -92,6 +92,9 @@ typedef struct pillarbox_pair {
     void *element;
     void *result;
 } pillarbox_pair;
+
+/* The collector of one call, for one completion by native code. */
+typedef struct pillarbox_collector pillarbox_collector;
 
 typedef struct pillarbox_functions {
     int version_major;
@@ -188,7 +191,8 @@ typedef struct pillarbox_functions {
     void (*destroy_queue)(pillarbox_queue *queue, void (*release)(void *payload));
 
     /* any, with the GIL. The queue in a pillarbox.kernel.OrderedQueue or UnorderedQueue, for `complete` and nothing
-     * else; valid while the caller keeps the Python object alive. Null with TypeError, or with ForkedError. */
+     * else; valid while the caller keeps the Python object alive. Null with TypeError, with ValueError if only its
+     * owner completes, or with ForkedError. */
     pillarbox_queue *(*queue_of)(struct _object *queue);
 
     /* Owner. Admits an element; `*handle` names its first attempt. False: the queue is full, and the element stays
@@ -211,6 +215,23 @@ typedef struct pillarbox_functions {
     /* Owner. Moves what may leave, at most `most` pairs, to `out`. How many. May be unaware of a completion that
      * has not returned yet. */
     int (*emit)(pillarbox_queue *queue, pillarbox_pair *out, int most);
+
+    /* Since 1.1. As create_queue, but `complete` is for the owner as well, and for nobody else: an entry then needs no
+     * atomic operation. */
+    pillarbox_queue *(*create_confined_queue)(int capacity, bool ordered);
+
+    /* Since 1.2. any, with the GIL. A handle on the pillarbox.Collector that a function was handed, for one
+     * `collect`, which has to follow; it holds a reference. Null with TypeError, or with ForkedError. */
+    pillarbox_collector *(*collector_of)(struct _object *collector);
+
+    /* Since 1.2. any. Completes the call that the collector is of, if nobody has before; returns whether. The handle
+     * and `payload` are given away in any case. `make(payload, true)` is called once, with the GIL, on the mailbox
+     * thread: it returns a new reference to the result, or null with a Python error set, with which the attempt fails.
+     * `make(payload, false)` is called instead, once, by any thread, with the GIL or without, if nobody wants the
+     * result: it lets go of the payload and returns null. A null `make`: the payload is a reference (PyObject *) to
+     * the result. Takes the GIL to call an armed wake-up, as put, and to let go of references if it comes too late. */
+    bool (*collect)(pillarbox_collector *collector, void *payload,
+                    struct _object *(*make)(void *payload, bool wanted));
 } pillarbox_functions;
 
 /* Makes a mail, before its first put; any thread. A mail that was taken and released is not made again. */

@@ -2,8 +2,8 @@
 //
 // A build with PILLARBOX_SCHED takes `Atomic`, and the locks and sleeps of pillarbox_monitor.h, from a
 // deterministic scheduler (`tests/native/pillarbox_sched.h`), which decides at each operation which thread
-// goes on. `Counter` is for statistics, and for the length of a list, where an older one does no harm: schedules
-// are not tried around it.
+// goes on and what a load sees. `Unscheduled` is for words around which it need not try that another thread goes on:
+// statistics, the length of a list, and a word whose neighbour in the code is an `Atomic`.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <thread>
 
-#include "pillarbox_defects.h"
 
 #ifdef PILLARBOX_SCHED
 #include "pillarbox_sched.h"
@@ -22,6 +21,8 @@ namespace pillarbox {
 #ifndef PILLARBOX_SCHED
 template <class T>
 using Atomic = std::atomic<T>;
+template <class T>
+using Unscheduled = std::atomic<T>;
 
 // Waits for another thread that is in the middle of a few instructions, for the `turn`-th time, from 0 on. A
 // thread of lower priority that was stopped there goes on only while this one sleeps.
@@ -34,7 +35,7 @@ inline void pause(int turn) noexcept {
 }
 #endif
 
-using Counter = std::atomic<std::size_t>;
+using Counter = Unscheduled<std::size_t>;
 
 // Adds to a counter that only one thread writes, or only threads that hold one lock: others may read it.
 inline void bump(Counter& counter, std::size_t by) noexcept {

@@ -10,6 +10,9 @@ namespace pillarbox {
 // How an operation of the owner ended. Only one that is DONE has changed anything.
 enum class QueueAnswer { DONE, FULL, CLOSED, RESTORING, NOT_EMPTY };
 
+// Who completes the entries of a queue: any thread, or its owner alone, who then needs no atomic operation.
+enum class Completers { ANY, OWNER };
+
 enum class EntryState : unsigned char { FREE, RUNNING, FINISHED, WATERMARK };
 
 // What is emitted. Whoever put a watermark has chosen both of its payloads.

@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "pillarbox_atomic.h"
-#include "pillarbox_defects.h"
 #include "pillarbox_entry.h"
 
 namespace pillarbox {
@@ -20,6 +19,11 @@ public:
     // any. Counts a completion that needs no push. Release: see `completions`.
     void count() noexcept { word_.fetch_add(ONE, std::memory_order_release); }
 
+    // Owner, where nobody else counts or pushes: as `count`, but no atomic operation.
+    void count_alone() noexcept {
+        word_.store(word_.load(std::memory_order_relaxed) + ONE, std::memory_order_release);
+    }
+
     // any. Counts a completion and pushes its slot, which its caller has for itself; `*below` becomes the slot under
     // it, or NONE.
     // spec: ResultQueueImpl!ReadTop, ResultQueueImpl!Link, ResultQueueImpl!Push
@@ -31,15 +35,14 @@ public:
             *below = top_of(seen);
             next = ((seen & ~TOP) + ONE) | static_cast<word_t>(slot + 1);
             // Release: who takes the stack sees the link and the result. Pushes upon this one pass that on.
-        } while (!word_.compare_exchange_weak(seen, next, PILLARBOX_ORDER(weak_finish, release),
-                                              std::memory_order_relaxed));
+        } while (!word_.compare_exchange_weak(seen, next, std::memory_order_release, std::memory_order_relaxed));
     }
 
     // Relaxed is enough: what is there is acquired when it is taken.
     bool empty() const noexcept { return top_of(word_.load(std::memory_order_relaxed)) == NONE; }
 
     // Owner. Empties the stack, and returns what was its top, or NONE; the number of completions stays.
-    int take() noexcept { return top_of(word_.fetch_and(~TOP, PILLARBOX_ORDER(weak_collect, acquire))); }
+    int take() noexcept { return top_of(word_.fetch_and(~TOP, std::memory_order_acquire)); }
 
     // any. Of all time, as far as the word has room. Acquire: who sees one counted sees its entry counted.
     completions_t completions() const noexcept { return word_.load(std::memory_order_acquire) >> TOP_BITS; }

@@ -14,7 +14,6 @@
 #include <mutex>
 #include <utility>
 
-#include "pillarbox_defects.h"
 #include "pillarbox_monitor.h"
 
 namespace pillarbox {
@@ -74,8 +73,8 @@ public:
         bool wake = false;
         if (answer == PutAnswer::ACCEPTED) {
             append(item);
-            *armed = PILLARBOX_SEEDED(put_forgets_armed, std::exchange(armed_consumer_, nullptr), nullptr);
-            wake = PILLARBOX_SEEDED(handover_put_without_wake, consumers_.any(), false);
+            *armed = std::exchange(armed_consumer_, nullptr);
+            wake = consumers_.any();
         }
         lock_.unlock();
         if (wake) consumers_.wake();
@@ -114,7 +113,7 @@ public:
         if (first) {
             // A producer that still waits, in another thread, learns that the input has ended.
             producers_.wake();
-            PILLARBOX_SEEDED(finish_without_wake, consumers_.wake(), void());
+            consumers_.wake();
         }
         return first;
     }
@@ -139,8 +138,7 @@ public:
         lock_.lock();
         TakeAnswer answer = TakeAnswer::ITEMS;
         bool wake = false;
-        const bool overtakes = PILLARBOX_SEEDED(failure_overtakes, false, failure_ != nullptr);
-        if (first_ == nullptr || overtakes) {
+        if (first_ == nullptr) {
             answer = without_items();
             if (answer == TakeAnswer::FAILED) {
                 share_(failure_);
@@ -148,7 +146,7 @@ public:
             }
         } else {
             taken->items = unlink(everything);
-            wake = PILLARBOX_SEEDED(take_without_wake, producers_.any(), false);
+            wake = producers_.any();
             if (has_room(armed_nbytes_)) taken->armed = std::exchange(armed_producer_, nullptr);
         }
         lock_.unlock();
@@ -180,7 +178,7 @@ public:
         first_ = last_ = nullptr;
         items_ = nbytes_ = 0;
         lock_.unlock();
-        PILLARBOX_SEEDED(close_without_wake, producers_.wake(), void());
+        producers_.wake();
         consumers_.wake();
     }
 
@@ -203,7 +201,7 @@ public:
         lock_.lock();
         *armed = std::exchange(armed_consumer_, nullptr);
         const bool wake = consumers_.any();
-        woken_ = PILLARBOX_SEEDED(wake_up_forgotten, *armed == nullptr || wake, *armed == nullptr && wake);
+        woken_ = *armed == nullptr || wake;
         lock_.unlock();
         if (wake) consumers_.wake();
     }
@@ -241,13 +239,13 @@ private:
 
     bool has_room(std::size_t nbytes) const noexcept {
         if (first_ == nullptr) return true;
-        if (PILLARBOX_SEEDED(one_item_too_many, items_ >= max_items_, items_ > max_items_)) return false;
+        if (items_ >= max_items_) return false;
         return nbytes <= max_bytes_ && nbytes_ <= max_bytes_ - nbytes;
     }
 
     PutAnswer admissible(std::size_t nbytes) const noexcept {
         if (end_ == End::CLOSED) return PutAnswer::CLOSED;
-        if (PILLARBOX_SEEDED(put_after_finish, end_ == End::ENDED, false)) return PutAnswer::ENDED;
+        if (end_ == End::ENDED) return PutAnswer::ENDED;
         return has_room(nbytes) ? PutAnswer::ACCEPTED : PutAnswer::NO_ROOM;
     }
 
@@ -262,7 +260,7 @@ private:
         (last_ == nullptr ? first_ : last_->next) = item;
         last_ = item;
         ++items_;
-        nbytes_ += PILLARBOX_SEEDED(bytes_not_counted, item->nbytes, 0);
+        nbytes_ += item->nbytes;
         ++counts_.accepted;
     }
 
@@ -276,7 +274,7 @@ private:
         }
         first_ = std::exchange(chain->next, nullptr);
         --items_;
-        nbytes_ -= PILLARBOX_SEEDED(bytes_stay_counted, chain->nbytes, 0);
+        nbytes_ -= chain->nbytes;
         ++counts_.taken;
         return chain;
     }

@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "pillarbox_counts.h"
 #include "pillarbox_mail.h"
@@ -52,22 +51,19 @@ public:
         if (state_of(seen) != OPEN) return refuse(seen, count);
         if (count == 0) return OPEN;
         check_address(mails.newest);
-        if (PILLARBOX_PLANTED(wake_before_push) && (seen & PARKED)) signal_.wake();
         std::size_t beyond = 0;  // of these mails, what is counted beside the word
         word_t next = 0;
         do {
-            if (state_of(seen) != OPEN && !PILLARBOX_PLANTED(check_then_push)) {
+            if (state_of(seen) != OPEN) {
                 if (beyond != 0) count_beyond(beyond, 0);
                 return refuse(seen, count);
             }
             const std::size_t room = MOST_COUNTED - count_of(seen);
             if (count > room || beyond != 0) beyond = count_beyond(beyond, count > room ? count - room : 0);
             mails.oldest->next = mail_of(seen);
-            const word_t kept = STATE | PARKED | COUNT | PILLARBOX_SEEDED(armed_stays, 0, ARMED);
+            const word_t kept = STATE | PARKED | COUNT;
             next = word_of(mails.newest) | ((seen & kept) + ((count - beyond) << COUNT_SHIFT));
         } while (!swing(seen, next));
-        if (PILLARBOX_PLANTED(wake_only_when_empty) && mail_of(seen) != nullptr) return OPEN;
-        if (PILLARBOX_PLANTED(push_without_wake) || PILLARBOX_PLANTED(wake_before_push)) seen &= ~PARKED;
         notify(seen, armed);
         return OPEN;
     }
@@ -79,8 +75,7 @@ public:
         word_t seen = head_.load(std::memory_order_relaxed);
         do {
             if (state_of(seen) != OPEN) return;
-        } while (!swing(seen, PILLARBOX_SEEDED(quiesce_drops_mail, seen & ~ARMED, seen & PARKED) | STATE_QUIESCED));
-        if (PILLARBOX_PLANTED(quiesce_without_wake)) seen &= ~PARKED;
+        } while (!swing(seen, (seen & ~ARMED) | STATE_QUIESCED));
         notify(seen, armed);
     }
 
@@ -88,9 +83,9 @@ public:
     // which the caller now owns and drops.
     // spec: MailboxImpl!Close, MailboxImpl!DropCallback
     void close(chain_t& to, void** armed) noexcept {
-        constexpr auto order = PILLARBOX_ORDER(weak_close, acq_rel);
-        take_chain([this] { return head_.exchange(STATE_CLOSED, order); }, to);
-        *armed = armed_.exchange(nullptr, std::memory_order_acquire);
+        take_chain([this] { return head_.exchange(STATE_CLOSED, std::memory_order_acq_rel); }, to);
+        // Relaxed is enough: the callback is the consumer's own.
+        *armed = armed_.exchange(nullptr, std::memory_order_relaxed);
     }
 
     // `to` becomes the chain of what has arrived. Returns the state of the moment at which nothing more had
@@ -100,10 +95,7 @@ public:
         word_t seen = head_.load(std::memory_order_relaxed);
         if (mail_of(seen) != nullptr || (seen & PARKED)) {
             // An exchange with "empty" would reopen a mailbox that another thread has just quiesced.
-            constexpr auto order = PILLARBOX_ORDER(weak_fetch, acq_rel);
-            const word_t flags = PILLARBOX_SEEDED(fetch_disarms, STATE | ARMED, STATE);
-            const word_t kept = PILLARBOX_SEEDED(fetch_drops_state, flags, 0);
-            seen = take_chain([this, kept] { return head_.fetch_and(kept, order); }, to);
+            seen = take_chain([this] { return head_.fetch_and(STATE | ARMED, std::memory_order_acq_rel); }, to);
         }
         return state_of(seen);
     }
@@ -111,20 +103,15 @@ public:
     // Sleeps until mail has arrived, the state is not OPEN, or the time is over; it may also wake early.
     // spec: MailboxImpl!ReadSignal, MailboxImpl!Publish, MailboxImpl!Park, MailboxImpl!Sleep, MailboxImpl!SliceEnds
     void park(double seconds) {
-        Signal::value_t before = signal_.value();
+        const Signal::value_t before = signal_.value();
         // Relaxed: published by the compare-and-swap that sets PARKED.
         parked_at_.store(before, std::memory_order_relaxed);
         word_t seen = head_.load(std::memory_order_relaxed);
-        if (PILLARBOX_PLANTED(park_without_look)) {
-            head_.fetch_or(PARKED);
-        } else {
-            // Release: who finds PARKED moves the signal after it was read above.
-            if (!idle(seen) || !head_.compare_exchange_strong(
-                    seen, seen | PARKED, std::memory_order_release, std::memory_order_relaxed)) {
-                return;
-            }
+        // Release: who finds PARKED moves the signal after it was read above.
+        if (!idle(seen) || !head_.compare_exchange_strong(
+                seen, seen | PARKED, std::memory_order_release, std::memory_order_relaxed)) {
+            return;
         }
-        if (PILLARBOX_PLANTED(late_signal)) before = signal_.value();
         signal_.sleep(before, seconds);
     }
 
@@ -132,18 +119,18 @@ public:
     // false, and the callback stays the caller's. `*spare` becomes the wake-up that was replaced, or null.
     // spec: MailboxImpl!BeginArm, MailboxImpl!ArmSwap, MailboxImpl!ArmUndo
     bool arm(void* callback, void** spare) noexcept {
-        // Release: who takes the callback out sees what it points to. Acquire: the caller drops the old one.
-        *spare = armed_.exchange(callback, std::memory_order_acq_rel);
+        // Release: who takes the callback out sees what it points to. The old one is the consumer's own.
+        *spare = armed_.exchange(callback, std::memory_order_release);
         word_t seen = head_.load(std::memory_order_relaxed);
-        while (idle(seen) || PILLARBOX_PLANTED(arm_without_look)) {
+        while (idle(seen)) {
             if (swing(seen, seen | ARMED)) return true;
         }
-        // Null: a push that was charged with an earlier arming has taken this callback instead, and calls it.
-        const bool taken = armed_.exchange(nullptr, std::memory_order_acq_rel) == nullptr;
-        return taken && !PILLARBOX_PLANTED(arm_disowns);
+        // Null: a push that was charged with an earlier arming has taken this callback instead, and calls it. Relaxed is
+        // enough: otherwise it is the consumer's own.
+        return armed_.exchange(nullptr, std::memory_order_relaxed) == nullptr;
     }
 
-    // any.
+    // any. Acquire: who reads that it has ended sees what was done before that.
     state_t state() const noexcept { return state_of(head_.load(std::memory_order_acquire)); }
 
     // any; counters, exact as of some moment during the call. A put that takes the mails which have arrived past
@@ -193,6 +180,7 @@ private:
     static constexpr word_t COUNT = ~word_t{0} << COUNT_SHIFT;
     static constexpr std::size_t MOST_COUNTED = COUNT >> COUNT_SHIFT;
     enum { FETCHED, COUNTS };
+    static constexpr std::size_t CACHE_LINE = 64;
 
     static mail_t* mail_of(word_t word) noexcept { return reinterpret_cast<mail_t*>(word & ~(TAGS | COUNT)); }
     static word_t word_of(mail_t* mail) noexcept { return reinterpret_cast<word_t>(mail); }
@@ -205,18 +193,16 @@ private:
     // One compare-and-swap of the word. Release publishes the mails, and what armed_ points to. Acquire: who finds
     // PARKED or ARMED acts on what the consumer did before it set them.
     bool swing(word_t& seen, word_t next) noexcept {
-        return head_.compare_exchange_weak(
-            seen, next, PILLARBOX_ORDER(weak_push, acq_rel), std::memory_order_relaxed);
+        return head_.compare_exchange_weak(seen, next, std::memory_order_acq_rel, std::memory_order_relaxed);
     }
 
     // Who has changed the word wakes whom it found waiting there.
     // spec: MailboxImpl!LookParked, MailboxImpl!Compare, MailboxImpl!Signal, MailboxImpl!Wake, MailboxImpl!Note
     // spec: MailboxImpl!TakeCallback
     void notify(word_t found, void** armed) noexcept {
-        const bool enough = PILLARBOX_PLANTED(armed_is_enough) && (found & ARMED);
-        if ((found & PARKED) && !enough) wake();
-        if (!(found & ARMED)) return;
-        *armed = PILLARBOX_PLANTED(armed_stays) ? armed_.load() : armed_.exchange(nullptr, std::memory_order_acq_rel);
+        if (found & PARKED) wake();
+        // Acquire: what the callback points to, which may be that of a later arming than the word was found with.
+        if (found & ARMED) *armed = armed_.exchange(nullptr, std::memory_order_acquire);
     }
 
     // Wakes the consumer, unless somebody has done so since it parked. Should it have parked anew, it has fetched what
@@ -224,9 +210,7 @@ private:
     // for a count that is read here is that of this parking or of a later one, and whoever noted it has moved it.
     void wake() noexcept {
         const Signal::value_t parking = parked_at_.load(std::memory_order_relaxed);
-        const Signal::value_t woken = woken_.load(std::memory_order_relaxed);
-        if (woken == parking || (PILLARBOX_PLANTED(woken_once) && woken != 0)) return;
-        if (PILLARBOX_PLANTED(woken_too_early)) woken_.store(parking, std::memory_order_relaxed);
+        if (woken_.load(std::memory_order_relaxed) == parking) return;
         signal_.wake();
         woken_.store(parking, std::memory_order_relaxed);
     }
@@ -259,12 +243,11 @@ private:
         });
         to.newest = mail_of(seen);
         to.count = count_of(seen);
-        if (PILLARBOX_PLANTED(fetch_in_reverse)) turn_round(to);
         if (to.count == MOST_COUNTED) {
             to.count = length(to.newest);
             const std::size_t beyond = to.count - MOST_COUNTED;
             counts_.change([&] {
-                if (!PILLARBOX_PLANTED(beyond_stays)) beyond_.fetch_sub(beyond, std::memory_order_release);
+                beyond_.fetch_sub(beyond, std::memory_order_release);
                 counts_.raise(FETCHED, static_cast<long long>(beyond));
             });
         }
@@ -282,20 +265,17 @@ private:
         return count;
     }
 
-    // Only of a defect.
-    static void turn_round(chain_t& chain) noexcept {
-        mail_t* mail = std::exchange(chain.newest, nullptr);
-        while (mail != nullptr) mail = std::exchange(mail->next, std::exchange(chain.newest, mail));
-    }
-
     Atomic<word_t> head_{0};
     Signal signal_;
     Atomic<Signal::value_t> parked_at_{0};  // the count of the signal when the consumer parked last
     Atomic<Signal::value_t> woken_{0};      // that of a parking that was ended by a wake-up
     Atomic<void*> armed_{nullptr};
-    OwnedCounts<COUNTS> counts_;
     Counter beyond_{0};
     Counter rejected_{0};
+    // What follows the consumer alone writes, as it does the lanes behind the inbox: not on the line that all producers
+    // change. Distance instead of alignment, for the objects of Python that a mailbox lies in are aligned to 16 bytes.
+    char apart_[CACHE_LINE];
+    OwnedCounts<COUNTS> counts_;
 };
 
 }  // namespace pillarbox

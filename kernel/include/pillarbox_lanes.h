@@ -13,8 +13,7 @@ namespace pillarbox {
 
 // Whether a take of this least priority, which leaves out what has one of the flags in `skip`, accepts the mail.
 inline bool accepts(const mail_t& mail, int priority, unsigned char skip) noexcept {
-    priority += PILLARBOX_SEEDED(priority_excluded, 0, priority > MIN_PRIORITY);
-    return mail.priority >= priority && (mail.flags & PILLARBOX_SEEDED(deferrable_not_skipped, skip, 0)) == 0;
+    return mail.priority >= priority && (mail.flags & skip) == 0;
 }
 
 class Lanes {
@@ -52,7 +51,7 @@ public:
             oldest = lane->first->number;
             found = lane;
         }
-        if (shared_.first != nullptr && !PILLARBOX_PLANTED(shared_lane_forgotten)) {
+        if (shared_.first != nullptr) {
             mail_t* before = nullptr;
             for (mail_t* mail = shared_.first; mail != nullptr && mail->number <= oldest; mail = mail->next) {
                 if (accepts(*mail, priority, skip)) return unlink(shared_, before, mail);

@@ -34,28 +34,24 @@ struct alignas(16) mail_t {
     int priority = 0;
     unsigned char flags = 0;
     Atomic<bool> queued{false};  // true from the claim before a put until the mail is handed out
-#ifdef PILLARBOX_TRACE
-    unsigned long long trace_id = 0;  // given by its last put
-#endif
 
     // Claims the mail for one put. False if it waits in some mailbox already. Acquire pairs with release():
     // who claims the mail anew may write its link after the last taker has read it.
     bool claim() noexcept {
-        constexpr auto order = PILLARBOX_ORDER(weak_claim, acquire);
-        return PILLARBOX_PLANTED(claim_twice) || !queued.exchange(true, order);
+        return !queued.exchange(true, std::memory_order_acquire);
     }
 
     // As claim, where nobody else claims this mail at the same time, because one lock orders all claims or the mail
     // is the caller's: an atomic exchange would only cost time. Acquire: as in claim, for any thread may release.
     bool claim_alone() noexcept {
-        if (queued.load(std::memory_order_acquire) && !PILLARBOX_PLANTED(claim_twice)) return false;
+        if (queued.load(std::memory_order_acquire)) return false;
         // Relaxed: whoever sees it is the next to claim, or has the mail from the push that publishes it.
         queued.store(true, std::memory_order_relaxed);
         return true;
     }
 
     // Ends the claim. The caller must have unlinked the mail: another thread may link it at once.
-    void release() noexcept { queued.store(false, PILLARBOX_ORDER(weak_release, release)); }
+    void release() noexcept { queued.store(false, std::memory_order_release); }
 };
 
 // Mails on their way, linked from the newest to the oldest, as an inbox holds them. Owns nothing.
@@ -67,12 +63,6 @@ struct chain_t {
     // Adds one that is newer than all.
     void add(mail_t* mail) noexcept {
         ++count;
-        if (PILLARBOX_PLANTED(put_all_in_reverse) && newest != nullptr) {
-            mail->next = nullptr;
-            oldest->next = mail;
-            oldest = mail;
-            return;
-        }
         mail->next = newest;
         newest = mail;
         if (oldest == nullptr) oldest = mail;

@@ -9,7 +9,6 @@
 #include "pillarbox_lanes.h"
 #include "pillarbox_mail.h"
 #include "pillarbox_state.h"
-#include "pillarbox_trace.h"
 
 namespace pillarbox {
 
@@ -24,39 +23,30 @@ public:
     // if it is OPEN. `*armed` becomes a wake-up that the caller now owns and must call, or null.
     // spec: Mailbox!Put, Mailbox!PutAll, Mailbox!PutRefused
     state_t put(const chain_t& mails, void** armed) noexcept {
-        Trace trace(this, "put", mails);
-        return trace.state(inbox_.push(mails, armed));
+        return inbox_.push(mails, armed);
     }
 
     // any. OPEN becomes QUIESCED; other states stay. `*armed` as in put.
     // spec: Mailbox!Quiesce
-    void quiesce(void** armed) noexcept {
-        Trace trace(this, "quiesce");
-        inbox_.quiesce(armed);
-    }
+    void quiesce(void** armed) noexcept { inbox_.quiesce(armed); }
 
     // The next mail of at least this priority that has none of the flags in `skip`, unlinked; or null. `*seen`
     // becomes a state that held when there was none: QUIESCED says that none can come.
     // spec: Mailbox!Take, Mailbox!TakeNothing, Mailbox!TakeEnded
     mail_t* take(int priority, unsigned char skip, state_t* seen) noexcept {
-        Trace trace(this, "take", priority, skip);
         chain_t arrived;
         *seen = inbox_.fetch(arrived);
         // One that finds nothing before it does not have to go through the lanes.
         const bool direct = arrived.count == 1 && !any_fetched() && accepts(*arrived.newest, priority, skip);
         if (!direct) sort(arrived);
-        mail_t* const mail = taken(direct ? counted(arrived.newest) : next(priority, skip, LAST_NUMBER));
-        if (PILLARBOX_PLANTED(ended_by_a_later_look)) *seen = inbox_.state();
-        if (PILLARBOX_PLANTED(ended_take_waits)) *seen = OPEN;
-        return trace.mail(mail, *seen);
+        return taken(direct ? counted(arrived.newest) : next(priority, skip, LAST_NUMBER));
     }
 
     // As take, of the batch and the urgent mails.
     // spec: Mailbox!TakeFromBatch, Mailbox!BatchUsedUp
     mail_t* take_from_batch() noexcept {
-        Trace trace(this, "take_from_batch");
-        const state_t seen = fetch();
-        return trace.mail(taken(next(MIN_PRIORITY, 0, PILLARBOX_SEEDED(batch_grows, bound_, LAST_NUMBER))), seen);
+        fetch();
+        return taken(next(MIN_PRIORITY, 0, bound_));
     }
 
     // Sleeps until mail has arrived, the state is not OPEN, or the time (finite) is over; may wake early. Touches
@@ -75,35 +65,28 @@ public:
     // there is anything to take.
     // spec: Mailbox!CreateBatch, LanesBySequence!MakeBatch
     bool create_batch() noexcept {
-        Trace trace(this, "create_batch");
         fetch();
-        bound_ = numbered_ - PILLARBOX_SEEDED(batch_stops_short, 0, 1);
+        bound_ = numbered_;
         set_in_batch(ordinary_.count());
-        return trace.flag(in_batch() != 0 || urgent_.count() != 0);
+        return in_batch() != 0 || urgent_.count() != 0;
     }
 
     // Takes everything that was put before this call, in the order of takes, into `to`.
     // spec: Mailbox!Drain
     void drain(MailList& to) noexcept {
-        Trace trace(this, "drain");
         fetch();
-        const unsigned char skip = PILLARBOX_SEEDED(drain_skips_deferrable, 0, DEFERRABLE);
-        while (mail_t* mail = taken(next(MIN_PRIORITY, skip, LAST_NUMBER))) to.append(mail);
-        trace.mails(to);
+        while (mail_t* mail = taken(next(MIN_PRIORITY, 0, LAST_NUMBER))) to.append(mail);
     }
 
     // Becomes CLOSED. Every mail that was not taken goes into `to`, in the order of takes. `*armed` becomes a
     // wake-up that the caller now owns and drops, or null.
     // spec: Mailbox!Close
     void close(MailList& to, void** armed) noexcept {
-        Trace trace(this, "close");
         chain_t arrived;
         inbox_.close(arrived, armed);
-        if (!PILLARBOX_PLANTED(close_forgets_arrived)) sort(arrived);
-        while (PILLARBOX_PLANTED(close_forgets_batch) && ordinary_.pop(MIN_PRIORITY, 0, bound_)) continue;
+        sort(arrived);
         while (mail_t* mail = next(MIN_PRIORITY, 0, LAST_NUMBER)) to.append(mail);
         set_in_batch(0);
-        trace.mails(to);
     }
 
     // Arms a wake-up for the next put or quiesce, if no mail waits and the state is OPEN; if not, returns false, and
@@ -152,8 +135,7 @@ private:
         for (mail_t* mail = arrived.newest; mail != nullptr;) {
             mail_t* const older = mail->next;
             mail->number = number--;
-            const bool urgent = (mail->flags & URGENT) && !PILLARBOX_PLANTED(urgent_not_first);
-            (urgent ? urgent_ : ordinary_).add_before(mail);
+            (mail->flags & URGENT ? urgent_ : ordinary_).add_before(mail);
             mail = older;
         }
         urgent_.settle();
@@ -163,8 +145,7 @@ private:
     // Unlinks the mail that a take of this kind gets, or null. Looks only at what was fetched, and of what is not
     // urgent at what has a number up to `end`.
     mail_t* next(int priority, unsigned char skip, number_t end) noexcept {
-        const bool ordinary_first = in_a_row_ >= urgent_burst_ + PILLARBOX_SEEDED(burst_too_long, 0, 1) &&
-                                    !PILLARBOX_PLANTED(urgent_starves);
+        const bool ordinary_first = in_a_row_ >= urgent_burst_;
         mail_t* mail = ordinary_first ? nullptr : urgent_.pop(priority, skip, LAST_NUMBER);
         if (mail == nullptr) mail = ordinary(priority, skip, end);
         if (mail == nullptr && ordinary_first) mail = urgent_.pop(priority, skip, LAST_NUMBER);

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "pillarbox.h"
+#include "pillarbox_collector.h"
 #include "pillarbox_inbox.h"
 #include "pillarbox_mailbox.h"
 #include "pillarbox_slab.h"
@@ -44,10 +45,8 @@ static_assert(offsetof(pillarbox_mail, priority) == offsetof(mail_t, priority), 
 static_assert(offsetof(pillarbox_mail, flags) == offsetof(mail_t, flags), "`flags` is at one place");
 static_assert(offsetof(pillarbox_mail, queued) == offsetof(mail_t, queued), "`queued` is at one place");
 static_assert(sizeof(mail_t::queued) == sizeof(pillarbox_mail::queued), "`queued` is one byte");
-#ifndef PILLARBOX_TRACE
 static_assert(sizeof(pillarbox_mail) == sizeof(mail_t), "sizes of a mail agree");
 static_assert(sizeof(pillarbox_mail) == 32, "the size of a mail is part of the interface");
-#endif
 
 inline Core* core_of(pillarbox_mailbox* mailbox) noexcept { return reinterpret_cast<Core*>(mailbox); }
 inline pillarbox_mailbox* handle_of(Core* core) noexcept {
@@ -214,10 +213,10 @@ inline std::size_t waiting(pillarbox_mailbox* mailbox) noexcept {
 }
 
 inline pillarbox_mailbox* create(int backend, std::size_t urgent_burst) noexcept {
-    if ((backend != PILLARBOX_LOCK_FREE && backend != PILLARBOX_MUTEX) || urgent_burst == 0) return nullptr;
+    if (backend < 0 || backend >= Inbox::KINDS || urgent_burst == 0) return nullptr;
     Core* const core = new (std::nothrow) Core();
     if (core == nullptr) return nullptr;
-    core->inbox().use_mutex(backend == PILLARBOX_MUTEX);
+    core->inbox().use(backend);
     core->set_urgent_burst(urgent_burst);
     return handle_of(core);
 }
@@ -231,7 +230,33 @@ inline void destroy(pillarbox_mailbox* mailbox) noexcept {
     delete core_of(mailbox);
 }
 
-// The table, but for what needs Python: `of`, `begin_consuming`, `end_consuming`.
+inline pillarbox_collector* handle_of(collected_t* node) noexcept {
+    return reinterpret_cast<pillarbox_collector*>(node);
+}
+
+// The reference of the handle becomes the mail's.
+inline bool collect(pillarbox_collector* handle, void* payload, make_result_t make) noexcept {
+    collected_t* const node = reinterpret_cast<collected_t*>(handle);
+    const Collected found = node->take();
+    if (found != Collected::TAKEN) {
+        node->payload = payload;
+        node->make = make;
+        chain_t chain;
+        chain.add(node);
+        // spec: Collector!PutMail
+        if (put_chain(node->mailbox, chain) == OPEN) return found == Collected::FIRST;
+    }
+    node->count_late();
+    if (make != nullptr) {
+        make(payload, false);
+    } else {
+        python.drop(payload);
+    }
+    python.drop(node->owner);
+    return false;
+}
+
+// The table, but for what needs Python: `of`, `begin_consuming`, `end_consuming`, `collector_of`.
 inline void fill(pillarbox_functions& table) noexcept {
     table.version_major = PILLARBOX_VERSION_MAJOR;
     table.version_minor = PILLARBOX_VERSION_MINOR;
@@ -253,6 +278,7 @@ inline void fill(pillarbox_functions& table) noexcept {
     table.close = close;
     table.state = state;
     table.waiting = waiting;
+    table.collect = collect;
 }
 
 }  // namespace native

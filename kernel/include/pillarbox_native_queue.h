@@ -18,10 +18,11 @@ static_assert(PILLARBOX_MAX_CAPACITY == MAX_CAPACITY, "capacities of C and C++ a
 inline ResultQueue* queue_of(pillarbox_queue* queue) noexcept { return reinterpret_cast<ResultQueue*>(queue); }
 inline pillarbox_queue* handle_of(ResultQueue* queue) noexcept { return reinterpret_cast<pillarbox_queue*>(queue); }
 
-inline pillarbox_queue* create_queue(int capacity, bool ordered) noexcept {
+template <Completers COMPLETERS>
+pillarbox_queue* create_queue(int capacity, bool ordered) noexcept {
     if (capacity < 1 || capacity > MAX_CAPACITY) return nullptr;
     try {
-        return handle_of(new ResultQueue(capacity, ordered));
+        return handle_of(new ResultQueue(capacity, ordered, COMPLETERS));
     } catch (const std::bad_alloc&) {
         return nullptr;
     }
@@ -63,7 +64,8 @@ inline int emit(pillarbox_queue* queue, pillarbox_pair* out, int most) noexcept 
 
 // The part of the table on queues, but for `queue_of`, which needs Python.
 inline void fill_queues(pillarbox_functions& table) noexcept {
-    table.create_queue = create_queue;
+    table.create_queue = create_queue<Completers::ANY>;
+    table.create_confined_queue = create_queue<Completers::OWNER>;
     table.destroy_queue = destroy_queue;
     table.put_entry = put_entry;
     table.put_watermark = put_watermark;

@@ -17,7 +17,6 @@
 
 #include "pillarbox_atomic.h"
 #include "pillarbox_counts.h"
-#include "pillarbox_defects.h"
 #include "pillarbox_entry.h"
 #include "pillarbox_monitor.h"
 #include "pillarbox_queue_slots.h"
@@ -28,11 +27,13 @@ class ResultQueue {
 public:
     // Takes nothing in before `open`.
     ResultQueue() = default;
-    ResultQueue(int capacity, bool ordered) { open(capacity, ordered); }
+    ResultQueue(int capacity, bool ordered, Completers completers = Completers::ANY) {
+        open(capacity, ordered, completers);
+    }
 
     // Once. At most `capacity` entries, watermarks included, 1 to MAX_CAPACITY. Throws bad_alloc.
-    void open(int capacity, bool ordered) {
-        slots_.open(PILLARBOX_SEEDED(capacity_off_by_one, capacity, capacity + 1), ordered);
+    void open(int capacity, bool ordered, Completers completers = Completers::ANY) {
+        slots_.open(capacity, ordered, completers);
         closed_ = false;
     }
 
@@ -70,12 +71,13 @@ public:
         return renewed;
     }
 
-    // any. Gives a running entry its result if the handle names its present attempt. Otherwise false; the
-    // result is then still the caller's.
+    // any, unless the queue was opened for the owner alone. Gives a running entry its result if the handle names its
+    // present attempt. Otherwise false; the result is then still the caller's.
     // spec: ResultQueue!Complete
     bool complete(long long handle, void* result) noexcept {
         const bool won = slots_.complete(handle, result);
-        if (!won) late_.fetch_add(1, std::memory_order_relaxed);
+        // Release: who reads that it came too late reads that its entry was completed.
+        if (!won) late_.fetch_add(1, std::memory_order_release);
         return won;
     }
 
@@ -108,7 +110,7 @@ public:
     void snapshot(std::vector<entry_t>& out) {
         make_room(out);
         slots_.copy_all(out);
-        PILLARBOX_SEEDED(snapshot_forgets_restored, copy_restoring(out), void());
+        copy_restoring(out);
     }
 
     // As `snapshot`, but moves: the caller owns the payloads then. Every completion has either won, and its
@@ -147,7 +149,7 @@ public:
         if (slots_.held() != 0) return QueueAnswer::NOT_EMPTY;
         std::lock_guard<Lock> held(restoring_lock_);
         restoring_.swap(entries);
-        PILLARBOX_SEEDED(restore_shuffles, std::reverse(restoring_.begin(), restoring_.end()), void());
+        std::reverse(restoring_.begin(), restoring_.end());
         counts_.add(TO_RESTORE, static_cast<long long>(restoring_.size()));
         return QueueAnswer::DONE;
     }
@@ -175,7 +177,6 @@ public:
                 counts_.add(RESTORED, 1, WATERMARKS, 1);
             } else {
                 counts_.add(RESTORED, 1, ADMITTED, 1, NOT_RUN, 1);
-                if (PILLARBOX_SEEDED(restored_called_again, false, true)) return true;
             }
         }
         return false;
@@ -199,8 +200,7 @@ public:
         // What has left an ordered queue may have a completion that is still to be counted.
         const long long not_ended = begun - values.of[ENDED];
         const long long not_counted = FinishedStack::running(begun, completions);
-        const auto running = static_cast<int>(
-            PILLARBOX_SEEDED(running_beyond_size, std::min(not_counted, not_ended), not_counted));
+        const auto running = static_cast<int>(std::min(not_counted, not_ended));
         return {size(values),
                 running,
                 static_cast<std::size_t>(values.of[TO_RESTORE] - values.of[RESTORED] - values.of[DROPPED]),
@@ -236,8 +236,7 @@ private:
 
     QueueAnswer admissible() const noexcept {
         if (closed_) return QueueAnswer::CLOSED;
-        const bool restoring = PILLARBOX_SEEDED(put_overtakes_restored, !restoring_.empty(), false);
-        if (restoring) return QueueAnswer::RESTORING;
+        if (!restoring_.empty()) return QueueAnswer::RESTORING;
         return slots_.full() ? QueueAnswer::FULL : QueueAnswer::DONE;
     }
 

@@ -21,9 +21,7 @@ struct posted_t : mail_t {
     void (*call)(void* arg, bool run) = nullptr;
     void* arg = nullptr;
 };
-#ifndef PILLARBOX_TRACE
 static_assert(sizeof(posted_t) <= 48, "what a waiting native mail costs");
-#endif
 
 class Slab {
 public:
@@ -49,7 +47,7 @@ public:
     // Its thread only, whose slab it is not any more.
     // spec: Slabs!LetGo
     void let_go() noexcept {
-        if (!PILLARBOX_PLANTED(slab_stays)) take_off(PLACES - given_ + PILLARBOX_SEEDED(slab_released_early, 0, 1));
+        take_off(PLACES - given_);
     }
 
     // Any thread.
@@ -69,8 +67,7 @@ private:
     void take_off(std::size_t places) noexcept {
         // Release: what its users have done with a mail comes before the memory goes back. Acquire: who releases the
         // memory has seen the end of every other use.
-        constexpr auto order = PILLARBOX_ORDER(weak_free, acq_rel);
-        if (left_.fetch_sub(places, order) == places) {
+        if (left_.fetch_sub(places, std::memory_order_acq_rel) == places) {
             this->~Slab();
             ::operator delete(this, std::align_val_t{BYTES});
         }

@@ -13,9 +13,10 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
-from pillarbox.kernel import Deadlines, Handover, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
+from pillarbox.kernel import BACKENDS, Deadlines, Handover, Mail, OrderedQueue, TaskMailbox, UnorderedQueue
 from pillarbox.kernel.errors import ForkedError, HandoverClosedError
 
 # A fork of a process with threads is what this is about; newer Pythons warn of it.
@@ -143,8 +144,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "ordered": lambda: OrderedQueue(2),
     "unordered": lambda: UnorderedQueue(2),
     "deadlines": Deadlines,
-    "mailbox": TaskMailbox,
-    "mailbox with a mutex": lambda: TaskMailbox(backend="mutex"),
+    **{f"mailbox, {backend}": partial(TaskMailbox, backend=backend) for backend in BACKENDS},
 }
 
 
@@ -226,7 +226,7 @@ def a_thread_sleeps_in_it() -> None:
 def threads_are_busy_with_it() -> None:
     """Many forks while threads put, take and complete: no child hangs, and the parent loses nothing."""
     handover, queue, over = Handover(2), UnorderedQueue(4), threading.Event()
-    mailboxes = [TaskMailbox(), TaskMailbox(backend="mutex")]
+    mailboxes = [TaskMailbox(backend=backend) for backend in BACKENDS]
     handles, put, taken = Handover(4), list[int](), list[int]()
 
     def produce() -> None:
@@ -322,6 +322,28 @@ def a_signal_handler_forks_in_the_midst_of_a_wait() -> None:
     fork_within(handover, lambda: handover.put("more"), handover.take, "producer_waits")
 
 
+def a_mail_of_a_batch_forks() -> None:
+    """The child runs nothing of the rest of the batch, the parent all of it."""
+    mailbox, said, children = TaskMailbox(), list[str](), list[int]()
+
+    def fork() -> None:
+        if pid := os.fork():
+            children.append(pid)
+        else:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SECONDS)
+
+    mailbox.put_all([Mail(fork), Mail(said.append, "the rest")])
+    try:
+        ran = mailbox.run_batch()
+    except ForkedError:
+        os._exit(0 if not children and not said else 1)
+    if not children:
+        os._exit(2)
+    assert (ran, said) == (2, ["the rest"])
+    assert wait_for(*children) == 0
+
+
 def fork_within(handover: Handover, wait: Callable[[], Any], end: Callable[[], Any], waits: str) -> None:
     """`wait` waits until `end` is called. In its midst a signal handler forks, and ends it in the parent."""
     parent, children = os.getpid(), list[int]()
@@ -360,6 +382,7 @@ SCENARIOS = (
     nothing_is_released_by_the_child,
     a_cycle_through_it_stays_in_the_child,
     a_signal_handler_forks_in_the_midst_of_a_wait,
+    a_mail_of_a_batch_forks,
 )
 
 if __name__ == "__main__":

@@ -90,6 +90,9 @@ class Functions(Structure):
         ("renew", CFUNCTYPE(c_bool, c_void_p, POINTER(c_int64))),
         ("complete", CFUNCTYPE(c_bool, c_void_p, c_int64, c_void_p)),
         ("emit", CFUNCTYPE(c_int, c_void_p, POINTER(Pair), c_int)),
+        ("create_confined_queue", CFUNCTYPE(c_void_p, c_int, c_bool)),
+        ("collector_of", PYFUNCTYPE(c_void_p, ctypes.py_object)),
+        ("collect", CFUNCTYPE(c_bool, c_void_p, c_void_p, c_void_p)),
     )
 
 

@@ -112,12 +112,46 @@ class AgainstModel(RuleBasedStateMachine):
         assert self.deadlines.peek() == ((self.armed[order[0]][1], first) if order else None)
 
 
+@pytest.mark.contract(
+    "What deadlines do is what a sorted table does.",
+    convicts=["idle_lane_kept_in_mind"],
+)
 def test_what_they_do_is_what_a_sorted_table_does() -> None:
     machine = AgainstModel.TestCase
     machine.settings = settings(
         derandomize=True, deadline=None, max_examples=examples(150), stateful_step_count=40
     )
     machine().runTest()
+
+
+@pytest.mark.contract(convicts=["heap_only_sinks"])
+def test_timers_of_many_lengths_come_out_in_order_whatever_is_cancelled(clock: Clock) -> None:
+    rng = random.Random(7)
+    for _ in range(300):
+        deadlines, lengths = Deadlines(clock), rng.sample(range(1000), 12)
+        handles = {deadlines.arm(float(length), length): length for length in lengths}
+        for handle in rng.sample(sorted(handles), rng.randrange(6)):
+            assert deadlines.cancel(handle)
+            del handles[handle]
+        assert deadlines.clear() == sorted(handles.values())
+
+
+@pytest.mark.contract(convicts=["full_page_forgotten", "page_with_room_linked_back"])
+def test_the_room_that_cancelled_timers_leave_is_used_again(clock: Clock) -> None:
+    rng, timers = random.Random(5), 2_048
+    deadlines = Deadlines(clock)
+    handles = [deadlines.arm(1.0, number) for number in range(timers)]
+    full = sys.getsizeof(deadlines)
+    for _ in range(4):
+        some = rng.sample(range(timers), timers // 2)
+        assert all(deadlines.cancel(handles[number]) for number in some)
+        for number in some:
+            handles[number] = deadlines.arm(1.0, number)
+        # The lower bits of a handle name the slot: no two timers have the same.
+        assert len({handle & (2**28 - 1) for handle in handles}) == timers
+        assert sys.getsizeof(deadlines) == full
+    clock.now += 1.0
+    assert sorted(deadlines.expire()) == list(range(timers))
 
 
 @pytest.mark.parametrize("lengths", [1, 3, 1000, 100_000])
@@ -150,6 +184,22 @@ def test_a_timer_is_due_when_its_seconds_have_passed_and_not_before(clock: Clock
     assert deadlines.expire() == ["a"]
     assert deadlines.expire() == []
     assert deadlines.next_deadline() is None
+
+
+@pytest.mark.contract(convicts=["next_deadline_stale"])
+@pytest.mark.parametrize("way", ["cancel", "expire"])
+def test_the_next_deadline_is_that_of_the_next_timer_of_the_same_length(clock: Clock, way: str) -> None:
+    deadlines = Deadlines(clock)
+    first = deadlines.arm(1.0, "first")
+    clock.now += 0.5
+    deadlines.arm(1.0, "second")
+    assert deadlines.next_deadline() == 101.0
+    if way == "cancel":
+        deadlines.cancel(first)
+    else:
+        clock.now += 0.5
+        assert deadlines.expire() == ["first"]
+    assert deadlines.next_deadline() == 101.5
 
 
 @pytest.mark.contract
@@ -199,6 +249,17 @@ def test_a_number_that_is_no_handle_cancels_nothing(clock: Clock, number: int) -
     assert len(deadlines) == 1
 
 
+@pytest.mark.contract(convicts=["freed_page_looked_into"])
+def test_a_handle_of_a_burst_that_is_over_names_no_timer(clock: Clock) -> None:
+    deadlines = Deadlines(clock)
+    handles = [deadlines.arm(1.0, number) for number in range(2_000)]
+    assert len(deadlines.clear()) == 2_000
+    assert not any(map(deadlines.cancel, handles))
+    again = deadlines.arm(1.0, "again")
+    assert not any(map(deadlines.cancel, handles))
+    assert deadlines.cancel(again)
+
+
 def test_clear_takes_everything_out_in_the_order_of_deadlines(clock: Clock) -> None:
     deadlines = Deadlines(clock)
     handles = [deadlines.arm(seconds, seconds) for seconds in (3.0, 1.0, 2.0, 1.0)]
@@ -229,6 +290,7 @@ def test_seconds_are_a_finite_number_of_at_least_none(
     assert len(deadlines) == 0
 
 
+@pytest.mark.contract(convicts=["deadline_overflows"])
 def test_a_deadline_fits_a_float(clock: Clock) -> None:
     deadlines = Deadlines(clock)
     clock.now = sys.float_info.max

@@ -447,6 +447,7 @@ def test_items_failures_and_wakeups_are_released() -> None:
         assert gone() is None, way.__name__
 
 
+@pytest.mark.contract(convicts=["traceback_grows"])
 def test_a_failure_does_not_grow_with_every_take_that_raises_it() -> None:
     handover = Handover(1)
     try:

@@ -1,6 +1,7 @@
 """The kernel's exceptions: their root, their text, and that they survive pickling."""
 
 import pickle
+import sys
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pillarbox.kernel import (
     WATERMARK,
     CapacityError,
+    Handover,
     HandoverClosedError,
     Mail,
     MailboxClosedError,
@@ -54,6 +56,21 @@ def test_errors_name_what_they_are_about() -> None:
     assert "'a' (ident 1)" in str(ERRORS[2]) and "'b' (ident 2)" in str(ERRORS[2])
     assert "100" in str(ERRORS[3])
     assert "finished" in str(ERRORS[5])
+
+
+@pytest.mark.contract(convicts=["greatest_bound_refused"])
+def test_the_greatest_bound_is_accepted_and_one_more_is_refused() -> None:
+    for bounded in (
+        lambda bound: TaskMailbox(urgent_burst=bound),
+        lambda bound: TaskMailbox().run_batch(bound),
+        lambda bound: Handover(bound),
+        lambda bound: Handover(1, bound),
+    ):
+        bounded(1)
+        bounded(sys.maxsize)
+        for refused in (0, sys.maxsize + 1):
+            with pytest.raises(ValueError, match=f"must be 1 to {sys.maxsize}, not {refused}"):
+                bounded(refused)
 
 
 def test_a_thread_that_has_ended_is_named_by_its_ident() -> None:

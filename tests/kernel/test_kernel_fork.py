@@ -16,7 +16,10 @@ if not hasattr(os, "fork"):
 SCRIPT = Path(__file__).with_name("forked_run.py")
 
 
-@pytest.mark.contract("What was made before a fork refuses to work in the child, and the parent goes on.")
+@pytest.mark.contract(
+    "What was made before a fork refuses to work in the child, and the parent goes on.",
+    convicts=["foreign_traversed"],
+)
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -27,6 +30,7 @@ SCRIPT = Path(__file__).with_name("forked_run.py")
         "nothing_is_released_by_the_child",
         "a_cycle_through_it_stays_in_the_child",
         "a_signal_handler_forks_in_the_midst_of_a_wait",
+        "a_mail_of_a_batch_forks",
     ],
 )
 def test_in_the_child_of_a_fork(scenario: str) -> None:

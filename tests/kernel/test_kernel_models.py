@@ -22,7 +22,10 @@ MODEST = settings(
 )
 
 
-@pytest.mark.contract("Random operations on a mailbox answer as its model does.", convicts=["fetch_disarms"])
+@pytest.mark.contract(
+    "Random operations on a mailbox answer as its model does.",
+    convicts=["fetch_disarms", "large_batch_stops_short"],
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_mailbox_keeps_its_contract(backend: str) -> None:
     def make() -> TaskMailbox:
@@ -34,14 +37,21 @@ def test_the_mailbox_keeps_its_contract(backend: str) -> None:
 
 @pytest.mark.contract("Random operations on a result queue answer as its model does.")
 @pytest.mark.parametrize("capacity", [1, 4])
+@pytest.mark.parametrize("owner_completes", [False, True])
 @pytest.mark.parametrize("kind", [OrderedQueue, UnorderedQueue])
 def test_the_queues_keep_their_contract(
-    kind: type[OrderedQueue] | type[UnorderedQueue], capacity: int
+    kind: type[OrderedQueue] | type[UnorderedQueue], owner_completes: bool, capacity: int
 ) -> None:
     def make() -> OrderedQueue | UnorderedQueue:
-        return kind(capacity)
+        return kind(capacity, owner_completes=owner_completes)
 
-    queue_suite(make, capacity=capacity, ordered=kind is OrderedQueue, settings=MODEST)().runTest()
+    queue_suite(
+        make,
+        capacity=capacity,
+        ordered=kind is OrderedQueue,
+        owner_completes=owner_completes,
+        settings=MODEST,
+    )().runTest()
 
 
 @pytest.mark.contract("Random operations on a hand-over answer as its model does.")

@@ -77,6 +77,22 @@ def test_after_a_burst_of_urgent_mails_one_ordinary_mail_is_taken() -> None:
     assert mailbox.drain() == [*fast[:3], ordinary[0], *fast[3:6], ordinary[1], *fast[6:]]
 
 
+@pytest.mark.contract(
+    "Urgent mails count for the burst however each was taken, also as the only one to arrive.",
+    convicts=["direct_take_uncounted"],
+)
+@pytest.mark.parametrize("take", ["take", "try_take", "try_take_from_batch", "drain"])
+def test_an_urgent_mail_counts_for_the_burst_however_it_was_taken(take: str) -> None:
+    mailbox, fast, slow = TaskMailbox(urgent_burst=3), urgent(5), plain(2)
+    for mail in fast[:3]:
+        mailbox.put(mail)
+        got = getattr(mailbox, take)()
+        assert got == [mail] if take == "drain" else got is mail
+    mailbox.put_all([fast[3], slow[0]])
+    mailbox.put_all([slow[1], fast[4]])
+    assert mailbox.drain() == [slow[0], fast[3], fast[4], slow[1]]
+
+
 def test_the_burst_is_sixty_four_unless_said_otherwise() -> None:
     mailbox, ordinary, fast = TaskMailbox(), plain(1), urgent(70)
     mailbox.put_all([*ordinary, *fast])

@@ -2,16 +2,18 @@
 
 import itertools
 import random
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+from pillarbox.kernel import Handover, Mail, MailboxClosedError, TaskMailbox
 
 pytestmark = pytest.mark.usefixtures("each_backend")
 
@@ -311,3 +313,43 @@ print('over')
 """
     done = run_script(script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")
+
+
+# ---- waits of threads that get no signals
+
+
+def voluntary_switches() -> int:
+    """How often the calling thread has given up the processor to wait."""
+    status = Path("/proc/thread-self/status").read_text()
+    return int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)[0])
+
+
+def full() -> Handover:
+    handover = Handover(1)
+    handover.put("an item")
+    return handover
+
+
+WAITS: dict[str, Callable[[float], object]] = {
+    "take of a mailbox": lambda seconds: TaskMailbox().take(timeout=seconds),
+    "take of a hand-over": lambda seconds: Handover(1).take(seconds),
+    "put of a hand-over": lambda seconds: full().put("another one", timeout=seconds),
+}
+
+
+@pytest.mark.contract
+@pytest.mark.skipif(not Path("/proc/thread-self/status").exists(), reason="no counts of switches here")
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_wait_of_another_than_the_main_thread_is_one_sleep(wait: str) -> None:
+    counts: list[int] = []
+
+    def waits() -> None:
+        before = voluntary_switches()
+        assert not WAITS[wait](0.5)
+        counts.append(voluntary_switches() - before)
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    thread.join()
+    # In slices of 50 ms there would be ten; the others are for the interpreter's lock.
+    assert counts[0] < 5

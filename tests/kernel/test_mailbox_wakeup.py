@@ -170,6 +170,7 @@ def test_no_wakeup_is_lost_between_producers_and_an_event_loop() -> None:
         sys.setswitchinterval(before)
 
 
+@pytest.mark.contract(convicts=["interrupt_swallowed"])
 def test_a_ctrl_c_inside_a_wakeup_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-import pillarbox.kernel.mailbox
 from pillarbox import WrongThreadError
-from pillarbox.kernel import Mail, TaskMailbox
+from pillarbox.kernel import BACKENDS, Mail, TaskMailbox
 from tests.kernel.native_table import (
     CLOSED,
     DEFERRABLE,
@@ -37,18 +36,17 @@ from tests.kernel.native_table import (
     take,
 )
 
-pytestmark = pytest.mark.skipif(
-    hasattr(ctypes.CDLL(pillarbox.kernel.mailbox.__file__), "pillarbox_trace_take"),
-    reason="in a traced build a mail is larger, and the interface refuses to load",
-)
-
 
 @pytest.fixture
 def mails() -> Mails:
     return Mails(6)
 
 
-@pytest.fixture(params=[LOCK_FREE, MUTEX], ids=["lock-free", "mutex"])
+# Of a build for tests the second one too.
+KINDS = [LOCK_FREE, MUTEX][: len(BACKENDS)]
+
+
+@pytest.fixture(params=KINDS, ids=BACKENDS)
 def mailbox(request: pytest.FixtureRequest, mails: Mails) -> Iterator[int]:
     """A native one. The mails are there until it is gone."""
     made = table.create(request.param, 64)
@@ -89,7 +87,7 @@ def test_the_table_says_its_version_and_its_sizes() -> None:
     assert table.mail_size == ctypes.sizeof(NativeMail) == 32
 
 
-@pytest.mark.parametrize(("backend", "urgent_burst"), [(2, 64), (-1, 64), (LOCK_FREE, 0)])
+@pytest.mark.parametrize(("backend", "urgent_burst"), [(len(KINDS), 64), (-1, 64), (LOCK_FREE, 0)])
 def test_a_mailbox_with_a_bad_argument_is_not_made(backend: int, urgent_burst: int) -> None:
     assert table.create(backend, urgent_burst) is None
 
@@ -128,6 +126,10 @@ def test_what_is_no_mail_of_c_is_refused(mailbox: int, mails: Mails) -> None:
     assert table.put(mailbox, mails.at(3)) == OPEN
 
 
+@pytest.mark.contract(
+    "A native put of many mails takes all of them in order, or claims none.",
+    convicts=["native_first_claim_kept"],
+)
 def test_put_all_takes_all_in_order_or_none(mailbox: int, mails: Mails) -> None:
     table.put(mailbox, mails.at(2))
     assert table.put_all(mailbox, mails.pointers(0, 1, 2, 3), 4) == WAITS
@@ -151,6 +153,10 @@ def test_a_take_names_the_least_priority_and_what_it_skips(mailbox: int, mails: 
     assert taken(mails, mailbox) == 0
 
 
+@pytest.mark.contract(
+    "A function that native code posts is called once, to run or to let go.",
+    convicts=["native_post_released_alone"],
+)
 def test_what_is_posted_is_called_with_its_argument(mailbox: int) -> None:
     said: list[tuple[int | None, bool]] = []
     fn = POST_FN(lambda arg, run: said.append((arg, run)))
@@ -189,6 +195,39 @@ def test_a_take_waits_as_long_as_it_is_told(mailbox: int, mails: Mails) -> None:
         assert take(mailbox, priority=0, timeout=60.0) == (None, QUIESCED)
     assert take(mailbox, timeout=-1.0)[0] == mails.at(0)
     assert take(mailbox, timeout=float("nan")) == (None, QUIESCED)
+    table.release(mails.at(0))
+
+
+def sleeps(thread: threading.Thread) -> bool:
+    """Whether a thread is seen to sleep, many times in a row and without having run in between."""
+    given_up, seen = time.monotonic() + 10.0, list[str]()
+    while len(seen) < 100:
+        # Each look gives up the GIL, so a thread that waits for that has run before the next one.
+        with Path(f"/proc/self/task/{thread.native_id}/status").open() as status:
+            words = dict(line.rstrip().split(":", 1) for line in status if ":" in line)
+        look = words["State"] + words["voluntary_ctxt_switches"]
+        seen = [*seen, look] if look == (seen or [look])[-1] and "S" in words["State"] else []
+        if time.monotonic() > given_up:
+            return False
+    return True
+
+
+@pytest.mark.contract(
+    "A native consumer that waits without a limit sleeps.", convicts=["native_wait_without_limit_spins"]
+)
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="this system does not say what a thread does"
+)
+def test_a_take_that_waits_without_a_limit_sleeps(mailbox: int, mails: Mails) -> None:
+    answers: list[tuple[int | None, int]] = []
+    consumer = threading.Thread(target=lambda: answers.append(take(mailbox, timeout=-1.0)))
+    consumer.start()
+    try:
+        assert sleeps(consumer)
+    finally:
+        table.put(mailbox, mails.at(0))
+        consumer.join()
+    assert answers == [(mails.at(0), OPEN)]
     table.release(mails.at(0))
 
 
@@ -249,7 +288,7 @@ def test_the_child_of_a_fork_gets_no_mailbox_of_its_parent() -> None:
     assert (done.stdout.split(), done.returncode) == (["ForkedError", "ForkedError"], 0), done.stderr
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["native_flags_lost"])
 def test_python_takes_what_native_code_has_put(mails: Mails) -> None:
     mailbox = TaskMailbox()
     target = table.of(mailbox)
@@ -295,6 +334,22 @@ def test_mail_of_python_runs_in_a_native_consumer(mails: Mails, unraisable: list
     assert [(type(error), where) for error, where in unraisable] == [(ValueError, failing)]
     mailbox.put(failing)
     assert table.run(take(target)[0]) == -1
+    table.end_consuming(consumer)
+
+
+@pytest.mark.contract
+def test_a_native_consumer_runs_mail_of_python_by_its_own_run() -> None:
+    class Twice(Mail):
+        def run(self) -> None:
+            super().run()
+            super().run()
+
+    mailbox, consumer, said = TaskMailbox(), Consumer(), []
+    mailbox.put_all([Twice(said.append, 1), Twice(said.append, 2)])
+    target = table.begin_consuming(mailbox, consumer)
+    assert table.run(take(target)[0]) == 0
+    assert table.run_batch(target) == 1
+    assert said == [1, 1, 2, 2]
     table.end_consuming(consumer)
 
 
@@ -344,6 +399,50 @@ def test_the_consumer_is_the_mailbox_thread_until_it_gives_it_back(elsewhere: Ca
     elsewhere(lambda: table.end_consuming(consumer))
     assert sys.getrefcount(mailbox) == before
     assert len(mailbox.close()) == 1
+
+
+@pytest.mark.contract(convicts=["lent_for_ever"])
+def test_a_mailbox_is_lent_to_native_code_until_that_gives_it_back() -> None:
+    boxes, consumers = [TaskMailbox(), TaskMailbox()], [Consumer(), Consumer()]
+
+    def lend() -> None:
+        for mailbox, consumer in zip(boxes, consumers, strict=True):
+            mailbox.adopt()
+            table.begin_consuming(mailbox, consumer)
+        table.end_consuming(consumers[0])
+
+    owner = threading.Thread(target=lend)
+    owner.start()
+    owner.join()
+    boxes[0].adopt(ended=owner)
+    assert boxes[0].is_mailbox_thread
+    with pytest.raises(ValueError, match="by now is native code"):
+        boxes[1].adopt(ended=owner)
+
+
+@pytest.mark.contract(convicts=["adopted_while_parked"])
+def test_a_mailbox_whose_consumer_waits_in_a_take_is_not_adopted(
+    mails: Mails, elsewhere: Callable[..., Any]
+) -> None:
+    mailbox = TaskMailbox()
+    target = table.of(mailbox)
+    consumer = threading.Thread(target=take, args=(target,), kwargs={"timeout": -1.0})
+    consumer.start()
+
+    def to_and_fro() -> None:
+        given_up = time.monotonic() + 10.0
+        while time.monotonic() < given_up:
+            elsewhere(mailbox.adopt)
+            mailbox.adopt()
+
+    try:
+        # Before it waits, two threads may take the mailbox from each other.
+        with pytest.raises(WrongThreadError):
+            to_and_fro()
+    finally:
+        table.put(target, mails.at(0))
+        consumer.join()
+    table.release(mails.at(0))
 
 
 def test_the_collector_does_not_look_for_what_may_come_out_without_the_gil() -> None:

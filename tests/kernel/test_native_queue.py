@@ -27,9 +27,9 @@ def ordered(request: pytest.FixtureRequest) -> bool:
     return which
 
 
-@pytest.fixture
-def queue(ordered: bool) -> Iterator[int]:
-    made = table.create_queue(CAPACITY, ordered)
+@pytest.fixture(params=["create_queue", "create_confined_queue"])
+def queue(request: pytest.FixtureRequest, ordered: bool) -> Iterator[int]:
+    made = getattr(table, request.param)(CAPACITY, ordered)
     yield made
     table.destroy_queue(made, RELEASE_FN())
 
@@ -160,3 +160,8 @@ def test_another_thread_completes_while_the_owner_emits(ordered: bool) -> None:
 def test_what_is_no_queue_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(TypeError, match="queue must be an OrderedQueue or UnorderedQueue"):
         table.queue_of(wrong)
+
+
+def test_native_code_gets_no_queue_whose_owner_alone_completes() -> None:
+    with pytest.raises(ValueError, match="make it without owner_completes"):
+        table.queue_of(OrderedQueue(1, owner_completes=True))

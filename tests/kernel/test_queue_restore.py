@@ -275,6 +275,9 @@ def test_a_queue_that_restores_is_not_adopted(queue_type: QueueType, elsewhere: 
     elsewhere(queue.adopt)
 
 
+@pytest.mark.contract(
+    "A queue keeps no reference to what it refuses to restore.", convicts=["refused_restore_leaks"]
+)
 @both
 def test_restoring_leaves_no_reference_behind(queue_type: QueueType) -> None:
     class Tracked:

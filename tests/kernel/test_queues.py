@@ -382,6 +382,72 @@ def test_a_confined_operation_raises_in_another_thread_and_changes_nothing(
     assert queue.complete(handle, "A")
 
 
+@pytest.mark.contract("A queue whose owner alone completes refuses completions of other threads.")
+@both
+def test_where_the_owner_alone_completes_another_thread_is_refused(
+    queue_type: QueueType, elsewhere: Callable[..., Any]
+) -> None:
+    queue = queue_type(4, owner_completes=True)
+    handle = queue.put("a")
+    before = queue.statistics()
+    with pytest.raises(WrongThreadError, match="elsewhere"):
+        elsewhere(lambda: queue.complete(handle, "A"))
+    assert queue.statistics() == before
+    assert queue.complete(handle, "A")
+
+
+@pytest.mark.contract(
+    "Where the owner alone completes, the first completion of the present attempt wins, and is counted.",
+    convicts=["alone_any_attempt", "alone_not_listed", "alone_not_counted"],
+)
+def test_where_the_owner_alone_completes_the_first_completion_of_the_present_attempt_wins() -> None:
+    for queue_type in (OrderedQueue, UnorderedQueue):
+        queue = queue_type(4, owner_completes=True)
+        stale = queue.put("a")
+        handle = queue.renew(stale)
+        assert not queue.complete(stale, "of an earlier attempt")
+        assert queue.in_flight == 1
+        assert queue.complete(handle, "A")
+        assert not queue.complete(handle, "too late")
+        assert (queue.in_flight, queue.statistics().completed, queue.statistics().late) == (0, 1, 2)
+        assert queue.emit_many() == [("a", "A")]
+
+
+@both
+def test_where_the_owner_alone_completes_who_adopts_the_queue_completes(
+    queue_type: QueueType, elsewhere: Callable[..., Any]
+) -> None:
+    queue = queue_type(4, owner_completes=True)
+
+    def use() -> list[Any]:
+        queue.adopt()
+        queue.complete(queue.put("a"), "A")
+        return queue.emit_many()
+
+    assert elsewhere(use) == [("a", "A")]
+    with pytest.raises(WrongThreadError):
+        queue.complete(1 << 24, "B")
+
+
+@pytest.mark.parametrize("owner_completes", [False, True])
+def test_a_ring_is_used_round_and_round_in_order(owner_completes: bool) -> None:
+    queue, element = OrderedQueue(3, owner_completes=owner_completes), iter(range(100))
+    held: list[tuple[int, int]] = []
+    for _ in range(20):
+        while not queue.is_full:
+            number = next(element)
+            held.append((number, queue.put(number)))
+        assert [entry.element for entry in queue.snapshot()] == [number for number, _ in held]
+        queue.complete(held[1][1], "later")
+        assert queue.emit_many() == []
+        queue.complete(held[0][1], "first")
+        assert queue.emit_many(1) == [(held[0][0], "first")]
+        assert queue.emit() == (held[1][0], "later")
+        del held[:2]
+    assert queue.clear() == [number for number, _ in held]
+    assert queue.put("again") and queue.snapshot()[0].element == "again"
+
+
 @both
 def test_an_empty_queue_may_be_adopted(queue_type: QueueType, elsewhere: Callable[..., Any]) -> None:
     queue = queue_type(4)

@@ -1,5 +1,5 @@
 // The memory orders of mails and of the lock-free inbox, one edge a run:
-// `inbox_orders push-fetch | push-close | release-claim | free-free`.
+// `inbox_orders push-fetch | push-close | push-visit | arm-visit | release-claim | free-free`.
 //
 // One thread writes a mail and passes it on, the other waits, without another edge between the two, until it gets
 // the mail, and touches what the first has written. So ThreadSanitizer sees a race in every run in which the
@@ -43,6 +43,26 @@ int main(int count, char** words) {
             read(fetched);
         });
     }
+    if (edge == "push-visit") {
+        return pass(push, [&] {
+            const void* seen = nullptr;
+            while (seen == nullptr) inbox.visit([&](const mail_t* found) { seen = found->object; });
+        });
+    }
+    if (edge == "arm-visit") {
+        int callback = 0;
+        return pass(
+            [&] {
+                callback = 1;
+                void* spare = nullptr;
+                inbox.arm(&callback, &spare);
+            },
+            [&] {
+                void* armed = nullptr;
+                while (armed == nullptr) armed = inbox.armed();
+                *static_cast<int*>(armed) = 2;
+            });
+    }
     if (edge == "release-claim") {
         return pass(
             [&] {
@@ -72,6 +92,6 @@ int main(int count, char** words) {
                 free_posted(other);
             });
     }
-    std::puts("inbox_orders push-fetch | push-close | release-claim | free-free");
+    std::puts("inbox_orders push-fetch | push-close | push-visit | arm-visit | release-claim | free-free");
     return 2;
 }

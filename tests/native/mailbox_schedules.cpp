@@ -17,21 +17,25 @@ struct MailboxScenario : sched::Scenario {
 
     Mailbox<Inbox> mailbox;
     mail_t mails[MAILS];
+    sched::Plain contents[MAILS];  // of each mail: who has it alone may use it
     bool accepted[MAILS] = {};
     int out[MAILS] = {};           // how often each mail came out
     std::vector<int> order;        // of the mails that came out
     bool quiesce_returned = false;
     // Each arming has a callback of its own: the address of one of these.
     struct Arming {
+        sched::Plain content;
         int calls = 0;
         bool refused = false, replaced = false;
     };
     static constexpr int ARMINGS = 32;
     Arming armings[ARMINGS];
-    int armed_so_far = 0, calls = 0;
+    int armed_so_far = 0;
+    sched::Told<int> calls;
 
     void call(void* armed) {
         if (armed == nullptr) return;
+        static_cast<Arming*>(armed)->content.use();
         ++static_cast<Arming*>(armed)->calls;
         ++calls;
     }
@@ -41,10 +45,17 @@ struct MailboxScenario : sched::Scenario {
         expect(armed_so_far < ARMINGS, "the consumer arms again and again");
         Arming& mine = armings[armed_so_far++];
         void* spare = nullptr;
+        mine.content.use();
         const bool yes = mailbox.arm(&mine, &spare);
         mine.refused = !yes;
-        if (spare != nullptr) static_cast<Arming*>(spare)->replaced = true;
+        if (!yes) mine.content.use();
+        if (spare != nullptr) drop(spare);
         return yes;
+    }
+
+    void drop(void* armed) {
+        static_cast<Arming*>(armed)->content.use();
+        static_cast<Arming*>(armed)->replaced = true;
     }
 
     state_t put(int first, int last) {
@@ -52,6 +63,7 @@ struct MailboxScenario : sched::Scenario {
         chain_t chain;
         for (int number = first; number <= last; ++number) {
             expect(mails[number].claim(), "a mail that waits nowhere cannot be claimed");
+            contents[number].use();
             chain.add(&mails[number]);
         }
         void* armed = nullptr;
@@ -73,6 +85,7 @@ struct MailboxScenario : sched::Scenario {
         const int number = static_cast<int>(mail - mails);
         ++out[number];
         order.push_back(number);
+        contents[number].use();
         mail->release();
     }
 
@@ -95,6 +108,7 @@ struct MailboxScenario : sched::Scenario {
         MailList left;
         void* armed = nullptr;
         mailbox.close(left, &armed);
+        if (armed != nullptr) drop(armed);
         while (mail_t* mail = left.pop_first()) came_out(mail);
         expect(!mailbox.has_mail(), "after close some mail is left");
     }
@@ -191,7 +205,7 @@ struct Armed : MailboxScenario<Inbox> {
                         if (!this->arm()) continue;
                         // A take that finds nothing leaves the wake-up armed.
                         if (mail_t* mail = this->mailbox.take(MIN_PRIORITY, 0, &seen)) this->came_out(mail);
-                        sched::block([this, before] { return this->calls != before; });
+                        await_change(this->calls, before);
                     }
                 }};
     }
@@ -211,6 +225,30 @@ struct ArmedAndParked : MailboxScenario<Inbox> {
     }
 };
 
+// A producer that was charged with one arming, and stalls, takes the callback of the next, and calls it.
+template <class Inbox>
+struct ArmedAnew : MailboxScenario<Inbox> {
+    bool armed_once = false;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] {
+                    // Nothing but the mailbox tells the consumer of the put, nor the producer of the callback.
+                    sched::block([this] { return armed_once; });
+                    this->put(0, 0);
+                },
+                [this] {
+                    armed_once = this->arm();
+                    state_t seen = OPEN;
+                    for (int turn = 0; turn < 3; ++turn) {
+                        if (mail_t* mail = this->mailbox.take(MIN_PRIORITY, 0, &seen)) this->came_out(mail);
+                        if (this->out[0] != 0) break;
+                        sched::point();
+                    }
+                    this->arm();
+                    this->close();
+                }};
+    }
+};
+
 // A producer that stalls before it wakes the consumer delays nobody else's mail.
 template <class Inbox>
 struct Stalled : MailboxScenario<Inbox> {
@@ -222,10 +260,13 @@ struct Stalled : MailboxScenario<Inbox> {
     }
 };
 
-// Whoever reads the counts reads what has returned, and no more than what has begun.
+// Whoever reads the counts reads what has returned, no more than what has begun, and never less than before. The mails
+// that have been taken are not more than those that were put.
 template <class Inbox>
 struct Counted : MailboxScenario<Inbox> {
-    std::size_t begun = 0, returned = 0;
+    std::size_t begun = 0;
+    sched::Told<std::size_t> returned;
+    bool grows = true;
     std::string wrong;
 
     void put(int first, int last) {
@@ -235,18 +276,84 @@ struct Counted : MailboxScenario<Inbox> {
         returned += count;
     }
 
+    void look() {
+        std::size_t before = 0;
+        for (int times = 0; times < 2; ++times) {
+            const std::size_t least = returned;
+            const std::size_t accepted = this->mailbox.inbox().accepted();
+            if (accepted < least) wrong = "a put that had returned is not counted";
+            if (accepted > begun) wrong = "more is counted than was put";
+            if (accepted < before && grows) wrong = "less is counted than before";
+            before = accepted;
+        }
+    }
+
     std::vector<std::function<void()>> threads() override {
-        return {[this] { put(0, 0), put(1, 2); }, [this] { this->take(3); },
+        return {[this] { put(0, 0), put(1, 2); }, [this] { this->take(3); }, [this] { look(); }};
+    }
+    std::string verdict() override { return wrong; }
+};
+
+// The same while the mailbox is closed.
+template <class Inbox>
+struct CountedAndClosed : Counted<Inbox> {
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { this->put(0, 0); }, [this] { this->close(); }, [this] { this->look(); }};
+    }
+    void put(int first, int last) {
+        ++this->begun;
+        if (MailboxScenario<Inbox>::put(first, last) == OPEN) ++this->returned;
+    }
+};
+
+// The same where more arrive than the word has room to count.
+struct CountedBeside : Counted<LockFreeInbox> {
+    static constexpr std::size_t COUNTED_IN_WORD = 65535, BEFORE = COUNTED_IN_WORD - 1;
+
+    CountedBeside() {
+        // Linked once for all runs: nobody writes to them.
+        static const std::unique_ptr<mail_t[]> crowd(new mail_t[BEFORE]);
+        static chain_t linked;
+        while (linked.count < BEFORE) linked.add(&crowd[linked.count]);
+        void* armed = nullptr;
+        mailbox.put(linked, &armed);
+        begun = BEFORE, returned = BEFORE;
+        // What a put counts beside the word before it is in, it may take back.
+        grows = false;
+    }
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { Counted::put(0, 1), Counted::put(2, 2); },
                 [this] {
-                    for (int look = 0; look < 2; ++look) {
-                        const std::size_t least = returned;
-                        const std::size_t accepted = this->mailbox.inbox().accepted();
-                        if (accepted < least) wrong = "a put that had returned is not counted";
-                        if (accepted > begun) wrong = "more is counted than was put";
-                    }
+                    chain_t fetched;
+                    mailbox.inbox().fetch(fetched), mailbox.inbox().fetch(fetched);
+                },
+                [this] { look(); }};
+    }
+};
+
+// What waits is what was put and not taken.
+template <class Inbox>
+struct Waiting : MailboxScenario<Inbox> {
+    std::string wrong;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { this->put(0, 1); }, [this] { this->take(2); },
+                [this] {
+                    if (this->mailbox.waiting() > 2) wrong = "more waits than was put";
                 }};
     }
     std::string verdict() override { return wrong; }
+};
+
+// Whoever reads that the mailbox has ended sees what was done before.
+template <class Inbox>
+struct Ended : MailboxScenario<Inbox> {
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { this->contents[0].use(), this->quiesce(); }, [this] { this->contents[1].use(), this->close(); },
+                [this] {
+                    const state_t state = this->mailbox.inbox().state();
+                    if (state != OPEN) this->contents[state == QUIESCED ? 0 : 1].use();
+                }};
+    }
 };
 
 // A mail that was taken is put again, by another thread.
@@ -259,6 +366,7 @@ struct PutAgain : MailboxScenario<Inbox> {
                 mail_t* const mail = &this->mails[0];
                 for (int turn = 0; turn < 2; ++turn) {
                     if (!mail->claim()) continue;
+                    this->contents[0].use();
                     void* armed = nullptr;
                     chain_t chain;
                     chain.add(mail);
@@ -272,6 +380,7 @@ struct PutAgain : MailboxScenario<Inbox> {
                         mail_t* const mail = this->mailbox.take(MIN_PRIORITY, 0, &seen);
                         if (mail == nullptr) continue;
                         ++this->out[0];
+                        this->contents[0].use();
                         mail->release();
                     }
                     this->close_counted();
@@ -289,6 +398,32 @@ struct PutAgain : MailboxScenario<Inbox> {
     }
 };
 
+// A mail that was taken is put again by its one owner, who looks whether he has it back.
+template <class Inbox>
+struct HandedBack : MailboxScenario<Inbox> {
+    int puts = 0;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] {
+                    for (int turn = 0; turn < 4 && puts < 2; ++turn) {
+                        if (!this->mails[0].claim_alone()) continue;
+                        this->contents[0].use();
+                        void* armed = nullptr;
+                        chain_t chain;
+                        chain.add(&this->mails[0]);
+                        puts += this->mailbox.put(chain, &armed) == OPEN;
+                    }
+                },
+                [this] {
+                    for (int turn = 0; turn < 4; ++turn) {
+                        state_t seen = OPEN;
+                        if (mail_t* mail = this->mailbox.take(MIN_PRIORITY, 0, &seen)) this->came_out(mail);
+                    }
+                    this->close();
+                }};
+    }
+    std::string verdict() override { return this->out[0] == puts ? "" : "puts and takes of a mail differ in number"; }
+};
+
 template <class Inbox>
 void add(std::map<std::string, sched::Make>& scenarios, const std::string& kind) {
     scenarios[kind + "/two-producers"] = sched::make<TwoProducers<Inbox>>;
@@ -297,9 +432,14 @@ void add(std::map<std::string, sched::Make>& scenarios, const std::string& kind)
     scenarios[kind + "/together"] = sched::make<Together<Inbox>>;
     scenarios[kind + "/armed"] = sched::make<Armed<Inbox>>;
     scenarios[kind + "/armed-and-parked"] = sched::make<ArmedAndParked<Inbox>>;
+    scenarios[kind + "/armed-anew"] = sched::make<ArmedAnew<Inbox>>;
     scenarios[kind + "/stalled-producer"] = sched::make<Stalled<Inbox>>;
     scenarios[kind + "/counted"] = sched::make<Counted<Inbox>>;
+    scenarios[kind + "/counted-and-closed"] = sched::make<CountedAndClosed<Inbox>>;
+    scenarios[kind + "/waiting"] = sched::make<Waiting<Inbox>>;
+    scenarios[kind + "/ended"] = sched::make<Ended<Inbox>>;
     scenarios[kind + "/put-again"] = sched::make<PutAgain<Inbox>>;
+    scenarios[kind + "/handed-back"] = sched::make<HandedBack<Inbox>>;
 }
 
 }  // namespace
@@ -308,5 +448,6 @@ int main(int count, char** words) {
     std::map<std::string, sched::Make> scenarios;
     add<LockFreeInbox>(scenarios, "lock-free");
     add<MutexInbox>(scenarios, "mutex");
+    scenarios["lock-free/counted-beside"] = sched::make<CountedBeside>;
     return sched::schedules_main(count, words, scenarios);
 }

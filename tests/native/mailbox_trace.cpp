@@ -1,4 +1,4 @@
-// A mailbox at work among native threads; prints what was asked and answered. Build with -DPILLARBOX_TRACE.
+// A mailbox at work among native threads; prints what was asked and answered. Build with traced headers.
 //
 // `mailbox_trace lock-free | mutex PRODUCERS OPERATIONS SEED`: each producer and the consumer does so many
 // operations, of all kinds; one producer quiesces the mailbox in the middle of the last tenth. Nobody runs far

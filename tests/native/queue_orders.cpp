@@ -38,6 +38,35 @@ int main(int count, char** words) {
                         while (!unordered.complete(first, &result)) std::this_thread::yield();
                     });
     }
+    // Reads all that the queue owns until there are so many payloads.
+    const auto visit = [&](int wanted) {
+        int found = 0;
+        const auto each = [](void* payload, void* context) {
+            *static_cast<int*>(context) += *static_cast<int*>(payload);
+            return 0;
+        };
+        while (found != wanted) {
+            found = 0;
+            unordered.visit(each, &found);
+            std::this_thread::yield();
+        }
+    };
+    if (edge == "put-visit") {
+        return pass(
+            [&] {
+                element = 1;
+                unordered.put(&element, &handle);
+            },
+            [&] { visit(1); });
+    }
+    if (edge == "watermark-visit") {
+        return pass(
+            [&] {
+                element = result = 1;
+                unordered.put_watermark(&element, &result);
+            },
+            [&] { visit(2); });
+    }
     if (edge == "complete-emit") {
         ordered.put(&element, &handle);
         return pass([&] { complete(ordered, first); }, [&] { emit(ordered); });
@@ -68,7 +97,7 @@ int main(int count, char** words) {
                         *static_cast<int*>(left[0].result) = 2;
                     });
     }
-    std::puts("queue_orders put-complete | complete-emit | complete-collect | complete-snapshot |"
-              " complete-close");
+    std::puts("queue_orders put-complete | put-visit | watermark-visit | complete-emit | complete-collect |"
+              " complete-snapshot | complete-close");
     return 2;
 }

@@ -7,25 +7,28 @@ using sched::expect;
 
 namespace {
 
-// A queue, its elements and its results: addresses that nobody reads.
+// A queue, its elements and its results. Who has a result alone may use it.
 struct QueueScenario : sched::Scenario {
     static constexpr int ENTRIES = 4;
 
     ResultQueue queue;
     int elements[ENTRIES] = {};
-    int results[2 * ENTRIES] = {};
+    sched::Plain results[2 * ENTRIES];
     long long handles[ENTRIES] = {};
-    int completions = 0;         // that have returned
+    sched::Told<int> completions;  // that have returned
     std::vector<pair_t> emitted;
 
-    QueueScenario(int capacity, bool ordered) : queue(capacity, ordered) {}
+    QueueScenario(int capacity, bool ordered, Completers completers = Completers::ANY)
+        : queue(capacity, ordered, completers) {}
 
     void put(int number) {
         expect(queue.put(&elements[number], &handles[number]) == QueueAnswer::DONE, "a put with room was refused");
     }
 
     bool complete(long long handle, int result) {
+        results[result].use();
         const bool won = queue.complete(handle, &results[result]);
+        if (!won) results[result].use();
         ++completions;
         return won;
     }
@@ -36,9 +39,14 @@ struct QueueScenario : sched::Scenario {
             const int before = completions;
             pair_t pairs[ENTRIES];
             const int count = queue.emit(pairs, ENTRIES);
+            for (int place = 0; place < count; ++place) use(pairs[place].result);
             emitted.insert(emitted.end(), pairs, pairs + count);
-            if (count == 0) sched::block([this, before] { return completions != before; });
+            if (count == 0) await_change(completions, before);
         }
+    }
+
+    static void use(void* result) {
+        if (result != nullptr) static_cast<sched::Plain*>(result)->use();
     }
 
     int number(const pair_t& pair) const { return static_cast<int>(static_cast<int*>(pair.element) - elements); }
@@ -130,6 +138,7 @@ struct ClosedMeanwhile : QueueScenario {
                     expect(copied.size() == 2, "a snapshot is not complete");
                     left.reserve(2);
                     queue.close(left);
+                    for (const entry_t& entry : left) use(entry.result);
                     pair_t pairs[2];
                     expect(queue.emit(pairs, 2) == 0, "something was emitted after close");
                     expect(queue.put(&elements[2], &handles[2]) == QueueAnswer::CLOSED, "a closed queue takes in");
@@ -159,10 +168,11 @@ struct ClearedMeanwhile : QueueScenario {
         return {[this] { won[0] = complete(handles[0], 0); }, [this] { won[1] = complete(handles[1], 1); },
                 [this] {
                     queue.clear(cleared);
+                    for (const entry_t& entry : cleared) use(entry.result);
                     put(2), put(3);
                     pair_t pairs[2];
                     const int early = queue.emit(pairs, 2);
-                    sched::block([this] { return completions == 2; });
+                    while (completions < 2) await_change(completions, static_cast<int>(completions));
                     expect(early + queue.emit(pairs, 2) == 0, "something came out that nobody has completed");
                     owner_won[0] = complete(handles[3], 3);
                     owner_won[1] = complete(handles[2], 2);
@@ -198,7 +208,7 @@ struct ClearedUnordered : ClearedMeanwhile {
 // result whose completion had returned before it.
 struct AsTheyFinish : QueueScenario {
     AsTheyFinish() : QueueScenario(ENTRIES, false) { put(0), put(1), put(2); }
-    int returned = 0;
+    sched::Told<int> returned;
     bool torn = false;
     std::vector<std::function<void()>> threads() override {
         return {[this] {
@@ -263,6 +273,143 @@ struct CountedUnordered : CountedMeanwhile {
     CountedUnordered() : CountedMeanwhile(false) {}
 };
 
+// The same where the owner alone completes, of a thread that watches.
+struct CountedAlone : QueueScenario {
+    explicit CountedAlone(bool ordered) : QueueScenario(2, ordered, Completers::OWNER) { put(0), put(1); }
+    std::string wrong;
+    long long seen = 0;
+    void look() {
+        const queue_counts_t now = queue.counts();
+        if (now.running > now.size) wrong = "more runs than there is";
+        if (now.completed < now.emitted) wrong = "something has left that has not finished";
+        if (now.completed < seen) wrong = "a completion is counted no more";
+        seen = now.completed;
+    }
+    std::vector<std::function<void()>> threads() override {
+        return {[this] {
+                    complete(handles[1], 1), complete(handles[0], 0);
+                    if (complete(handles[0], 2)) wrong = "of two completions both have won";
+                    if (queue.counts().running != 0) wrong = "what has finished still runs";
+                    const long long stale = handles[0];
+                    emit(2);
+                    put(2);
+                    if (complete(stale, 4)) wrong = "a completion of an earlier entry has won";
+                    complete(handles[2], 3), emit(3);
+                },
+                [this] { look(), look(), look(); }};
+    }
+    std::string verdict() override {
+        look();
+        if (emitted[0].result != &results[number(emitted[0])]) return "a result is that of another entry";
+        return wrong.empty() && seen != 3 ? "what has finished is not counted" : wrong;
+    }
+};
+
+struct CountedAloneInOrder : CountedAlone {
+    CountedAloneInOrder() : CountedAlone(true) {}
+};
+
+struct CountedAloneUnordered : CountedAlone {
+    CountedAloneUnordered() : CountedAlone(false) {}
+};
+
+// The same as another thread sees it: all is of one moment, and none is before the last.
+struct CountedByAnother : QueueScenario {
+    CountedByAnother(bool ordered, Completers completers = Completers::ANY) : QueueScenario(2, ordered, completers) {}
+    std::string wrong;
+    void watch() {
+        queue_counts_t before{};
+        for (int times = 0; times < 2; ++times) {
+            const queue_counts_t now = queue.counts();
+            if (now.size < 0 || now.size > 2 || now.running < 0) wrong = "the counts are torn";
+            if (now.running > now.size) wrong = "more runs than there is";
+            if (now.completed < now.emitted) wrong = "something has left that has not finished";
+            if (now.completed > now.admitted) wrong = "something has finished that was not admitted";
+            if (now.late > now.completed) wrong = "an answer is late to an entry that has none";
+            if (now.admitted < before.admitted || now.emitted < before.emitted || now.completed < before.completed) {
+                wrong = "less is counted than before";
+            }
+            before = now;
+        }
+    }
+    void emit_one() {
+        pair_t pair;
+        if (queue.emit(&pair, 1) == 1) use(pair.result);
+    }
+    std::vector<std::function<void()>> threads() override {
+        put(0), put(1);
+        return {[this] {
+                    // The second answer of an entry comes after the first.
+                    complete(handles[0], 0), complete(handles[0], 1);
+                },
+                [this] {
+                    emit_one();
+                    if (queue.put(&elements[2], &handles[2]) == QueueAnswer::DONE) complete(handles[2], 2);
+                },
+                [this] { watch(); }};
+    }
+    std::string verdict() override { return wrong; }
+};
+
+// What is counted as completed is counted as admitted.
+struct FirstCounted : CountedByAnother {
+    using CountedByAnother::CountedByAnother;
+    std::vector<std::function<void()>> threads() override {
+        return {[this] { put(0), complete(handles[0], 0), emit_one(); }, [this] { watch(); }};
+    }
+};
+
+struct FirstCountedInOrder : FirstCounted {
+    FirstCountedInOrder() : FirstCounted(true) {}
+};
+
+struct FirstCountedUnordered : FirstCounted {
+    FirstCountedUnordered() : FirstCounted(false) {}
+};
+
+struct FirstCountedAlone : FirstCounted {
+    FirstCountedAlone() : FirstCounted(true, Completers::OWNER) {}
+};
+
+struct CountedByAnotherInOrder : CountedByAnother {
+    CountedByAnotherInOrder() : CountedByAnother(true) {}
+};
+
+struct CountedByAnotherUnordered : CountedByAnother {
+    CountedByAnotherUnordered() : CountedByAnother(false) {}
+};
+
+// Whoever visits what a queue owns has each payload as its owner has left it.
+struct Visited : QueueScenario {
+    explicit Visited(Completers completers) : QueueScenario(2, false, completers) {}
+    std::vector<std::function<void()>> threads() override {
+        return {[this] {
+                    put(0);
+                    if (queue.renew(&handles[0])) complete(handles[0], 0);
+                    results[1].use();
+                    queue.put_watermark(&elements[1], &results[1]);
+                },
+                [this] {
+                    const auto visit = [](void* payload, void* scenario) {
+                        auto& results = static_cast<Visited*>(scenario)->results;
+                        for (sched::Plain& result : results) {
+                            if (payload == &result) result.use();
+                        }
+                        return 0;
+                    };
+                    queue.visit(visit, this);
+                }};
+    }
+};
+
+struct VisitedAlone : Visited {
+    VisitedAlone() : Visited(Completers::OWNER) {}
+};
+
+struct VisitedByAny : Visited {
+    VisitedByAny() : Visited(Completers::ANY) {}
+};
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -275,6 +422,15 @@ int main(int count, char** words) {
                                   {"cleared-in-order", sched::make<ClearedInOrder>},
                                   {"cleared-unordered", sched::make<ClearedUnordered>},
                                   {"as-they-finish", sched::make<AsTheyFinish>},
+                                  {"first-counted-in-order", sched::make<FirstCountedInOrder>},
+                                  {"first-counted-unordered", sched::make<FirstCountedUnordered>},
+                                  {"first-counted-alone", sched::make<FirstCountedAlone>},
+                                  {"visited", sched::make<VisitedByAny>},
+                                  {"visited-alone", sched::make<VisitedAlone>},
+                                  {"counted-by-another-in-order", sched::make<CountedByAnotherInOrder>},
+                                  {"counted-by-another-unordered", sched::make<CountedByAnotherUnordered>},
                                   {"counted-in-order", sched::make<CountedInOrder>},
-                                  {"counted-unordered", sched::make<CountedUnordered>}});
+                                  {"counted-unordered", sched::make<CountedUnordered>},
+                                  {"counted-alone-in-order", sched::make<CountedAloneInOrder>},
+                                  {"counted-alone-unordered", sched::make<CountedAloneUnordered>}});
 }

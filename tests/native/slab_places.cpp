@@ -1,6 +1,8 @@
 // Slabs give their memory back when it is not used any more, and not before. Prints "ok", or what went wrong.
 //
-// First by one thread, place by place; then threads give each other's mails back in any order.
+// First by one thread, place by place; then of functions that a mailbox refuses; then threads give each other's mails
+// back in any order.
+#include "pillarbox_native.h"
 #include "pillarbox_slab.h"
 
 #include <algorithm>
@@ -69,6 +71,23 @@ void one_thread() {
     free_posted(mail);
 }
 
+// In a thread of its own, whose slab goes with it.
+void refused() {
+    std::thread([] {
+        pillarbox_mailbox* const mailbox = native::create(PILLARBOX_LOCK_FREE, 64);
+        require(mailbox != nullptr, "there is memory for a mailbox");
+        native::quiesce(mailbox);
+        const int before = held;
+        for (std::size_t post = 0; post < 3 * Slab::PLACES; ++post) {
+            const auto never = [](void*, bool) { fail("what was refused is called"); };
+            require(native::post(mailbox, never, nullptr, 0, 0) == PILLARBOX_QUIESCED, "a post is refused");
+        }
+        require(held <= before + 1, "what was refused takes no memory");
+        native::destroy(mailbox);
+    }).join();
+    require(held == 0, "nothing is left of what was refused");
+}
+
 // Threads allocate, write, put what they have into a common heap, and free what others have put there.
 void many_threads() {
     constexpr int THREADS = 4, ROUNDS = 20000;
@@ -108,6 +127,7 @@ void many_threads() {
 
 int main() {
     one_thread();
+    refused();
     many_threads();
     std::puts("ok");
 }

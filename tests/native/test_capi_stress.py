@@ -2,8 +2,7 @@
 
 import pytest
 
-from pillarbox.kernel import BACKENDS
-from spec.native import compiled, run
+from spec.native import BACKENDS, compiled, plant, run
 from tests.native.sanitizers import ASAN, TSAN, needs
 
 pytestmark = pytest.mark.slow
@@ -19,5 +18,5 @@ def test_native_mail_is_run_or_dropped_once_and_in_order(backend: str, sanitizer
 
 @pytest.mark.parametrize("defect", ["fetch_in_reverse", "put_all_in_reverse", "quiesce_drops_mail"])
 def test_native_threads_find_a_planted_defect(defect: str) -> None:
-    done = run(compiled("capi_stress", "-O2", f"-DPILLARBOX_DEFECT={defect}"), "lock-free")
+    done = run(compiled("capi_stress", "-O2", planted=True), "lock-free", environment=plant(defect))
     assert done.returncode == 1 and done.stdout not in ("", "ok\n"), done.stdout + done.stderr

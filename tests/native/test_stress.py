@@ -1,9 +1,10 @@
 """The kernel's headers among threads that no interpreter lock orders, also under ThreadSanitizer."""
 
+import sys
+
 import pytest
 
-from pillarbox.kernel import BACKENDS
-from spec.native import EDGES, REPORTED, compiled, run
+from spec.native import BACKENDS, EDGES, REPORTED, compiled, plant, run
 from tests.native.sanitizers import ASAN, TSAN, needs
 
 PROGRAMS = [
@@ -16,7 +17,7 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.contract(convicts=["slab_stays", "slab_released_early"])
+@pytest.mark.contract(convicts=["slab_stays", "slab_released_early", "native_post_leaks"])
 @pytest.mark.parametrize(
     ("program", "kind", "sanitizer"),
     [
@@ -33,6 +34,15 @@ def test_native_threads_find_every_promise_kept(program: str, kind: str, sanitiz
     needs(sanitizer)
     done = run(compiled(program, sanitizer), *kind.split())
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.contract(convicts=["wakes_for_nothing", "wakes_each_time"])
+@pytest.mark.skipif(sys.platform != "linux", reason="a futex is Linux's")
+def test_a_put_makes_a_system_call_only_if_the_consumer_sleeps_and_one_for_a_burst() -> None:
+    done = run(compiled("wake_calls", "-O2"))
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["ok"]), done.stdout + done.stderr
+    assert "puts to a consumer that never slept: 0 woken, 0 slept" in done.stdout
+    assert "a burst to one that sleeps: 1 woken, 1 slept" in done.stdout
 
 
 @pytest.mark.contract(
@@ -86,7 +96,7 @@ def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(
     program: str, defect: str, edge: str
 ) -> None:
     needs(TSAN)
-    done = run(compiled(program, TSAN, f"-DPILLARBOX_DEFECT={defect}"), edge)
+    done = run(compiled(program, TSAN, planted=True), edge, environment=plant(defect))
     assert done.returncode == REPORTED, done.stdout + done.stderr
     assert "data race" in done.stderr
 
@@ -101,9 +111,10 @@ def test_a_weakened_memory_order_is_a_race_that_the_sanitizer_sees(
         ("handover_stress", "failure_overtakes"),
         ("slab_places", "slab_stays"),
         ("slab_places", "slab_released_early"),
+        ("slab_places", "native_post_leaks"),
     ],
 )
 def test_native_threads_find_a_planted_defect(program: str, defect: str) -> None:
-    done = run(compiled(program, "-O2", f"-DPILLARBOX_DEFECT={defect}"))
+    done = run(compiled(program, "-O2", planted=True), environment=plant(defect))
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout not in ("", "ok\n")

@@ -1,7 +1,7 @@
 /*
  * Native threads that put mail, and one that takes it: none of them touches the GIL.
  *
- * `count(producers, each, mutex, close_after)` starts them, waits without the GIL, and returns what was
+ * `count(producers, each, close_after)` starts them, waits without the GIL, and returns what was
  * counted.
  */
 #include <Python.h>
@@ -115,12 +115,11 @@ static PyObject *count(PyObject *module, PyObject *args) {
     producer_t *producers = NULL;
     size_t accepted = 0, refused = 0, i;
     Py_ssize_t many, each, close_after;
-    int mutex;
     bool done = false;
     (void)module;
-    if (!PyArg_ParseTuple(args, "nnpn", &many, &each, &mutex, &close_after)) return NULL;
+    if (!PyArg_ParseTuple(args, "nnn", &many, &each, &close_after)) return NULL;
     consumer.close_after = (size_t)close_after;
-    consumer.mailbox = pillarbox_api->create(mutex ? PILLARBOX_MUTEX : PILLARBOX_LOCK_FREE, 64);
+    consumer.mailbox = pillarbox_api->create(PILLARBOX_LOCK_FREE, 64);
     producers = (producer_t *)calloc((size_t)many, sizeof(producer_t));
     if (consumer.mailbox != NULL && producers != NULL) {
         done = true;
@@ -150,7 +149,7 @@ static PyObject *count(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"count", count, METH_VARARGS, "count(producers, each, mutex, close_after) -> dict of counts"},
+    {"count", count, METH_VARARGS, "count(producers, each, close_after) -> dict of counts"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -5,25 +5,24 @@ import threading
 import native
 
 
-def check(producers: int, each: int, mutex: bool, close_after: int = 0) -> dict[str, int]:
+def check(producers: int, each: int, close_after: int = 0) -> dict[str, int]:
     """Each mail is accepted or refused, and what was accepted is run or dropped: once, and in order."""
-    counts: dict[str, int] = native.count(producers, each, mutex, close_after)
+    counts: dict[str, int] = native.count(producers, each, close_after)
     assert counts["accepted"] + counts["refused"] == producers * each, counts
     assert counts["ran"] + counts["dropped"] == counts["accepted"], counts
     assert counts["out_of_order"] == 0, counts
     return counts
 
 
-for mutex in (False, True):
-    for producers in (1, 2, 8):
-        counts = check(producers, 20_000, mutex)
-        assert counts["ran"] == producers * 20_000, counts
-        # Closed in mid-stream: what is left is dropped, and what comes then is refused.
-        counts = check(producers, 20_000, mutex, close_after=1_000)
-        assert counts["ran"] >= 1_000, counts
+for producers in (1, 2, 8):
+    counts = check(producers, 20_000)
+    assert counts["ran"] == producers * 20_000, counts
+    # Closed in mid-stream: what is left is dropped, and what comes then is refused.
+    counts = check(producers, 20_000, close_after=1_000)
+    assert counts["ran"] >= 1_000, counts
 
 counted: list[dict[str, int]] = []
-worker = threading.Thread(target=lambda: counted.append(check(4, 200_000, False)))
+worker = threading.Thread(target=lambda: counted.append(check(4, 200_000)))
 worker.start()
 steps = 0
 while worker.is_alive():

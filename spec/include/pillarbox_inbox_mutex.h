@@ -1,4 +1,4 @@
-// The shared side of a mailbox with a mutex and a condition: the plain backend, the oracle of the other one.
+// The shared side of a mailbox with a mutex and a condition: the oracle of the one without, in builds for tests only.
 //
 // It holds everything that more than one thread touches: the state, the mails that have arrived, the armed
 // wake-up, the sleeping consumer. Methods marked "any" may be called by any thread, the others by the consumer
@@ -26,9 +26,9 @@ public:
     // spec: Mailbox!Put, Mailbox!PutAll, Mailbox!PutRefused
     state_t push(const chain_t& mails, void** armed) noexcept {
         bool wake = false;
-        if (!PILLARBOX_PLANTED(mutex_push_unlocked)) lock_.lock();
+        lock_.lock();
         const state_t state = state_.load(std::memory_order_relaxed);
-        if (state != OPEN && !PILLARBOX_PLANTED(mutex_push_when_quiesced)) {
+        if (state != OPEN) {
             bump(rejected_, mails.count);
         } else if (mails.count != 0) {
             mails.oldest->next = newest_;
@@ -37,11 +37,11 @@ public:
             bump(accepted_, mails.count);
             wake = consumer_.any();
             *armed = armed_;
-            if (!PILLARBOX_PLANTED(mutex_armed_stays)) armed_ = nullptr;
+            armed_ = nullptr;
         }
-        if (!PILLARBOX_PLANTED(mutex_push_unlocked)) lock_.unlock();
-        if (wake && !PILLARBOX_PLANTED(mutex_push_without_wake)) consumer_.wake();
-        return PILLARBOX_SEEDED(mutex_push_when_quiesced, state, OPEN);
+        lock_.unlock();
+        if (wake) consumer_.wake();
+        return state;
     }
 
     // any. OPEN becomes QUIESCED; other states stay. Wakes a sleeping consumer; `*armed` as in push.
@@ -55,7 +55,7 @@ public:
             armed_ = nullptr;
         }
         lock_.unlock();
-        if (was_open && !PILLARBOX_PLANTED(mutex_quiesce_without_wake)) consumer_.wake();
+        if (was_open) consumer_.wake();
     }
 
     // Becomes CLOSED; `to` becomes the chain of what has arrived. `*armed` becomes the armed wake-up,
@@ -87,7 +87,7 @@ public:
     void park(double seconds) {
         lock_.lock();
         const bool idle = !any_arrived() && state_.load(std::memory_order_relaxed) == OPEN;
-        if (idle || PILLARBOX_PLANTED(mutex_park_without_look)) consumer_.sleep(lock_, seconds);
+        if (idle) consumer_.sleep(lock_, seconds);
         lock_.unlock();
     }
 

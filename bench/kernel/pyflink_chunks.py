@@ -1,6 +1,6 @@
 """Measures PyFlink's result queues, a chunk at a time.
 
-`python -m bench.flink.pyflink_chunks WHEEL KIND EACH` does what `rounds KIND EACH` of `bench.python_chunks`
+`python -m bench.kernel.pyflink_chunks WHEEL KIND EACH` does what `rounds KIND EACH` of `bench.python_chunks`
 does; an EACH of `steady` stands for its `steady KIND 1000`. The queues are read out of the package's wheel,
 and need nothing else of it.
 """

@@ -1,36 +1,22 @@
-// What a mailbox was asked and what it answered, recorded in builds with PILLARBOX_TRACE; nothing in others.
+// What a mailbox was asked and what it answered, recorded: in builds for tests that are traced.
 //
 // A ticket is drawn when an operation begins and another when it ends, so one that ended before another began has
 // the smaller tickets: a checker may order only those that overlap. Each thread writes a log of its own.
 // `pillarbox_trace_take()`, exported by a traced module, gives the lines; `spec/trace.py` reads them.
 #pragma once
 
-#include "pillarbox_mail.h"
-#include "pillarbox_state.h"
-
-#ifndef PILLARBOX_TRACE
-
-namespace pillarbox {
-
-struct Trace {
-    template <class... Arguments>
-    explicit Trace(const Arguments&...) noexcept {}
-    state_t state(state_t state) noexcept { return state; }
-    mail_t* mail(mail_t* mail, state_t) noexcept { return mail; }
-    bool flag(bool flag) noexcept { return flag; }
-    void mails(const MailList&) noexcept {}
-};
-
-}  // namespace pillarbox
-
-#else
-
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
+#include <utility>
 #include <vector>
+
+#include "pillarbox_mail.h"
+#include "pillarbox_state.h"
 
 namespace pillarbox {
 
@@ -43,7 +29,18 @@ public:
     }
 
     unsigned long long ticket() noexcept { return tickets_.fetch_add(1); }
-    unsigned long long mail() noexcept { return mails_.fetch_add(1) + 1; }
+
+    // Gives a mail a number for its put, which it has until it is put anew.
+    unsigned long long name(const mail_t* mail) {
+        const std::lock_guard<std::mutex> held(lock_);
+        return names_[mail] = ++last_name_;
+    }
+
+    // The number that a mail has.
+    unsigned long long name_of(const mail_t* mail) {
+        const std::lock_guard<std::mutex> held(lock_);
+        return names_[mail];
+    }
 
     std::vector<std::string>& mine(int* thread) {
         thread_local std::pair<int, std::vector<std::string>*> log = added();
@@ -71,8 +68,9 @@ private:
 
     std::mutex lock_;
     std::vector<std::unique_ptr<std::vector<std::string>>> logs_;
+    std::unordered_map<const mail_t*, unsigned long long> names_;
+    unsigned long long last_name_ = 0;
     std::atomic<unsigned long long> tickets_{0};
-    std::atomic<unsigned long long> mails_{0};
 };
 
 // One operation of one mailbox, from construction to destruction. A line is: mailbox, thread, first ticket, last
@@ -85,12 +83,14 @@ public:
     Trace(const void* mailbox, const char* operation, const chain_t& mails)
         : mailbox_(mailbox), operation_(operation) {
         // The last link of a chain means nothing yet.
+        std::vector<std::string> newest_first;
         mail_t* mail = mails.newest;
         for (std::size_t left = mails.count; left != 0; mail = mail->next, --left) {
-            mail->trace_id = TraceLogs::all().mail();
-            words_ = ' ' + std::to_string(mail->trace_id) + '/' + std::to_string(mail->priority) + '/' +
-                     std::to_string(mail->flags & (URGENT | DEFERRABLE)) + words_;
+            newest_first.push_back(' ' + std::to_string(TraceLogs::all().name(mail)) + '/' +
+                                   std::to_string(mail->priority) + '/' +
+                                   std::to_string(mail->flags & (URGENT | DEFERRABLE)));
         }
+        for (auto word = newest_first.rbegin(); word != newest_first.rend(); ++word) words_ += *word;
         begin_ = next();
     }
 
@@ -114,7 +114,7 @@ public:
     }
 
     mail_t* mail(mail_t* mail, state_t seen) {
-        result_ = mail != nullptr ? std::to_string(mail->trace_id) : name(seen);
+        result_ = mail != nullptr ? std::to_string(TraceLogs::all().name_of(mail)) : name(seen);
         return mail;
     }
 
@@ -125,7 +125,7 @@ public:
 
     void mails(const MailList& list) {
         for (mail_t* mail = list.first(); mail != nullptr; mail = mail->next) {
-            words_ += ' ' + std::to_string(mail->trace_id);
+            words_ += ' ' + std::to_string(TraceLogs::all().name_of(mail));
         }
     }
 
@@ -153,5 +153,3 @@ extern "C" __attribute__((visibility("default"), used)) inline char* pillarbox_t
 }
 
 }  // namespace pillarbox
-
-#endif

@@ -1,0 +1,1 @@
+"""The kernel beside the best of each language: `make bench-kernel`."""
