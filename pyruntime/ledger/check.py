@@ -1,7 +1,11 @@
-"""Checks of arguments: each error names the argument, its value and what is allowed. Pure: any thread."""
+"""Checks of arguments, and text that can be shown. Pure: any thread.
+
+Each error names the argument, its value and what is allowed.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -13,6 +17,16 @@ def check_text(name: str, value: Any) -> str:
     if not value:
         raise ValueError(f"{name}={value!r}: must not be empty")
     return value
+
+
+def printable(text: str) -> str:
+    r"""`text` with `\u....` for what is no visible character: a terminal would obey some of those.
+
+    What was JSON is the same JSON after that.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def check_seconds(name: str, value: Any) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.ledger.check import printable
 from pillarbox.ledger.compaction import compact
 from pillarbox.ledger.errors import LedgerWarning
 from pillarbox.ledger.expiry import expire, last_change
@@ -141,8 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except (PillarboxError, OSError, ValueError) as error:
-        print(f"pillarbox ledger: {error}", file=sys.stderr)
+        print(printable(f"pillarbox ledger: {error}"), file=sys.stderr)
         return 2
+
+
+def _say(line: str) -> None:
+    # A run, an operator, a file may be named by anybody: no terminal is to obey them.
+    print(printable(line))
 
 
 def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
@@ -153,10 +159,10 @@ def _ls(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
         changed = datetime.datetime.fromtimestamp(last_change(ledger, scope), datetime.timezone.utc)
         lines.append(
             (
-                scope.run,
+                printable(scope.run),
                 "" if scope.batch is None else str(scope.batch),
-                scope.uid,
-                scope.config,
+                printable(scope.uid),
+                printable(scope.config),
                 f"{len(segments):,}",
                 f"{len(reader):,}",
                 f"{sum(size for _, size in segments):,}",
@@ -180,10 +186,17 @@ def _show(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int
         if shown == words.limit:
             print(f"(only the first {shown}; more with --limit)", file=sys.stderr)
             break
-        at = datetime.datetime.fromtimestamp(row["at"] / 1e6, datetime.timezone.utc)
-        line = {**row, "value": json.loads(row["value"]), "at": at.isoformat()}
-        print(json.dumps(line, ensure_ascii=False))
+        line = {**row, "value": json.loads(row["value"]), "at": _moment(row["at"])}
+        print(printable(json.dumps(line, ensure_ascii=False)))
     return 0
+
+
+def _moment(microseconds: int) -> str | int:
+    """The time that a record says, or its number if that is none that anybody has seen."""
+    try:
+        return datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.timezone.utc).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return microseconds
 
 
 def _rows(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -199,10 +212,10 @@ def _verify(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
     for scope in scopes:
         reader = ledger.reader(scope)
         records = sum(batch.num_rows for batch, _ in reader.batches())
-        print(f"{scope}: {records:,} records are whole")
+        _say(f"{scope}: {records:,} records are whole")
         for damage in reader.damage:
             damaged += 1
-            print(f"{scope}: {damage}{' (as a kill leaves it)' if damage.is_tail else ''}")
+            _say(f"{scope}: {damage}{' (as a kill leaves it)' if damage.is_tail else ''}")
         reader.close()
     return 1 if damaged else 0
 
@@ -211,13 +224,13 @@ def _compact(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> 
     for scope in scopes:
         done = compact(ledger, scope)
         if done.segments:
-            print(
+            _say(
                 f"{scope}: {done.segments:,} segments of {done.bytes_before:,} bytes became one of "
                 f"{done.bytes_after:,} bytes with {done.records:,} records"
                 + (f"; {done.damaged} damaged parts left out" if done.damaged else "")
             )
         else:
-            print(f"{scope}: nothing to merge")
+            _say(f"{scope}: nothing to merge")
     return 0
 
 
@@ -232,14 +245,18 @@ def _expire(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> i
         if words.older_than is not None and time.time() - last_change(ledger, scope) < words.older_than * DAY:
             continue
         if words.dry_run:
-            print(f"{scope}: would be deleted")
-        else:
-            print(f"{scope}: {expire(ledger, scope):,} bytes deleted")
+            _say(f"{scope}: would be deleted")
+            continue
+        with warnings.catch_warnings(record=True) as left:
+            warnings.simplefilter("always", LedgerWarning)
+            _say(f"{scope}: {expire(ledger, scope):,} bytes deleted")
+        for warning in left:
+            _say(f"{scope}: {warning.message}")
     return 0
 
 
 def _export(ledger: Ledger, scopes: list[Scope], words: argparse.Namespace) -> int:
-    print(f"{export(ledger, scopes, words.target):,} records in {words.target}")
+    _say(f"{export(ledger, scopes, words.target):,} records in {words.target}")
     return 0
 
 

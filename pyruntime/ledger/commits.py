@@ -30,7 +30,7 @@ class Committer:
     """Commits to one scope, into a segment of its own. For one thread.
 
     about: what the header of the segment says. most_rows: of a frame. execution: what every record says of
-    who called.
+    who called. one_input: a key has one input in an execution; else several are no error.
     """
 
     def __init__(
@@ -40,12 +40,14 @@ class Committer:
         about: Mapping[str, str],
         most_rows: int,
         execution: bytes,
+        one_input: bool = True,
     ) -> None:
         self.folder = folder
         self.reader = reader
         self._about = dict(about)
         self._owner = owner_of(about)
         self._execution = execution
+        self._one_input = one_input
         self.most_rows = most_rows
         self._segment: Segment | ObjectSegment | None = None
         self.segment_id = ""
@@ -97,6 +99,8 @@ class Committer:
         pairs = [(entry[0], entry[9]) for entry in entries.values()]
         known, clashes = self.reader.kinds_of(pairs, self._execution)
         for (key, input), other in clashes.items():
+            if not self._one_input:
+                break
             # spec: Ledger!Refuse
             raise LedgerConflictError(
                 f"two rows of this execution have the key {key.hex()} and different inputs",

@@ -17,7 +17,7 @@ from pillarbox.ledger.errors import LedgerError
 from pillarbox.ledger.folder import PART, SUFFIX, LocalFolder
 from pillarbox.ledger.frames import encode_frame, header, owner_of
 from pillarbox.ledger.ledger import Ledger
-from pillarbox.ledger.reader import Folder, LedgerReader
+from pillarbox.ledger.reader import Folder, LedgerReader, is_own
 from pillarbox.ledger.scope import Scope
 
 LOCK = ".compact"
@@ -70,8 +70,8 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
         with folder.lock(PATIENCE):
             # Under the lock a segment that has just been made is locked by its writer already.
             closed = {name: size for name, size in folder.segments() if not folder.is_open(name)}
-        foreign = LedgerReader(folder, scope.about).foreign if len(closed) > 1 else set()
-        closed = {name: size for name, size in closed.items() if name not in foreign}
+        # What a merge takes it deletes: no file of somebody else, and no segment that was copied there.
+        closed = {name: size for name, size in closed.items() if is_own(folder, scope.about, name, size)}
         if len(closed) < 2:
             return done
         _merge(folder, closed, scope, done)

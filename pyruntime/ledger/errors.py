@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.ledger.check import printable
 
 
 class LedgerError(PillarboxError):
@@ -66,4 +67,4 @@ class Damage(NamedTuple):
     """Whether nothing whole follows: so looks what a kill leaves behind, and what is being written."""
 
     def __str__(self) -> str:
-        return f"{self.segment}: {self.length} bytes from byte {self.offset}: {self.reason}"
+        return f"{printable(self.segment)}: {self.length} bytes from byte {self.offset}: {self.reason}"

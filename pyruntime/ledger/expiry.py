@@ -6,14 +6,19 @@ later makes the folder anew, and what it writes expires with the next call.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 
-from pillarbox.ledger.errors import LedgerBusyError, LedgerError
+from pillarbox.ledger.check import printable
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning
 from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.reader import is_own
 from pillarbox.ledger.scope import Scope
 
 PATIENCE = 5.0
 """Seconds for a commit that is at work to end."""
+MAX_NAMES = 5
+"""Names that a warning quotes."""
 
 
 def expire(ledger: Ledger, scope: Scope, patience: float = PATIENCE) -> int:
@@ -21,14 +26,28 @@ def expire(ledger: Ledger, scope: Scope, patience: float = PATIENCE) -> int:
 
     For what is committed, and nobody asks for again. An attempt that still writes there fails with its next
     commit, and so should it. patience: seconds for a commit that is at work.
-    Raises LedgerBusyError if a process has held the scope's lock for longer, and OSError.
+
+    What the ledger has not written for this scope stays, and is said with a `LedgerWarning`: other files, and
+    segments of other scopes that somebody has copied there.
+    Raises LedgerBusyError if a process has held the scope's lock for longer, LedgerError and OSError.
     """
     # spec: Ledger!Expire
     folder = ledger.folder(scope)
     try:
-        return folder.remove_folder(patience) if folder.exists() else 0
+        if not folder.exists():
+            return 0
+        freed, left = folder.remove_folder(
+            patience, lambda name, size: is_own(folder, scope.about, name, size)
+        )
     finally:
         folder.close()
+    if left:
+        names = ", ".join(printable(name) for name in left[:MAX_NAMES]) + ", ..." * (len(left) > MAX_NAMES)
+        warnings.warn(
+            LedgerWarning(f"{folder.path}: not deleted, since the ledger has not written it there: {names}"),
+            stacklevel=2,
+        )
+    return freed
 
 
 def expire_batches(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 from pillarbox.ledger.errors import LedgerError, LedgerValueError
 from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.private_files import replacing
 from pillarbox.ledger.reader import LedgerReader
 from pillarbox.ledger.records import Rows
 from pillarbox.ledger.scope import Scope
@@ -76,25 +76,25 @@ def export(ledger: Ledger, scopes: Iterable[Scope], target: str) -> int:
         for scope in scopes
         for row in rows_of(scope, ledger.reader(scope), allow_pickle=ledger.values == "pickle")
     )
-    part = f"{target}.part"
+    write = _write_parquet if target.endswith(".parquet") else _write_lines
     try:
-        count = (_write_parquet if target.endswith(".parquet") else _write_lines)(rows, part)
-        os.replace(part, target)
+        with replacing(target) as file:
+            count = write(rows, file)
     except OSError as error:
         raise LedgerError(f"{target} cannot be written: {error}") from error
     return count
 
 
-def _write_lines(rows: Iterator[dict[str, Any]], path: str) -> int:
+def _write_lines(rows: Iterator[dict[str, Any]], file: BinaryIO) -> int:
     count = 0
-    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-        for row in rows:
-            file.write(json.dumps({**row, "value": json.loads(row["value"])}, ensure_ascii=False) + "\n")
-            count += 1
+    for row in rows:
+        line = json.dumps({**row, "value": json.loads(row["value"])}, ensure_ascii=False) + "\n"
+        file.write(line.encode("utf-8", "backslashreplace"))
+        count += 1
     return count
 
 
-def _write_parquet(rows: Iterator[dict[str, Any]], path: str) -> int:
+def _write_parquet(rows: Iterator[dict[str, Any]], file: BinaryIO) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -114,8 +114,8 @@ def _write_parquet(rows: Iterator[dict[str, Any]], path: str) -> int:
         }
     )
     count = 0
-    with pq.ParquetWriter(path, schema) as file:
+    with pq.ParquetWriter(file, schema) as parquet:
         while group := list(islice(rows, ROWS)):
-            file.write_table(pa.Table.from_pylist(group, schema=schema))
+            parquet.write_table(pa.Table.from_pylist(group, schema=schema))
             count += len(group)
     return count

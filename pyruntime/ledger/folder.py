@@ -6,22 +6,33 @@ Uses the operating system's own calls, as `segment.py` does. Thread-safe.
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import re
 import secrets
+import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError
 from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
+from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
 from pillarbox.ledger.segment import FULL, Segment, full_error, sync_folder
 
 SUFFIX = ".arrow"
 PART = ".part"
 LOCK = ".lock"
+PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
+SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
+OWN_NAME = re.compile(
+    rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
+    rf"|\.function-[0-9a-f]+|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}"
+)
+"""The names of what a ledger has in a folder beside its segments."""
 OPEN_FILES = 64
 WORD = 8
 LOG_ID = 16
@@ -34,6 +45,31 @@ LONGEST_NAP = 0.002
 """Seconds between two looks at a lock that another process holds."""
 
 
+REMEDY = "Ledger(mode=0o660)"
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def names_users(method: Method) -> Method:
+    """Have a method of `LocalFolder` say whose folder it is where another user may not use it."""
+
+    @functools.wraps(method)
+    def call(folder: LocalFolder, *arguments: Any) -> Any:
+        nap = SHORTEST_NAP
+        while True:
+            try:
+                return method(folder, *arguments)
+            except PermissionError as error:
+                # Another user's process makes a folder or file, and then says who may use it: the umask may
+                # have taken that away.
+                if not folder.is_shared or nap > LONGEST_NAP:
+                    path = folder.path if error.filename is None else str(error.filename)
+                    raise LedgerError(locked_out(path, REMEDY)) from error
+                time.sleep(nap)
+                nap *= 2
+
+    return cast("Method", call)
+
+
 class Mark(NamedTuple):
     """How far one has read the log of commits."""
 
@@ -43,12 +79,17 @@ class Mark(NamedTuple):
 
 
 class LocalFolder:
-    """The segments of one scope. Any thread."""
+    """The segments of one scope. Any thread.
+
+    mode: of the files that are made here; folders have the same, with the right to enter. Where another
+    user's mode keeps this process out, each method raises LedgerError, which names both users.
+    """
 
     appends = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = FILE_MODE) -> None:
         self.path = path
+        self._mode = mode
         self._files: OrderedDict[str, int] = OrderedDict()
         self._mutex = threading.Lock()
 
@@ -57,10 +98,20 @@ class LocalFolder:
         for file in self._files.values():
             os.close(file)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other users may have files here."""
+        return self._mode & 0o077 != 0
+
+    @names_users
     def exists(self) -> bool:
         """Whether there may be anything to delete."""
-        return os.path.isdir(self.path)
+        try:
+            return stat.S_ISDIR(os.stat(self.path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
+    @names_users
     def make(self) -> None:
         """Make the folder, durably, whoever has made it: who did may have been killed before that was."""
         try:
@@ -70,20 +121,16 @@ class LocalFolder:
         except OSError as error:
             if error.errno in FULL:
                 raise full_error(self.path, error) from error
+            if isinstance(error, PermissionError):
+                raise
             raise LedgerError(f"the folder {self.path} cannot be made: {error.strerror}") from error
 
     def _make_all(self) -> list[str]:
         """Make the folder and what is missing above it; returns what was missing, the lowest first."""
         for _ in range(TRIES):
-            missing = []
-            parent = self.path
-            while not os.path.isdir(parent):
-                missing.append(parent)
-                parent = os.path.dirname(parent)
             with suppress(FileNotFoundError):
                 # An expiry takes folders away that are empty, perhaps those just made.
-                os.makedirs(self.path, exist_ok=True)
-                return missing
+                return make_folders(self.path, self._mode)
         raise FileNotFoundError(errno.ENOENT, "something deletes it all the time", self.path)
 
     def _inner(self) -> list[str]:
@@ -93,6 +140,7 @@ class LocalFolder:
             folders.append(os.path.dirname(folders[-1]))
         return folders
 
+    @names_users
     def names(self) -> list[str]:
         """The names of everything in the folder. Empty if there is no folder."""
         try:
@@ -100,11 +148,12 @@ class LocalFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    @names_users
     def put(self, name: str, content: bytes) -> None:
         """Make a small file, or another in its place, durably. Raises LedgerFullError and OSError."""
         part = f".{secrets.token_hex(8)}{PART}"
         try:
-            file = os.open(self._join(part), os.O_CREAT | os.O_WRONLY, 0o666)
+            file = open_own(self._join(part), os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
             try:
                 left = memoryview(content)
                 while left:
@@ -114,20 +163,27 @@ class LocalFolder:
                 os.close(file)
             self.publish(part, name)
         except OSError as error:
+            with suppress(OSError):
+                os.unlink(self._join(part))
             if error.errno in FULL:
                 raise full_error(self.path, error) from error
             raise
 
+    @names_users
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, in the order in which their records count. Empty if there is no folder."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self.path) as entries:
             for entry in entries:
                 if entry.name.endswith(SUFFIX):
+                    # Nothing is read from a pipe or a folder that somebody has given such a name.
                     with suppress(FileNotFoundError):
+                        if not entry.is_file():
+                            continue
                         found.append((entry.name, entry.stat().st_size))
         return sorted(found)
 
+    @names_users
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Bytes of a segment, fewer at its end. Raises FileNotFoundError if it has been merged or expired."""
         with self._mutex:
@@ -146,10 +202,12 @@ class LocalFolder:
                 length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    @names_users
     def size(self, name: str) -> int:
         """Bytes that a segment has now. Raises FileNotFoundError."""
         return os.stat(self._join(name)).st_size
 
+    @names_users
     def sync(self, name: str) -> None:
         """Wait until a segment, which another process may have written, is on the disk."""
         file = os.open(self._join(name), os.O_RDONLY)
@@ -158,6 +216,7 @@ class LocalFolder:
         finally:
             os.close(file)
 
+    @names_users
     def is_open(self, name: str) -> bool:
         """Whether a process that lives appends to it."""
         try:
@@ -209,10 +268,11 @@ class LocalFolder:
                 raise full_error(self.path, error) from error
             raise
 
+    @names_users
     def create(self, name: str, header: bytes) -> Segment:
         """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
         try:
-            segment = Segment(self._join(name), header)
+            segment = Segment(self._join(name), header, self._mode)
             sync_folder(self.path)
         except OSError as error:
             if error.errno in FULL:
@@ -220,11 +280,13 @@ class LocalFolder:
             raise
         return segment
 
+    @names_users
     def publish(self, part: str, name: str) -> None:
         """Give a finished file its name, durably."""
         os.rename(self._join(part), self._join(name))
         sync_folder(self.path)
 
+    @names_users
     def remove(self, name: str) -> None:
         """Delete a file of the folder, if it is there."""
         with self._mutex:
@@ -237,35 +299,45 @@ class LocalFolder:
     def remove_parts(self) -> None:
         """Delete what compactions left that were killed. Under the lock of compactions."""
         for name in os.listdir(self.path):
-            if name.endswith(PART):
+            if PART_NAME.fullmatch(name):
                 self.remove(name)
 
-    def remove_folder(self, patience: float) -> int:
-        """Delete the folder, and those above it that are empty then; returns the bytes of its segments.
+    def remove_folder(self, patience: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
+        """Delete what the ledger has in the folder, and the folder and those above it that are empty then.
+
+        Returns the bytes of the segments that were deleted, and what was left as the ledger has not made it.
+        is_own: tells by name and size whether a segment is of this folder.
 
         Under the lock, so that whoever commits at the time has done so or will see that it has gone. Several
         may try at a time. Raises LedgerBusyError after `patience` seconds.
         """
         freed = 0
+        left: list[str] = []
         try:
             with self.lock(patience):
-                freed = sum(size for _, size in self.segments())
+                own = {name: size for name, size in self.segments() if is_own(name, size)}
                 for name in sorted(os.listdir(self.path), key=LOCK.__eq__):
+                    if name not in own and not OWN_NAME.fullmatch(name):
+                        left.append(name)
+                        continue
                     self.remove(name)
+                    freed += own.get(name, 0)
                 with suppress(OSError):
                     os.rmdir(self.path)
         except LedgerBusyError:
             raise
         except (LedgerError, FileNotFoundError):
             # Another has done it.
-            pass
+            if self.exists():
+                raise
         folder = self.path
         with suppress(OSError):
             for _ in range(LEVELS - 2):
                 folder = os.path.dirname(folder)
                 os.rmdir(folder)
-        return freed
+        return freed, left
 
+    @names_users
     def changed(self, name: str) -> float:
         """Seconds since 1970 at which a segment was changed last."""
         return os.stat(self._join(name)).st_mtime
@@ -305,15 +377,18 @@ class LocalFolder:
             if file is not None:
                 let_go(file)
 
+    @names_users
     def _open_lock(self, name: str) -> int:
         try:
-            return os.open(self._join(name), os.O_CREAT | os.O_RDWR, 0o666)
+            return open_own(self._join(name), os.O_CREAT | os.O_RDWR, self._mode)
         except FileNotFoundError:
             raise LedgerError(f"{self.path} has expired, or was deleted") from None
         except OSError as error:
             if error.errno in FULL:
                 raise full_error(self.path, error) from error
-            raise
+            if isinstance(error, PermissionError):
+                raise
+            raise LedgerError(f"{self._join(name)} {error.strerror}") from error
 
     def close(self) -> None:
         """Close the files that were read."""

@@ -46,6 +46,10 @@ NAMES = ("run", "batch", "uid", "config")
 """The header of a segment."""
 CHUNK = 4096
 """Bytes read at a time by a scan: a head, and the keys of a small batch."""
+MAX_ROWS = 2**21
+"""Records of a frame: a commit has at most half as many, and a merge adds few to those of one."""
+MAX_HEADER_BYTES = 2**20
+"""Bytes of a header, which holds a few names of `scope.LONGEST` characters."""
 FAR = 2**20
 """Bytes read at a time in search of a line after damage."""
 
@@ -109,14 +113,42 @@ def owner_of(about: Mapping[str, str]) -> str:
 
 def whose(read: Read, size: int) -> str:
     """The run and operator that a segment's header names, in words."""
+    said = _metadata(read, size)
+    if said is None:
+        return "somebody, its header is damaged"
+    return ", ".join(f"{name}={said.get(name, '')!r}" for name in NAMES)
+
+
+def _metadata(read: Read, size: int) -> dict[str, str] | None:
+    """What a segment's header says; None if it is damaged."""
     import pyarrow as pa
 
     try:
         begin = read(0, _header_length(read(0, 8), size))
         said = pa.ipc.read_schema(pa.py_buffer(begin)).metadata or {}
     except (pa.ArrowException, OSError):
-        return "somebody, its header is damaged"
-    return ", ".join(f"{name}={said.get(name.encode(), b'').decode('utf-8', 'replace')!r}" for name in NAMES)
+        return None
+    return {name.decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in said.items()}
+
+
+def is_of(read: Read, size: int, segment: str, about: Mapping[str, str]) -> bool:
+    """Return True for a segment of this run, operator, configuration and micro-batch, be it damaged.
+
+    By its first whole frame; without one, by its header. Raises OSError.
+    """
+    segment_id = segment.removesuffix(".arrow")
+    try:
+        found = scan(read, size, segment, segment_id, owner=owner_of(about))
+        if any(not isinstance(item, Damage) for item in found):
+            return True
+    except ForeignSegmentError:
+        return False
+    said = _metadata(read, size)
+    if said is not None:
+        return said.get("segment") == segment_id and {name: said.get(name) for name in NAMES} == dict(about)
+    # Killed before its first commit was whole, a writer leaves a part of its header, or nothing.
+    begin = header(segment_id, about)
+    return begin.startswith(read(0, len(begin)))
 
 
 def header(segment_id: str, about: Mapping[str, str]) -> bytes:
@@ -200,6 +232,8 @@ def _trusted(chunk: bytes, begin: int, position: int, segment_id: str) -> _Line 
     line = _Line(*(int(match[n], 16) for n in range(2, 10)))
     whole = chunk[begin : begin + line.head]
     at = match.start(10) - begin
+    if line.head < at + 8:
+        return None
     total = zlib.crc32(whole[:at] + b"00000000" + whole[at + 8 :])
     if len(whole) < line.head or total != int(match[10], 16):
         return None
@@ -233,26 +267,34 @@ def scan(
             raise ForeignSegmentError(whose(read, size))
         offset = position + line.head
         end = offset + line.data
-        keys = chunk[line.head + line.keys :][: line.rows * KEY_BYTES]
-        if len(keys) < line.rows * KEY_BYTES:
-            keys = read(offset + line.keys, line.rows * KEY_BYTES)
         if end > size:
             follows = _next_line(read, size, position + line.head, segment_id)
             stop = size if follows is None else follows
             yield Damage(segment, position, stop - position, "a frame is cut off", follows is None)
             position = searched = stop
-        elif len(keys) < line.rows * KEY_BYTES or zlib.crc32(keys) != line.keys_sum:
-            yield Damage(segment, position, end - position, "the checksum of the keys is wrong", False)
+            continue
+        # Before room is made for them: a number of rows may be anything.
+        length = line.rows * KEY_BYTES
+        if line.rows > MAX_ROWS or line.keys + length > line.data:
+            reason = f"it cannot hold the {line.rows:,} records that it says"
+            yield Damage(segment, position, end - position, reason, False)
             position = searched = end
+            continue
+        keys = chunk[line.head + line.keys :][:length]
+        if len(keys) < length:
+            keys = read(offset + line.keys, length)
+        if len(keys) < length or zlib.crc32(keys) != line.keys_sum:
+            yield Damage(segment, position, end - position, "the checksum of the keys is wrong", False)
         else:
             yield Frame(segment, offset, line.data, line.rows, line.data_sum, position), keys
-            position = searched = end
+        position = searched = end
 
 
 def _header_length(begin: bytes, size: int) -> int:
     """Where the first message ends, as it says; 0 if that cannot be. Nothing relies on it."""
     mark, length = struct.unpack("<Ii", begin.ljust(8, b"\0")[:8])
-    return 8 + length if mark == 0xFFFFFFFF and 0 < length <= size - 8 else 0
+    whole = mark == 0xFFFFFFFF and 0 < length <= min(size - 8, MAX_HEADER_BYTES)
+    return 8 + length if whole else 0
 
 
 def _next_line(read: Read, size: int, start: int, segment_id: str) -> int | None:
@@ -279,14 +321,37 @@ def open_frame(frame: Frame, read: Read) -> Any | Damage:
     """The batch of records of a frame, or why it cannot be trusted."""
     import pyarrow as pa
 
-    content = read(frame.offset, frame.length)
-    length = frame.end - frame.begin
+    try:
+        content = read(frame.offset, frame.length)
+    except MemoryError:
+        # A file may have holes, and say that it is larger than any memory.
+        return _refused(frame, f"its {frame.length:,} bytes need more memory than there is")
     if len(content) < frame.length or zlib.crc32(content) != frame.sum:
-        return Damage(frame.segment, frame.begin, length, "the checksum of the records is wrong", False)
+        return _refused(frame, "the checksum of the records is wrong")
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema())
+        # A checksum can be forged with the numbers: no column may be shorter than it says.
+        batch.validate()
     except (pa.ArrowException, OSError) as error:
-        return Damage(frame.segment, frame.begin, length, f"Arrow cannot read it: {error}", False)
+        return _refused(frame, f"Arrow cannot read it: {error}")
     if batch.num_rows != frame.rows:
-        return Damage(frame.segment, frame.begin, length, "another number of records than said", False)
+        return _refused(frame, "another number of records than said")
     return batch
+
+
+def check_contents(frame: Frame, batch: Any) -> Damage | None:
+    """Damage of a frame's batch that Arrow's own functions must not be given; None without.
+
+    Reads all of it, unlike `open_frame`, which is enough for `Rows`.
+    """
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        return _refused(frame, f"Arrow cannot read it: {error}")
+    return None
+
+
+def _refused(frame: Frame, reason: str) -> Damage:
+    return Damage(frame.segment, frame.begin, frame.end - frame.begin, reason, False)

@@ -220,6 +220,38 @@ def identity_of_values(key: Sequence[str | int] | None, inputs: Sequence[str | i
     )
 
 
+def identity_of_source(key: Sequence[str | int] | None) -> RowIdentity:
+    """The identity of rows whose key alone is asked for; key: as for `identity_of_values`."""
+    return RowIdentity(
+        None if key is None else lambda row: [_field(row, column) for column in key],
+        lambda row: ((), ()),
+        lambda row: row,
+    )
+
+
+class ChainedIdentity(RowIdentity):
+    """The identity of rows that another function of a chain gave. For one thread.
+
+    The key is that of the row of the task's input, with the places in the results of the functions in front;
+    the input is what the function itself gets. inputs: names or positions of the columns that count of that,
+    None for all.
+    """
+
+    def __init__(self, inputs: Sequence[str | int] | None) -> None:
+        own = () if inputs is None else tuple(inputs)
+        columns = (
+            _AllColumns(()) if inputs is None else lambda row: (own, [_field(row, name) for name in own])
+        )
+        super().__init__(None, columns, lambda row: row)
+        self.has_key = True
+
+    def __call__(self, call: Any) -> tuple[bytes, bytes]:
+        """Key and input of a call. Raises LedgerValueError; KeyError without a column."""
+        key = _hashed(_hasher("chained"), call.identity + canonical(call.ordinal))
+        names, values = self._inputs(call.row)
+        return key, self._print(names, values) if names else b""
+
+
 class _AllColumns:
     """Gives the names and the values of a row's columns, but of those of the key."""
 

@@ -18,8 +18,9 @@ import time
 from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError
-from pillarbox.ledger.folder import LocalFolder, is_at
+from pillarbox.ledger.folder import REMEDY, LocalFolder, is_at
 from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
+from pillarbox.ledger.private_files import FILE_MODE, locked_out, open_own
 
 BEAT = 1.0
 """Seconds between two renewals."""
@@ -34,17 +35,24 @@ class Lease:
     """The right to call for what `name` means, in a folder that is there. Any thread.
 
     name: the same for all attempts of a task, such as the key of its first row.
-    patience, longest: seconds, as above.
+    patience, longest: seconds, as above. mode: of its file.
 
     Attempts of one process have a lease object each. A process that is forked does not hold its parent's.
     """
 
     def __init__(
-        self, folder: str, name: str, *, patience: float = PATIENCE, longest: float = LONGEST
+        self,
+        folder: str,
+        name: str,
+        *,
+        patience: float = PATIENCE,
+        longest: float = LONGEST,
+        mode: int = FILE_MODE,
     ) -> None:
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self.path = os.path.join(folder, f".lease-{digest}")
-        self._folder = LocalFolder(folder)
+        self._folder = LocalFolder(folder, mode)
+        self._mode = mode
         self._owner = secrets.token_hex(OWNER_BYTES // 2)
         self._patience = patience
         self._longest = longest
@@ -69,6 +77,8 @@ class Lease:
                 return self._lock(self.path, os.O_CREAT) or self._take_over()
             except FileNotFoundError:
                 raise LedgerError(f"{self._folder.path} has expired, or was deleted") from None
+            except PermissionError as error:
+                raise LedgerError(locked_out(self.path, REMEDY)) from error
 
     def beat(self) -> bool:
         """Renew it; False if it is another's by now. About every `BEAT` seconds."""
@@ -99,7 +109,7 @@ class Lease:
 
     def _lock(self, path: str, flags: int) -> bool:
         """Lock a file and write into it whose it is; False if it is locked, or is no longer at its place."""
-        file = os.open(path, flags | os.O_RDWR, 0o666)
+        file = open_own(path, flags | os.O_RDWR, self._mode)
         try:
             lock_file(file)
             if is_at(file, path):
@@ -150,7 +160,7 @@ class Lease:
     def _look(self) -> tuple[str, int] | None:
         """Owner and time of the last renewal; None if there is no such file."""
         try:
-            with open(self.path, "rb") as file:
+            with os.fdopen(open_own(self.path, os.O_RDONLY), "rb") as file:
                 owner = file.read(OWNER_BYTES).decode("ascii", "replace")
                 return owner, os.fstat(file.fileno()).st_mtime_ns
         except FileNotFoundError:

@@ -12,23 +12,26 @@ import pickle
 import re
 import secrets
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pillarbox.ledger.check import check_count, check_seconds
-from pillarbox.ledger.errors import LedgerError, LedgerFormatError
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.errors import LedgerError, LedgerFormatError, LedgerWarning
+from pillarbox.ledger.folder import REMEDY, LocalFolder
 from pillarbox.ledger.forks import check_locks
 from pillarbox.ledger.frames import VERSION
 from pillarbox.ledger.keys import KeyMaker, execution_id
 from pillarbox.ledger.lease import LONGEST, PATIENCE, Lease
-from pillarbox.ledger.objects import ObjectFolder
+from pillarbox.ledger.objects import ObjectFolder, list_folder
+from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.scope import Scope, quoted
 from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
 from pillarbox.mailbox.check import check_bool, check_choice
+from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 
 VALUES = ("json", "pickle")
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
@@ -57,6 +60,8 @@ class Ledger:
         is another than that of its record is called again.
     filesystem: a `pyarrow.fs.FileSystem` for `location`, which is a path in it then: for credentials and the
     like.
+    mode: of files in a local folder, for users who share it, such as 0o660; their folders may be entered by
+        whoever may read. None for 0600, and folders 0700; a ledger that is there stays as open as it is.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -70,19 +75,23 @@ class Ledger:
     version: int | str | None = field(default=None, kw_only=True)
     inputs: Sequence[str | int] | None = field(default=None, kw_only=True)
     filesystem: Any = field(default=None, repr=False, kw_only=True)
+    mode: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         location = self.location
         if isinstance(location, os.PathLike):
             location = os.fspath(location)
         if not isinstance(location, str):
-            raise TypeError(f"location={location!r}: must be a path or a URL, not {type(location).__name__}")
+            raise TypeError(
+                f"location={shown_address(repr(location))}: must be a path or a URL, "
+                f"not {type(location).__name__}"
+            )
         if not location:
             raise ValueError("location='': must be a path or a URL")
         scheme = _scheme(location)
         if scheme is not None and scheme not in SCHEMES and self.filesystem is None:
             raise ValueError(
-                f"location={_redacted(location)!r}: the scheme {scheme}:// is not one of "
+                f"location={shown_address(location)!r}: the scheme {scheme}:// is not one of "
                 + ", ".join(f"{known}://" for known in SCHEMES)
             )
         # Relative to the driver's folder, not to that of whatever worker opens it.
@@ -97,8 +106,12 @@ class Ledger:
         self._check_version_and_inputs()
         self._check_filesystem()
         path = self.local_path
+        if check_mode(self.mode) is not None and path is None:
+            raise ValueError(
+                f"mode={self.mode:#o}: is for a local folder; an object store has its own permissions"
+            )
         if path is not None and os.path.exists(path) and not os.path.isdir(path):
-            raise ValueError(f"location={self.location!r}: is a file, and must be a folder")
+            raise ValueError(f"location={shown_address(self.location)!r}: is a file, and must be a folder")
 
     def _check_version_and_inputs(self) -> None:
         version = self.version
@@ -133,10 +146,10 @@ class Ledger:
 
     def __repr__(self) -> str:
         return (
-            f"Ledger({_redacted(self.location)!r}, loss_window={self.loss_window!r}, "
+            f"Ledger({shown_address(self.location)!r}, loss_window={self.loss_window!r}, "
             f"commit_rows={self.commit_rows!r}, commit_bytes={self.commit_bytes!r}, "
             f"retry_errors={self.retry_errors!r}, values={self.values!r}, version={self.version!r}, "
-            f"inputs={self.inputs!r})"
+            f"inputs={self.inputs!r}{'' if self.mode is None else f', mode={self.mode:#o}'})"
         )
 
     @property
@@ -153,7 +166,9 @@ class Ledger:
         """The folder of a scope, whether it is there or not. Any thread. Raises LedgerError."""
         path = self.local_path
         if path is not None:
-            return LocalFolder(os.path.join(path, f"v{VERSION}", *scope.path.split("/")))
+            return LocalFolder(
+                os.path.join(path, f"v{VERSION}", *scope.path.split("/")), self._file_mode(path)
+            )
         filesystem, base = self._opened()
         return ObjectFolder(filesystem, f"{base}/v{VERSION}/{scope.path}")
 
@@ -183,6 +198,7 @@ class Ledger:
         reader: LedgerReader | None = None,
         *,
         execution: bytes | None = None,
+        one_input: bool = True,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> LedgerWriter:
@@ -190,6 +206,7 @@ class Ledger:
 
         reader: of the same scope, whose index it keeps up to date; None for one of its own.
         execution: what `execution_id` gave for the execution that this is a task of; None for one of its own.
+        one_input: two rows of the execution that have one key and different inputs are an error.
         on_commit, on_failure: called on the writer's thread, and must not wait.
         """
         return LedgerWriter(
@@ -198,6 +215,7 @@ class Ledger:
             Limits(self.loss_window, self.commit_rows, self.commit_bytes),
             about=scope.about,
             execution=execution_id() if execution is None else execution,
+            one_input=one_input,
             allow_pickle=self.values == "pickle",
             on_commit=on_commit,
             on_failure=on_failure,
@@ -212,7 +230,9 @@ class Ledger:
             return None
         if not folder.exists():
             folder.make()
-        return Lease(folder.path, name, patience=patience, longest=longest)
+        assert self.local_path is not None
+        mode = self._file_mode(self.local_path)
+        return Lease(folder.path, name, patience=patience, longest=longest, mode=mode)
 
     def scopes(self, run: str | None = None) -> Iterator[Scope]:
         """Every scope that the ledger has, or that a run has, sorted. Any thread.
@@ -250,10 +270,12 @@ class Ledger:
         self._check_version()
         if path is not None:
             check_locks()
-            folder = LocalFolder(os.path.join(path, f"v{VERSION}"))
+            folder = LocalFolder(os.path.join(path, f"v{VERSION}"), self._file_mode(path))
             folder.make()
             if not os.access(folder.path, os.W_OK | os.X_OK):
-                raise LedgerError(f"the folder {folder.path} cannot be written")
+                raise LedgerError(locked_out(folder.path, REMEDY))
+            if self.mode is None and folder.is_shared:
+                self._warn_if_open(folder.path)
             return
         target = self.folder(probe)
         target.make()
@@ -262,6 +284,28 @@ class Ledger:
         name = f".probe-{secrets.token_hex(8)}"
         target.put(name, b"")
         target.remove(name)
+
+    def _file_mode(self, path: str) -> int:
+        """The mode of new files: what was said, or the mode of the ledger that is there, or 0600."""
+        if self.mode is not None:
+            return self.mode
+        try:
+            return os.stat(os.path.join(path, f"v{VERSION}")).st_mode & 0o666 | FILE_MODE
+        except OSError:
+            # Not there yet. Or it may not be looked at: whoever tries to is told so.
+            return FILE_MODE
+
+    def _warn_if_open(self, path: str) -> None:
+        mode = os.stat(path).st_mode & 0o777
+        if mode & 0o007:
+            warnings.warn(
+                LedgerWarning(
+                    f"{path}: every user of this machine may look into it (mode {mode:04o}), as an earlier "
+                    f"version made it or somebody changed it: chmod -R go-rwx {path}, or say that it is "
+                    f"meant so: Ledger(mode={mode & 0o666 | FILE_MODE:#o})"
+                ),
+                stacklevel=3,
+            )
 
     def identity(self) -> str:
         """The name of this very place, which every machine that sees it finds; made where there is none.
@@ -283,7 +327,7 @@ class Ledger:
         folder = self._identity_folder()
         if identity not in folder.names():
             raise LedgerError(
-                f"location={_redacted(self.location)!r}: on {socket.gethostname()} this is not the place "
+                f"location={shown_address(self.location)!r}: on {socket.gethostname()} this is not the place "
                 f"that the driver saw, whose mark {identity} is missing. Either each machine has a disk of "
                 "its own under this path, so that each would pay for calls that another has made: give a "
                 "folder that the driver and all workers share, or a bucket. Or it was deleted after the "
@@ -293,7 +337,7 @@ class Ledger:
     def _identity_folder(self) -> Folder:
         path = self.local_path
         if path is not None:
-            return LocalFolder(os.path.join(path, IDENTITY_FOLDER))
+            return LocalFolder(os.path.join(path, IDENTITY_FOLDER), self._file_mode(path))
         filesystem, base = self._opened()
         return ObjectFolder(filesystem, f"{base}/{IDENTITY_FOLDER}")
 
@@ -305,8 +349,14 @@ class Ledger:
         try:
             filesystem, base = fs.FileSystem.from_uri(self.location)
         except (OSError, ValueError) as error:
-            raise LedgerError(f"{_redacted(self.location)} cannot be opened: {error}") from None
+            raise LedgerError(self._unopened(reason_of(error, self.location))) from None
+        if is_misread(self.location):
+            raise LedgerError(self._unopened("a part of the secret would be taken for a bucket"))
         return filesystem, str(base).rstrip("/")
+
+    def _unopened(self, reason: str) -> str:
+        hint = f"; {UNESCAPED}" if is_misread(self.location) else ""
+        return f"{shown_address(self.location)} cannot be opened: {reason}{hint}"
 
     def _check_version(self) -> None:
         later = sorted(
@@ -316,15 +366,15 @@ class Ledger:
         )
         if later and later[-1] > VERSION:
             raise LedgerFormatError(
-                f"{_redacted(self.location)} has been written in version {later[-1]} of the format, and this "
-                f"Pillarbox knows version {VERSION}: use a later one, or another location"
+                f"{shown_address(self.location)} has been written in version {later[-1]} of the format, and "
+                f"this Pillarbox knows version {VERSION}: use a later one, or another location"
             )
         if later:
             raise LedgerFormatError(
-                f"{_redacted(self.location)} has been written in version {later[-1]} of the format, whose "
-                "records do not say of which input they are the answer, so this Pillarbox, which writes "
-                f"version {VERSION}, does not take them for answers: use another location, or an earlier "
-                f"Pillarbox, or delete v{later[-1]} there and have every call made again"
+                f"{shown_address(self.location)} has been written in version {later[-1]} of the format, "
+                "whose records do not say of which input they are the answer, so this Pillarbox, which "
+                f"writes version {VERSION}, does not take them for answers: use another location, or an "
+                f"earlier Pillarbox, or delete v{later[-1]} there and have every call made again"
             )
 
     def _names(self) -> list[str]:
@@ -334,40 +384,32 @@ class Ledger:
                 return os.listdir(path)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        from pyarrow import fs
-
+            except PermissionError as error:
+                raise LedgerError(locked_out(path, REMEDY)) from error
         filesystem, base = self._opened()
-        found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
-        return [info.base_name for info in found]
+        return [info.base_name for info in list_folder(filesystem, base)]
 
     def _folders(self, below: str) -> Iterator[str]:
         path = self.local_path
         if path is not None:
             top = os.path.join(path, f"v{VERSION}")
-            for folder, inner, _ in os.walk(top + below):
+            for folder, inner, _ in os.walk(top + below, onerror=_unless_locked_out):
                 if not inner:
                     yield os.path.relpath(folder, top).replace(os.sep, "/")
             return
-        from pyarrow import fs
-
         filesystem, base = self._opened()
         top = f"{base}/v{VERSION}"
-        for info in filesystem.get_file_info(
-            fs.FileSelector(top + below, recursive=True, allow_not_found=True)
-        ):
+        for info in list_folder(filesystem, top + below, recursive=True):
             if info.is_file:
                 yield info.path[len(top) + 1 :].rpartition("/")[0]
+
+
+def _unless_locked_out(error: OSError) -> None:
+    # What has expired in the meantime is nothing to list; what another user's mode hides is there.
+    if isinstance(error, PermissionError):
+        raise LedgerError(locked_out(str(error.filename), REMEDY)) from error
 
 
 def _scheme(location: str) -> str | None:
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", location)
     return None if match is None else match[1].lower()
-
-
-def _redacted(location: str) -> str:
-    """A URL without the user, the password and the options, which may be keys."""
-    if _scheme(location) is None:
-        return location
-    parts = urlsplit(location)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"

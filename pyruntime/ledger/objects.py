@@ -7,16 +7,36 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pillarbox.ledger.errors import LedgerError
+from pillarbox.ledger.folder import OWN_NAME, PART, SEGMENT_NAME, SUFFIX
 
-SUFFIX = ".arrow"
-PART = ".part"
 BLOCK = 8 * 2**20
 """Bytes that are fetched at a time: a request costs more than the bytes of a small object."""
+
+
+LISTINGS = 10
+"""Tries to list a folder that others make or delete at the same time."""
+
+
+def list_folder(filesystem: Any, path: str, *, recursive: bool = False) -> list[Any]:
+    """Return what Arrow knows of each object in a folder; nothing if there is no folder. Raises OSError.
+
+    Arrow opens a folder and, if it is not there, looks a second time: one that another has made in between
+    is an error for it.
+    """
+    from pyarrow import fs
+
+    selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+    for _ in range(LISTINGS - 1):
+        try:
+            return list(filesystem.get_file_info(selector))
+        except FileNotFoundError:
+            continue
+    return list(filesystem.get_file_info(selector))
 
 
 class ObjectSegment:
@@ -62,16 +82,12 @@ class ObjectFolder:
 
     def names(self) -> list[str]:
         """The names of all objects of the folder. Empty if there is no folder."""
-        from pyarrow import fs
-
-        found = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        found = list_folder(self._files, self.path)
         return [info.base_name for info in found if info.is_file and not info.base_name.endswith(PART)]
 
     def segments(self) -> list[tuple[str, int]]:
         """Name and bytes of each, the oldest first by the store's clock: the first record of a key counts."""
-        from pyarrow import fs
-
-        found = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        found = list_folder(self._files, self.path)
         order = sorted((info.mtime_ns or 0, info.base_name, info.size) for info in found if info.is_file)
         return [(name, size) for _, name, size in order if name.endswith(SUFFIX)]
 
@@ -132,18 +148,21 @@ class ObjectFolder:
         """Whether there may be anything to delete."""
         return True
 
-    def remove_folder(self, patience: float) -> int:
-        """Delete every object; returns the bytes of segments. Several may try at a time."""
-        from pyarrow import fs
+    def remove_folder(self, patience: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
+        """Delete every object of the ledger; returns the bytes of segments, and what was left.
 
+        Several may try at a time. The names decide what is the ledger's, and not `is_own`: each object would
+        have to be fetched.
+        """
         freed = 0
         while True:
-            found = self._files.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-            names = [info.base_name for info in found if info.is_file]
+            found = list_folder(self._files, self.path)
+            sizes = {info.base_name: info.size for info in found if info.is_file}
+            names = [name for name in sizes if SEGMENT_NAME.fullmatch(name) or OWN_NAME.fullmatch(name)]
             if not names:
-                return freed
+                return freed, sorted(sizes)
             # Until nothing is there: a merge at the same time gives a file another name.
-            freed += sum(info.size for info in found if info.is_file and info.base_name.endswith(SUFFIX))
+            freed += sum(sizes[name] for name in names if name.endswith(SUFFIX))
             for name in names:
                 self.remove(name)
 

@@ -15,8 +15,17 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
-from pillarbox.ledger.folder import SUFFIX, LocalFolder, Mark
-from pillarbox.ledger.frames import NOBODY, ForeignSegmentError, Frame, open_frame, owner_of, scan
+from pillarbox.ledger.folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mark
+from pillarbox.ledger.frames import (
+    NOBODY,
+    ForeignSegmentError,
+    Frame,
+    check_contents,
+    is_of,
+    open_frame,
+    owner_of,
+    scan,
+)
 from pillarbox.ledger.index import KeyIndex
 from pillarbox.ledger.keys import is_answer
 from pillarbox.ledger.objects import ObjectFolder
@@ -209,7 +218,10 @@ class LedgerReader:
                         f"the segments of {self._folder.path} were merged or deleted while they were "
                         "read: try again"
                     )
-                if rows is None:
+                damage = None if rows is None else check_contents(frames[number], rows.batch)
+                if damage is not None:
+                    self._refuse(number, damage)
+                if rows is None or damage is not None:
                     continue
                 counts = [self._counts(rows, number, row) for row in range(rows.count)]
             yield rows, counts
@@ -384,16 +396,18 @@ class LedgerReader:
     def _other(
         self, key: bytes, input: bytes, execution: bytes, found: list[int] | None = None
     ) -> Origin | None:
-        """The input of the key's last record that is another than this; one of `execution` first."""
-        other = None
+        """The input of the key's latest record that is another than this; one of `execution` first."""
+        other, other_at = None, 0
         for rows, row in self._of_key(key, found):
             origin = rows.origin(row)
             if not self._answers(rows, row, input):
                 if origin.execution == execution:
                     return origin
-                # A row that failed would have been called again in any case.
-                if self.accepts_errors or rows.kind(row) != ERROR:
-                    other = origin
+                # Segments come in the order of their names, which are random. A row that failed would have
+                # been called again in any case.
+                at = rows.at(row)
+                if at >= other_at and (self.accepts_errors or rows.kind(row) != ERROR):
+                    other, other_at = origin, at
         return other
 
     def _answers(self, rows: Rows, row: int, input: bytes) -> bool:
@@ -452,6 +466,12 @@ class LedgerReader:
         # Each input and version has a record that counts.
         return self._place(key, like=rows.origin(row)) == (number, row)
 
+    def _refuse(self, number: int, damage: Damage) -> None:
+        self._refused.add(number)
+        if self._batches.pop(number, None) is not None:
+            self._batches_bytes -= self._frames[number].length + OBJECTS
+        self._report(damage)
+
     def _rows(self, number: int) -> Rows | None:
         """The records of a frame; None if they are damaged."""
         rows = self._batches.get(number)
@@ -463,11 +483,23 @@ class LedgerReader:
         frame = self._frames[number]
         opened = open_frame(frame, lambda offset, length: self._folder.read(frame.segment, offset, length))
         if isinstance(opened, Damage):
-            self._refused.add(number)
-            self._report(opened)
+            self._refuse(number, opened)
             return None
         self._batches[number] = rows = Rows(opened)
         self._batches_bytes += frame.length + OBJECTS
         while len(self._batches) > 1 and self._batches_bytes > OPEN_BYTES:
             self._batches_bytes -= self._frames[self._batches.popitem(last=False)[0]].length + OBJECTS
         return rows
+
+
+def is_own(folder: Folder, about: Mapping[str, str], name: str, size: int) -> bool:
+    """Return True for a file that a ledger has written as a segment of `folder`. Any thread. Raises OSError.
+
+    about: whose the folder is. By what the segment says of itself; one that is damaged counts.
+    """
+    try:
+        return bool(SEGMENT_NAME.fullmatch(name)) and is_of(
+            lambda offset, length: folder.read(name, offset, length), size, name, about
+        )
+    except FileNotFoundError:
+        return False

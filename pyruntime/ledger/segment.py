@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerError, LedgerFullError
 from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
+from pillarbox.ledger.private_files import FILE_MODE, open_own
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -26,9 +27,9 @@ def full_error(path: str, error: OSError) -> LedgerFullError:
 class Segment:
     """A segment that this process appends to, under the folder's lock. For one thread."""
 
-    def __init__(self, path: str, header: bytes) -> None:
+    def __init__(self, path: str, header: bytes, mode: int = FILE_MODE) -> None:
         self._path = path
-        self._file = kept_from_forks(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, 0o666))
+        self._file = kept_from_forks(open_own(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, mode))
         try:
             # The kernel lets go of it when the process dies: then the segment is closed. Who only looks
             # whether it is open holds it for a moment.

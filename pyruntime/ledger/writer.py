@@ -58,11 +58,12 @@ class LedgerWriter:
         *,
         about: Mapping[str, str],
         execution: bytes,
+        one_input: bool = True,
         allow_pickle: bool = False,
         on_commit: Callable[[Commit], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._committer = Committer(folder, reader, about, limits.rows, execution)
+        self._committer = Committer(folder, reader, about, limits.rows, execution, one_input)
         self._limits = limits
         self._allow_pickle = allow_pickle
         self._on_commit = on_commit

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
 from pillarbox.kernel import MailboxClosedError
-from pillarbox.mailbox.default_action import Controller
-from pillarbox.mailbox.processor import MailboxProcessor
+from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.sources.enumerator import EnumeratorContext, SplitEnumerator
 from pillarbox.sources.pool import SplitPool, Waiting
 from pillarbox.sources.source import Boundedness, Source

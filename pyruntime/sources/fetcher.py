@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pillarbox.kernel import Handover, PillarboxError
+from pillarbox.redaction import DEFAULT
 from pillarbox.sources.reader import Fetched, Records, SourceReader, SplitReader, SplitsAdded, SplitsRemoved
 from pillarbox.sources.split import Split
 
@@ -232,8 +233,9 @@ class Fetcher(Generic[S]):
             log.info("fetcher %s ended with an error after it was closed", self.name, exc_info=error)
             return
         split_ids = [*self._active, *(held.split.split_id for held in self._waiting)]
-        failure = ReadFailed(split_ids, f"{type(error).__name__}: {error}")
-        failure.__cause__ = error
+        failure = ReadFailed(split_ids, f"{type(error).__name__}: {DEFAULT.told(error)}")
+        # Spark prints it too.
+        failure.__cause__ = DEFAULT.chain(error)
         # spec: SplitFetch!FetchFails, SplitPerThread!FetchFails, SplitPerThread!FailHandover
         self.failure = failure
         self._handover.fail(failure)

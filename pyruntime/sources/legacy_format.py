@@ -14,8 +14,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pillarbox.mailbox.check import check_positive_int
+from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.files.discovery import Known, KnownSerializer
-from pillarbox.sources.connectors.files.listing import FoundFile, list_files, open_file_system, shown
+from pillarbox.sources.connectors.files.listing import FoundFile, list_files, open_file_system
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.legacy_rows import row_of
@@ -224,14 +225,14 @@ class FromFolder(_FormatSource[FolderSplit, Known]):
     ) -> None:
         super().__init__(make, parameters, schema, batch)
         if not isinstance(path, str) or not path:
-            raise TypeError(f"path={path!r}: must be a path, as a str that is not empty")
+            raise TypeError(f"path={shown_address(repr(path))}: must be a path, as a str that is not empty")
         self.path = path
         self.interval = None if interval is None else check_duration("interval", interval, above_zero=True)
         self.recursive = recursive
         self.remember = check_duration("remember", remember)
 
     def __repr__(self) -> str:
-        return f"FromFolder({shown(self.path)!r})"
+        return f"FromFolder({shown_address(self.path)!r})"
 
     @property
     def boundedness(self) -> Boundedness:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -43,6 +44,7 @@ class Listener:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._stopping = False
 
     async def listen(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises OSError."""
@@ -52,34 +54,46 @@ class Listener:
 
     def refuse(self) -> None:
         """Take no other connections."""
-        if self._server is not None:
-            self._server.close()
+        if self._server is None or not self._server.sockets:
+            return
+        loop = asyncio.get_running_loop()
+        # asyncio takes a connection in two turns, and does not close it if its server is closed between them.
+        with contextlib.suppress(NotImplementedError):
+            for each in self._server.sockets:
+                loop.remove_reader(each.fileno())
+        loop.call_soon(self._server.close)
 
     async def stop(self) -> None:
         """Take no other connections, cut off those that are there, wait for their ends."""
+        self._stopping = True
         self.refuse()
+        await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
         await end(*self._tasks)
         if self._server is not None:
             await self._server.wait_closed()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: a task that is cancelled before its first step would leave the connection open.
+        if self._stopping:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._admit(reader, writer))
         self._tasks.add(task)
         self._writers.add(writer)
-        try:
-            channel = await self._meet(reader, writer)
-            if channel is not None:
-                await self._serve(channel, writer)
-        except asyncio.CancelledError:
-            # The server stops; who waits for that must not see a cancelled handler as an error.
-            pass
-        finally:
+
+        def ended(task: asyncio.Task[None]) -> None:
             writer.transport.abort()
             self._writers.discard(writer)
             self._tasks.discard(task)
+
+        task.add_done_callback(ended)
+
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        channel = await self._meet(reader, writer)
+        if channel is not None:
+            await self._serve(channel, writer)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Channel | None:
         if len(self._strangers) >= self._most_strangers:

@@ -8,12 +8,17 @@ import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 SIGNAL_CHECK_INTERVAL_S = 1.0
 """Seconds that a thread waits at most before it looks for signals."""
+
+LAST_WAIT_S = 0.05
+LAST_TURNS = 20
+"""Seconds, then turns, that a loop runs on when it ends: for cancelled tasks, and for transports to close."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -34,6 +39,7 @@ class LoopThread:
 
     def __init__(self, name: str, new_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop) -> None:
         self.loop = new_loop()
+        self._is_closed = self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -63,31 +69,53 @@ class LoopThread:
         return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
 
     def close(self, timeout: float) -> bool:
-        """End the loop and its thread; False if the thread has not ended after `timeout` seconds."""
-        self.call(self.loop.stop)
+        """End the loop and its thread; False if it has not ended after `timeout` seconds. Idempotent."""
+        if not self._is_closed:
+            # A second stop would interrupt the last turns.
+            self._is_closed = True
+            self.call(self._stop)
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        self.loop.stop()
 
     def _run(self) -> None:
         loop = self.loop
         asyncio.set_event_loop(loop)
         try:
-            while True:
-                try:
-                    loop.run_forever()
-                    break
-                except (SystemExit, KeyboardInterrupt):
+            # A loop that ends by an exception forgets that it was told to stop in the same turn.
+            while not self._is_stopped:
+                with suppress(SystemExit, KeyboardInterrupt):
                     # A task of a call raised it; whoever awaits that task gets it, the loop goes on.
-                    continue
+                    loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                # One turn is enough for what ends when it is cancelled; the rest was reported already.
-                loop.run_until_complete(asyncio.wait(tasks, timeout=0.05))
-                for task in tasks:
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            _complete(loop, _cancel_all())
+            _complete(loop, loop.shutdown_asyncgens())
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run `coroutine` to its end, whatever other tasks raise meanwhile that ends a loop."""
+    task = loop.create_task(coroutine)
+    while not task.done():
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_until_complete(task)
+
+
+async def _cancel_all() -> None:
+    # A task that is cancelled before its first step closes nothing of what it was given.
+    await asyncio.sleep(0)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=LAST_WAIT_S)
+    # The time may be over after one turn of a busy machine; and a transport closes in turns of its own.
+    for _ in range(LAST_TURNS):
+        await asyncio.sleep(0)
+    for task in tasks:
+        # What does not end when it is cancelled was reported already.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]

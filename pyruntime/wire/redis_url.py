@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from pillarbox.redaction import redacted
+
 SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -59,4 +61,4 @@ class RedisUrl:
         # The longest first: one may be a part of another.
         for form in sorted(forms - {""}, key=len, reverse=True):
             text = text.replace(form, "***")
-        return text
+        return redacted(text)

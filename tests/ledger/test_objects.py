@@ -23,7 +23,8 @@ from pillarbox.ledger import (
     expire_batches,
     shared_reader,
 )
-from pillarbox.ledger.objects import ObjectFolder
+from pillarbox.ledger.folder import SUFFIX
+from pillarbox.ledger.objects import LISTINGS, ObjectFolder
 from tests.ledger.segments import key
 from tests.servers import fixtures
 from tests.servers.s3_server import S3Server
@@ -49,6 +50,30 @@ def bucket(server: S3Server) -> Ledger:
 
 def values_in(ledger: Ledger) -> dict[bytes, Any]:
     return {record.key: record.value for record in ledger.reader(SCOPE).records()}
+
+
+class MadeMeanwhile:
+    """A file system in which another has made a folder between Arrow's two looks at it."""
+
+    type_name = "local"
+
+    def __init__(self, listings_that_fail: int) -> None:
+        self.left = listings_that_fail
+
+    def get_file_info(self, selector: Any) -> list[Any]:
+        if self.left:
+            self.left -= 1
+            raise FileNotFoundError(selector.base_dir)
+        return [fs.FileInfo(f"{selector.base_dir}/a{SUFFIX}", fs.FileType.File, size=5, mtime=1.0)]
+
+
+@pytest.mark.contract("A ledger can be opened while another makes its folder.")
+def test_a_folder_that_is_made_while_it_is_listed_is_listed_again() -> None:
+    assert ObjectFolder(MadeMeanwhile(1), "calls").names() == [f"a{SUFFIX}"]
+    assert ObjectFolder(MadeMeanwhile(1), "calls").segments() == [(f"a{SUFFIX}", 5)]
+    # What stays so is no race.
+    with pytest.raises(FileNotFoundError, match="calls"):
+        ObjectFolder(MadeMeanwhile(LISTINGS), "calls").names()
 
 
 def test_what_was_acknowledged_is_found_commit_by_commit(ledger: Ledger, tmp_path: Path) -> None:
@@ -169,14 +194,14 @@ def test_an_expiry_takes_what_a_killed_commit_or_merge_has_left_and_what_comes_m
         writer.append(key(1), 1)
     folder = ledger.folder(SCOPE)
     assert isinstance(folder, ObjectFolder)
-    folder.put("half.part", b"x")
+    folder.put("fedcba9876543210.part", b"x")
     remove, published = ObjectFolder.remove, []
 
     def then_publish(self: ObjectFolder, name: str) -> None:
         remove(self, name)
         if not published:
             published.append(name)
-            self.put("merged.arrow", b"merged")
+            self.put("0123456789abcdef.arrow", b"merged")
 
     monkeypatch.setattr(ObjectFolder, "remove", then_publish)
     assert expire(ledger, SCOPE) > 0

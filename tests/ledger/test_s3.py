@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pillarbox import Options, async_map
-from pillarbox.aio.job import Job
 from pillarbox.aio.journal import open_journal
+from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, execution_id
 from pillarbox.ledger.cli import main
 from pillarbox.wire.loop_thread import LoopThread
@@ -62,7 +62,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
 
         options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
         loop_thread = LoopThread("loop")
-        job = Job(
+        job = ThreadRun(
             call,
             options,
             [{"id": "one", "text": text}],

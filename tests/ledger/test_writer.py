@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pillarbox.ledger import (
     Scope,
     expire,
 )
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.folder import SUFFIX, LocalFolder
 from pillarbox.ledger.segment import Segment
 from tests.ledger.segments import key
 
@@ -84,6 +85,35 @@ def test_nothing_is_acknowledged_before_the_disk_has_it(
     assert commits == [Commit(1, {})]
     assert not writer.is_behind
     writer.close()
+
+
+@pytest.mark.contract(
+    "Between the last byte of a commit and its acknowledgement its segment is synced.",
+    convicts=["not_synced"],
+)
+def test_a_segment_is_synced_between_the_last_byte_of_a_commit_and_its_acknowledgement(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[str, int]] = []
+    fsync = os.fsync
+
+    def size() -> int:
+        (path,) = Path(ledger.folder(SCOPE).path).glob(f"*{SUFFIX}")
+        return path.stat().st_size
+
+    def synced(file: int) -> None:
+        fsync(file)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            steps.append(("synced", os.fstat(file).st_size))
+
+    monkeypatch.setattr(os, "fsync", synced)
+    with ledger.writer(SCOPE, on_commit=lambda _: steps.append(("acknowledged", size()))) as writer:
+        for number in range(3):
+            writer.append(key(number), number)
+            writer.flush(LONG)
+    sizes = [size for step, size in steps if step == "acknowledged"]
+    assert len(set(sizes)) == 3
+    assert steps == [(step, size) for size in sizes for step in ("synced", "acknowledged")]
 
 
 @pytest.mark.contract

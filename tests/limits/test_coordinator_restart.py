@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pillarbox.aio.limits import book as book_module
 from pillarbox.aio.limits import client as client_module
 from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
+from pillarbox.aio.limits.server import LimitServer
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from tests.limits import calling, coordinating
 from tests.limits.calling import Caller, most_in, wait_until
@@ -127,6 +128,42 @@ def test_stopped_and_started_in_one_process_it_goes_on() -> None:
                 assert len(one.begun) + len(other.begun) == 60
         finally:
             await asyncio.to_thread(coordinator.close)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.usefixtures("_nobody_hears_a_farewell")
+@pytest.mark.contract
+def test_a_coordinator_that_has_stopped_writes_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, path, pending = bytes(32), tmp_path / "state", set[asyncio.TimerHandle]()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+        server = LimitServer(secret, path, None)
+
+        def noted(seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+            def call() -> None:
+                pending.discard(handle)
+                callback(*args)
+
+            handle = call_later(seconds, call)
+            if getattr(callback, "__self__", None) is server:
+                pending.add(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        port = await server.serve("127.0.0.1", 0)
+        shared = CoordinatorHandle((("127.0.0.1", port),), secret, "g", 60.0)
+        limits = Limits(max_calls=60)
+        async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
+            assert await in_turns([one, other], 10) >= 10
+            state, is_written = await server.stop()
+            assert is_written
+            assert json.loads(path.read_text()) == state
+            assert not [handle for handle in pending if not handle.cancelled()]
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

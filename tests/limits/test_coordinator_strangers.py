@@ -50,11 +50,11 @@ def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
     heard = bytearray()
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(MAGIC + bytes(NONCE))
-        heard.extend(await reader.readexactly(NONCE + CODE))
-        writer.write(bytes(CODE))
-        heard.extend(await reader.read())
-        writer.close()
+        with contextlib.closing(writer):
+            writer.write(MAGIC + bytes(NONCE))
+            heard.extend(await reader.readexactly(NONCE + CODE))
+            writer.write(bytes(CODE))
+            heard.extend(await reader.read())
 
     async def run() -> None:
         server = await asyncio.start_server(impostor, "127.0.0.1", 0)

@@ -184,6 +184,7 @@ def test_other_limits_under_one_name_are_refused(server: RedisServer) -> None:
     run(test())
 
 
+@pytest.mark.slow
 @pytest.mark.contract(needs="Redis, which outlives the task")
 def test_what_a_task_held_that_died_counts_as_used(server: RedisServer) -> None:
     shared = RedisCoordinator(server.url, "killed")
@@ -201,6 +202,7 @@ def test_what_a_task_held_that_died_counts_as_used(server: RedisServer) -> None:
     assert {caller.gate.exhausted for caller in them} == {"max_calls=60"}
 
 
+@pytest.mark.slow
 def test_a_redis_that_forgot_everything_is_told_again(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
 

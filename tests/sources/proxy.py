@@ -55,6 +55,10 @@ class Proxy:
             writer.transport.abort()
 
     async def _close(self) -> None:
+        # One that is taken in this turn is seen in the next.
+        for each in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        await asyncio.sleep(0)
         self._server.close()
         for task in self._tasks:
             task.cancel()

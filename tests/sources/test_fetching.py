@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -322,6 +323,29 @@ def test_a_client_that_cannot_be_made_ends_the_task(model: Threading) -> None:
             next_batch(reader)
     finally:
         reader.close()
+
+
+@pytest.mark.contract
+def test_a_failure_of_a_reader_shows_no_key() -> None:
+    def make() -> SplitReader[Range]:
+        try:
+            raise OSError("no way to https://me:hunter2@host/v1")
+        except OSError as error:
+            raise ConnectionError("GET https://host/v1?key=hunter2 failed") from error
+
+    reader: FetchingReader[Range] = FetchingReader(ReaderContext(), make, threading=ONE)
+    reader.start()
+    try:
+        reader.add_splits(ranges(1, 10))
+        with pytest.raises(ReadFailed) as caught:
+            next_batch(reader)
+    finally:
+        reader.close()
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "ConnectionError: GET https://host/v1?*** failed" in printed
+    assert "OSError: no way to https://***@host/v1" in printed
+    # This file's own lines of code stand in the traceback.
+    assert "hunter2" not in "".join(line for line in printed.split("\n") if not line.startswith("    "))
 
 
 @pytest.mark.parametrize("split_id", ["s0", "unknown"])

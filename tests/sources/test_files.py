@@ -385,7 +385,7 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ),
         ({"format": "text", "schema": pa.schema([("a", pa.int64())])}, "text has one column"),
         ({"schema": pa.schema([("a", pa.int64()), ("a", pa.int64())])}, "each name once"),
-        ({"path": "nosuch://user:secret@host/x?key=secret"}, r"path='nosuch://host/x\?...'"),
+        ({"path": "nosuch://user:secret@host/x?key=secret"}, r"path='nosuch://\*\*\*@host/x'"),
     ],
 )
 def test_bad_arguments_are_refused_at_once_and_named(arguments: dict[str, Any], text: str) -> None:
@@ -443,7 +443,7 @@ def test_a_source_travels_and_shows_no_secret(tmp_path: Path) -> None:
 @pytest.mark.contract
 def test_secrets_of_a_uri_are_not_shown() -> None:
     source = FileSource("s3://key:secret@bucket/a/*.csv?region=eu-west-1", "csv", VALUE)
-    assert repr(source) == "FileSource('s3://bucket/a/*.csv?...', format='csv')"
+    assert repr(source) == "FileSource('s3://***@bucket/a/*.csv', format='csv')"
     assert source.open()[1] == "bucket/a/*.csv"
 
 

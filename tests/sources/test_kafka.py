@@ -106,6 +106,7 @@ def test_records_have_the_columns_of_sparks_own_source(
     assert source("columns", schema=None).arrow_schema().names == described.arrow_schema().names[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.contract(needs="Kafka, which writes the markers of transactions")
 def test_only_committed_records_are_read_and_markers_do_not_hold_a_range_up(
     server: KafkaServer, source: Callable[..., KafkaSource]

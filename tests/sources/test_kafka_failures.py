@@ -193,6 +193,7 @@ def test_a_paused_partition_gives_nothing_and_later_goes_on_where_it_was(
     assert list(rows.values()) == [list(range(5000))] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.contract(needs="Kafka, whose process is killed")
 def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
     tmp_path_factory: pytest.TempPathFactory,

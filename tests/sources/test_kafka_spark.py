@@ -51,6 +51,7 @@ def test_a_batch_read_by_options_gives_every_record_in_sparks_columns(
     assert server.security["sasl.password"] not in frame._jdf.queryExecution().toString()
 
 
+@pytest.mark.slow
 @needs_source_streams
 def test_a_stream_goes_on_where_it_was_and_then_tells_the_group(
     spark: SparkSession, server: KafkaServer, tmp_path: Path

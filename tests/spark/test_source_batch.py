@@ -119,6 +119,7 @@ print(sorted(n for n, _ in rows) == list(range(1000)), len(os.listdir(marks)) >=
 """
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_killed_workers_neither_lose_nor_repeat_a_split(run_script: RunScript, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]

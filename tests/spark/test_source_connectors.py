@@ -47,6 +47,7 @@ def test_redis_streams_in_batch(spark: SparkSession, redis: RedisServer) -> None
     assert sorted(row.n for row in rows.collect()) == list(range(20))
 
 
+@pytest.mark.slow
 @needs_source_streams
 def test_redis_streams_in_micro_batches(spark: SparkSession, redis: RedisServer, tmp_path: Path) -> None:
     for n in range(20):
@@ -87,6 +88,7 @@ def test_postgresql_in_batch(
     assert "battery-staple" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 @needs_source_streams
 def test_postgresql_in_micro_batches(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
     postgres.run(

@@ -36,7 +36,7 @@ def numbers(df: DataFrame) -> list[int]:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("by_need", [True, False], ids=["given out by need", "dealt out when planned"])
+@pytest.mark.parametrize("by_need", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_queries_of_one_dataframe_each_get_their_own_rows(
     pushing: SparkSession, tmp_path: Path, by_need: bool
 ) -> None:

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.timeout(300), needs_source_streams]
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string())])
 
 
+@pytest.mark.slow
 def test_a_function_goes_on_from_the_checkpoint_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     end, found = tmp_path / "end", Collected()
     end.write_text("40")

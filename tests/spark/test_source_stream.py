@@ -167,11 +167,13 @@ def test_an_offset_says_by_itself_what_its_micro_batch_reads(stream: Stream) -> 
     assert second["slices"] == [{"split_id": "a", "start": 3, "stop": 5}]
 
 
+@pytest.mark.slow
 def test_ten_thousand_splits(stream: Stream) -> None:
     stream.drain(RangeSource(10_000, 2))
     assert sorted(n for _, n in stream.rows) == list(range(20_000))
 
 
+@pytest.mark.slow
 def test_splits_that_run_ahead_are_held_back(stream: Stream) -> None:
     # A second a number, and ten.
     append(stream.log, "slow", range(200))

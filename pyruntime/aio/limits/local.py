@@ -114,6 +114,7 @@ class LocalGate:
         """See `Gate.close`. Nothing runs here."""
 
     def _end_cool_down(self, units: float, now: float) -> None:
+        # spec: Feeding!CoolEnds
         self._cool_until = None
         # One call tries whether the service is well again. What has gathered meanwhile would be a burst.
         if self._requests is not None:

@@ -58,6 +58,7 @@ class LimitServer:
         self._unwritten = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._port = 0
+        self._is_stopping = False
 
     async def serve(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises OSError."""
@@ -74,14 +75,16 @@ class LimitServer:
         return self._port
 
     async def stop(self) -> tuple[dict[str, Any], bool]:
-        """Write down what is known, close every connection, wait for their ends.
+        """Close every connection, wait for their ends, write down what is known; nothing is written later.
 
         Gives what is known, and whether it is written down, where that was asked for.
         """
+        # What clients say in their last turn, and that they are lost, sets no timer.
+        self._is_stopping = True
         for timer in (self._commit_timer, self._sweep_timer, *(gate.timer for gate in self._gates.values())):
             if timer is not None:
                 timer.cancel()
-        self._listener.refuse()
+        await self._listener.stop()
         written = True
         try:
             self._write()
@@ -89,7 +92,6 @@ class LimitServer:
             # Nothing was granted that is not in the file: who starts from it counts too much at most.
             log.warning("the last sums of the coordinator cannot be written: %s", error)
             written = False
-        await self._listener.stop()
         return json.loads(self._state()), written
 
     def statistics(self) -> dict[str, SharedStatistics]:
@@ -229,6 +231,8 @@ class LimitServer:
 
     def _pump(self, gate: SharedGate) -> None:
         """Grant what may be granted, and come back when more may be."""
+        if self._is_stopping:
+            return
         if gate.timer is not None:
             gate.timer.cancel()
             gate.timer = None
@@ -261,6 +265,8 @@ class LimitServer:
 
     def _commit_in(self, seconds: float) -> None:
         timer = self._commit_timer
+        if self._is_stopping:
+            return
         if self._path is None or (timer is not None and timer.when() <= self._loop.time() + seconds):
             return
         if self._unwritten and timer is not None:

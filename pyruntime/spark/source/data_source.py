@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from pillarbox.sources.channel import ChannelHandle
 from pillarbox.sources.source import Boundedness
 from pillarbox.spark.source.batch import BatchReader
-from pillarbox.spark.source.named import AnySource, make_source
+from pillarbox.spark.source.named import CONNECTORS, AllowedSources, Registered, make_source
 from pillarbox.spark.source.options import parse_options
 from pillarbox.spark.source.read import Read
 from pillarbox.spark.source.schemas import arrow_schema, spark_schema
@@ -30,15 +30,16 @@ class PillarboxSource(DataSource):
     source's own, gives splits out while the read runs, and lets a reader and the enumerator talk in batch
     reads.
 
-    Options: `source` is the short name of a connector ("files", "generator", "kafka", "postgres", "redis") or
-    "module:Class". `partitions` is the most tasks. For streams: `min_partitions`; `max_rows`, `max_bytes` and
-    `max_files` of a micro-batch; `timestamp` (a column), `out_of_order`, `idle_after` and `max_drift`, all
-    three in seconds, align splits in event time; `channel.host`, `channel.port` and `channel.advertise` say
-    where the driver listens for its tasks, by default on this machine alone. All others are the source's.
+    Options: `source` is the short name of a connector ("files", "generator", "kafka", "postgres", "redis"),
+    or of what else `register_source` was told to allow. `partitions` is the most tasks. For streams:
+    `min_partitions`; `max_rows`, `max_bytes` and `max_files` of a micro-batch; `timestamp` (a column),
+    `out_of_order`, `idle_after` and `max_drift`, all three in seconds, align splits in event time;
+    `channel.host`, `channel.port` and `channel.advertise` say where the driver listens for its tasks,
+    by default on this machine alone. All others are the source's.
     """
 
-    registered: ClassVar[AnySource | type[AnySource] | None] = None
-    """The source, or its class, that the name stands for; None: the option `source` says it."""
+    registered: ClassVar[Registered] = AllowedSources(CONNECTORS)
+    """The source, or its class, that the name stands for, or those that the option `source` may name."""
     format_name: ClassVar[str] = "pillarbox"
     registration: ClassVar[str] = ""
     """As what the driver's Python process knows it: a name may be registered anew, for another source."""

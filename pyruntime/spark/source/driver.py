@@ -14,7 +14,7 @@ from typing import Any
 from pillarbox.sources.channel import Peer
 from pillarbox.sources.events import event_from_json
 from pillarbox.spark.source.driver_read import DriverRead, aside
-from pillarbox.spark.source.named import AnySource, make_source
+from pillarbox.spark.source.named import Registered, make_source
 from pillarbox.spark.source.options import parse_options
 from pillarbox.spark.source.schemas import schema_from_text
 from pillarbox.spark.source.threads import CallingThread
@@ -34,11 +34,11 @@ class DriverReads:
     def __init__(self) -> None:
         self._thread = CallingThread("pillarbox-source-reads")
         self._lock = threading.Lock()
-        self._sources: dict[str, AnySource | type[AnySource] | None] = {}
+        self._sources: dict[str, Registered] = {}
         self._reads: OrderedDict[str, DriverRead] = OrderedDict()
         self._tasks: dict[str, tuple[DriverRead, int, str]] = {}
 
-    def register(self, registration: str, source: AnySource | type[AnySource] | None) -> None:
+    def register(self, registration: str, source: Registered) -> None:
         """Read `source` where this registration is asked for: a name may be given anew. Any thread."""
         with self._lock:
             self._sources[registration] = source

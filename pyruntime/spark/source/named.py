@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -18,34 +20,69 @@ CONNECTORS = {
     "redis": "pillarbox.sources.connectors.redis_streams:RedisStreamSource",
 }
 
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
 AnySource = Source[Any, Any]
 
 
-def source_class(name: str | None) -> type[AnySource]:
-    """The class that the option `source` names. Raises ValueError for one that is none."""
-    allowed = f"must be one of {', '.join(CONNECTORS)}, or 'module:Class'"
-    if name is None:
-        raise ValueError(f"option 'source' is missing: {allowed}")
-    module, colon, path = CONNECTORS.get(name, name).partition(":")
-    if not (module and colon and path):
-        raise ValueError(f"option 'source' is {name!r}: {allowed}")
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"option 'source' is {name!r}: {error}") from error
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    if not (isinstance(found, type) and issubclass(found, Source)):
-        raise ValueError(f"option 'source' is {name!r}: is no class derived from pillarbox.sources.Source")
-    return found
+class AllowedSources:
+    """The sources that the option `source` may name: nothing else is imported. A plain value that pickles.
+
+    given: short names of connectors, classes of sources, which are named "module:Class", and such names. What
+    a name stands for is imported when a read asks for it. Raises TypeError or ValueError for what is neither.
+    """
+
+    def __init__(self, given: Iterable[str | type[AnySource]]) -> None:
+        self._found: dict[str, str | type[AnySource]] = {}
+        for each in given:
+            if isinstance(each, type) and issubclass(each, Source):
+                self._found[f"{each.__module__}:{each.__qualname__}"] = each
+            elif isinstance(each, str) and (each in CONNECTORS or _NAME.fullmatch(each)):
+                self._found[each] = CONNECTORS.get(each, each)
+            else:
+                kind = ValueError if isinstance(each, str) else TypeError
+                raise kind(
+                    f"source=[{each!r}]: must be a class of sources, its name 'module:Class', or one of "
+                    + ", ".join(CONNECTORS)
+                )
+        if not self._found:
+            raise ValueError("source=[]: must name a source, or be None for the connectors")
+
+    def source_class(self, name: str | None) -> type[AnySource]:
+        """The class that the option `source` names. Raises ValueError for any other."""
+        allowed = f"must be one of {', '.join(self._found)}"
+        if name is None:
+            raise ValueError(f"option 'source' is missing: {allowed}")
+        found: Any = self._found.get(name)
+        if found is None:
+            # Whoever may write SQL may write this, and an import runs what is imported.
+            raise ValueError(
+                f"option 'source' is {name!r}: {allowed}. Whoever registers the format may allow others: "
+                "register_source(spark, [...]) with a list of what this option may name"
+            )
+        if isinstance(found, str):
+            module, _, path = found.partition(":")
+            try:
+                found = importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                raise ValueError(f"option 'source' is {name!r}: {error}") from error
+            for part in path.split("."):
+                found = getattr(found, part, None)
+        if not (isinstance(found, type) and issubclass(found, Source)):
+            raise ValueError(
+                f"option 'source' is {name!r}: is no class derived from pillarbox.sources.Source"
+            )
+        return found
 
 
-def make_source(
-    given: AnySource | type[AnySource] | None, options: SourceOptions, schema: pa.Schema | None
-) -> AnySource:
+Registered = AnySource | type[AnySource] | AllowedSources
+
+
+def make_source(given: Registered, options: SourceOptions, schema: pa.Schema | None) -> AnySource:
     """The source of a read.
 
-    given: what was registered; None where the option `source` says it. Raises ValueError for bad options.
+    given: what was registered; what is allowed where the option `source` says it.
+    Raises ValueError for bad options.
     """
     if isinstance(given, Source):
         left = [name for name in ("source", *options.rest) if name != "source" or options.source is not None]
@@ -54,7 +91,8 @@ def make_source(
                 f"option {left[0]!r}: this source was made already and takes no options of its own"
             )
         return given
-    if given is not None and options.source is not None:
+    if isinstance(given, AllowedSources):
+        return given.source_class(options.source).from_options(options.rest, schema)
+    if options.source is not None:
         raise ValueError("option 'source': this name stands for a source already")
-    kind = source_class(options.source) if given is None else given
-    return kind.from_options(options.rest, schema)
+    return given.from_options(options.rest, schema)

@@ -29,11 +29,11 @@ _PASSWORD = re.compile(
 class SourceOptions:
     """What Pillarbox reads of the options of one read. A plain value.
 
-    source: the name of a connector, or "module:Class". partitions: the most tasks of a read, or of a
-    micro-batch. min_partitions: slices of a micro-batch are cut until there are so many, where they can be.
-    limit: what a micro-batch may read. watermarks: how splits are aligned, None if they are not. host, port
-    and advertise: where the channel of a stream listens, and the name that tasks reach it by. rest: the
-    options of the source itself.
+    source: the name of a connector, or of another source that is allowed. partitions: the most tasks of a
+    read, or of a micro-batch. min_partitions: slices of a micro-batch are cut until there are so many, where
+    they can be. limit: what a micro-batch may read. watermarks: how splits are aligned, None if they are not.
+    host, port and advertise: where the channel of a stream listens, and the name that tasks reach it by.
+    rest: the options of the source itself.
     """
 
     source: str | None

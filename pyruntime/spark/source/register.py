@@ -6,6 +6,7 @@ import re
 import threading
 import uuid
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -16,7 +17,7 @@ from pillarbox.sources.source import Source
 from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.source.data_source import PillarboxSource
 from pillarbox.spark.source.driver import DriverReads
-from pillarbox.spark.source.named import AnySource
+from pillarbox.spark.source.named import CONNECTORS, AllowedSources, AnySource, Registered
 
 SERVICE = "reads"
 
@@ -27,7 +28,7 @@ _services: weakref.WeakKeyDictionary[SourceChannel, DriverReads] = weakref.WeakK
 
 def register_source(
     spark: SparkSession,
-    source: AnySource | type[AnySource] | None = None,
+    source: AnySource | type[AnySource] | Collection[str | type[AnySource]] | None = None,
     name: str | None = None,
     *,
     channel: SourceChannel | None = None,
@@ -35,8 +36,11 @@ def register_source(
     """Have `spark.read.format(name)` and `spark.readStream.format(name)` read `source`; gives the name.
 
     source: a source, which then takes no options of its own, so that its secrets are in no option; a class of
-        sources, which is made from the options; or None, for the format whose option `source` says which.
-    name: by default "pillarbox" for None, else the class's name in lower case, without "source" at its end.
+        sources, which is made from the options; or, for the format whose option `source` says which, a list
+        of those that it may name: short names of connectors, classes, "module:Class". None stands for the
+        connectors. Nothing else is imported, whatever the option says.
+    name: by default "pillarbox" for a list and None, else the class's name in lower case, without "source" at
+        its end.
     channel: where tasks ask this process for splits, started. By default one on this machine alone, if Spark
         runs here; on a cluster there is none unless you give one.
 
@@ -47,11 +51,9 @@ def register_source(
     On the driver; any thread. Raises TypeError or ValueError for a bad argument. The idea of a short name is
     Spark's own `DataSourceRegister`.
     """
-    kind = source if isinstance(source, type) else type(source)
-    if source is not None and not issubclass(kind, Source):
-        raise TypeError(f"source={source!r}: must be a Source, a class of them, or None")
+    registered = _registered(source)
     if name is None:
-        name = "pillarbox" if source is None else kind.__name__.lower().removesuffix("source")
+        name = _default_name(registered)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
     if channel is not None and not isinstance(channel, SourceChannel):
@@ -60,14 +62,14 @@ def register_source(
     registration = uuid.uuid4().hex
     service, handle = _service(spark, channel)
     members: dict[str, Any] = {
-        "registered": source,
+        "registered": registered,
         "registration": registration,
         "format_name": name,
         "parallelism": _parallelism(spark),
         "driver": handle,
     }
     if service is not None:
-        service.register(registration, source)
+        service.register(registration, registered)
     try:
         spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
     except PySparkException as error:
@@ -77,6 +79,26 @@ def register_source(
             raise
         raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
     return name
+
+
+def _registered(source: Any) -> Registered:
+    if source is None:
+        return AllowedSources(CONNECTORS)
+    if isinstance(source, list | tuple | set | frozenset):
+        return AllowedSources(source)
+    if isinstance(source, Source) or (isinstance(source, type) and issubclass(source, Source)):
+        return source
+    raise TypeError(
+        f"source={source!r}: must be a Source, a class of them, a list of what the option 'source' may name, "
+        "or None"
+    )
+
+
+def _default_name(registered: Registered) -> str:
+    if isinstance(registered, AllowedSources):
+        return "pillarbox"
+    kind = registered if isinstance(registered, type) else type(registered)
+    return kind.__name__.lower().removesuffix("source")
 
 
 def _service(

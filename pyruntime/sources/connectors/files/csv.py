@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.files.formats import check_columns, conform
 from pillarbox.sources.connectors.files.lines import after_lines
+from pillarbox.sources.connectors.files.listing import UnfitFileError
 from pillarbox.sources.connectors.files.text import BOM, TextFormat
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class CsvFormat(TextFormat):
         names = self._names(line)
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise ValueError(
+            raise UnfitFileError(
                 f"the header names {sorted(twice)!r} more than once: it must name each column once"
             )
         return behind, names
@@ -75,7 +76,7 @@ class CsvFormat(TextFormat):
     def check_block(self, block: bytes) -> None:
         """Raise ValueError where a quote is open at the end: its line was cut."""
         if self.quote_char and block.count(self.quote_char.encode()) % 2:
-            raise ValueError(
+            raise UnfitFileError(
                 "a quote is open at the end of a line. If values hold newlines, newlines_in_values=True "
                 'reads each file in one piece; if quotes mean nothing, say quote=""'
             )

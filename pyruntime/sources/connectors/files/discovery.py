@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.redaction import reason_of
 from pillarbox.sources.connectors.files.listing import (
     FoundFile,
-    hidden,
     hiding,
     list_files,
     may_pass,
@@ -142,7 +142,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
             return self._source.file_format.advance(filesystem, split, limit)
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
             if may_pass(error, filesystem):
-                what = hidden(str(error), self._source.path)
+                what = reason_of(error, self._source.path)
                 raise same_kind(error, f"{split.path!r}, looking how far to read: {what}") from None
             return split
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pillarbox.sources.connectors.files.listing import FoundFile
+from pillarbox.sources.connectors.files.listing import FoundFile, UnfitFileError
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
@@ -84,7 +84,7 @@ def check_same_file(filesystem: fs.FileSystem, split: FileSplit) -> None:
         raise FileNotFoundError(f"{split.path!r}: there is no such file")
     modified = info.mtime_ns or 0
     if (info.size or 0) != split.size or modified != split.modified:
-        raise ValueError(
+        raise UnfitFileError(
             f"{split.path!r} was rewritten after it had been found: it had {split.size} bytes then and "
             f"has {info.size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
             "change: write them elsewhere, or under a name that begins with a dot, and rename them when they "
@@ -96,9 +96,11 @@ def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
     """Raise ValueError if a file with columns of these names has none that is wanted, or one twice."""
     twice = {name for name in wanted.names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"it has columns {sorted(twice)!r} more than once: it must have each column once")
+        raise UnfitFileError(
+            f"it has columns {sorted(twice)!r} more than once: it must have each column once"
+        )
     if not set(names) & set(wanted.names):
-        raise ValueError(
+        raise UnfitFileError(
             f"it has none of the columns {wanted.names!r} but {list(names)!r}: the names must be those "
             "of the file, with the same upper and lower case"
         )
@@ -122,7 +124,7 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
             try:
                 column = _floored(column, field.type).cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise ValueError(
+                raise UnfitFileError(
                     f"column {field.name!r} is {column.type} and cannot be read as {field.type}: {error}"
                 ) from None
         columns.append(column)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from pillarbox.sources.connectors.files.listing import CutFileError
+
 PROBE = 64 * 1024
 """Bytes that are read to find the end of a line."""
 
@@ -96,7 +98,7 @@ def blocks(
         elif more or end is None or not want:
             whole = len(data)
         else:
-            raise EOFError(f"the file ends at byte {position + len(held)}, before byte {end}")
+            raise CutFileError(f"the file ends at byte {position + len(held)}, before byte {end}")
         if whole:
             position += whole
             yield data[:whole], position

@@ -12,7 +12,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
+
+from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -31,11 +32,14 @@ class FoundFile(NamedTuple):
     size: int = 0
 
 
-def shown(path: str) -> str:
-    """`path` without what may be secret: the user and the query of a URI."""
-    if not SCHEME.match(path):
-        return path
-    return re.sub(r"\?.*", "?...", re.sub(r"(?<=://)[^/@]*@", "", path))
+class UnfitFileError(ValueError):
+    """A file that is not what it was, or not what was asked for; its text is ours, and quotes no address."""
+
+    is_own = True
+
+
+class CutFileError(UnfitFileError, EOFError):
+    """A file that ends before what was to be read of it."""
 
 
 def same_kind(error: Exception, text: str) -> Exception:
@@ -64,30 +68,10 @@ def hiding(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError, lib.ArrowException) as error:
-        text = hidden(str(error), path)
+        text = reason_of(error, path)
         if text == str(error):
             raise
-        raise same_kind(error, text) from None
-
-
-def hidden(text: str, path: str) -> str:
-    """`text`, which a file system has written, without what may be secret in `path`, a URI."""
-    if not SCHEME.match(path):
-        return text
-    # File systems write addresses of their own, with the user and the query of the one that they were given.
-    text = re.sub(r"(?<=://)[^/@\s'\"]*@", "", text)
-    text = re.sub(r"(://[^\s'\"?]*)\?[^\s'\"]*", r"\1?...", text)
-    front, _, query = path.partition("?")
-    user, at, _ = front.partition("://")[2].partition("/")[0].rpartition("@")
-    secrets = [pair.partition("=")[2] for pair in query.split("&")]
-    if at and ":" in user:
-        secrets.append(user.partition(":")[2])
-    for secret in secrets:
-        for written in (secret, unquote(secret)):
-            # What is shorter is part of many a word.
-            if len(written) >= 6:
-                text = text.replace(written, "...")
-    return text
+        raise same_kind(error, f"{shown_address(path)!r}: {text}") from None
 
 
 def open_file_system(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, str]:
@@ -119,8 +103,11 @@ def _from_uri(uri: str) -> tuple[fs.FileSystem, str]:
     except (lib.ArrowException, OSError, ValueError) as error:
         # Arrow's text has the whole URI, with its secrets.
         raise ValueError(
-            f"path={shown(uri)!r}: must be a path or a URI that pyarrow.fs knows ({type(error).__name__})"
+            f"path={shown_address(uri)!r}: must be a path or a URI that pyarrow.fs knows "
+            f"({type(error).__name__}{f'; {UNESCAPED}' if is_misread(uri) else ''})"
         ) from None
+    if is_misread(uri):
+        raise ValueError(f"path={shown_address(uri)!r}: {UNESCAPED}")
     return found, path
 
 

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pillarbox.redaction import reason_of
 from pillarbox.sources.connectors.files.folders import columns_in, scalars, with_scalars, without
-from pillarbox.sources.connectors.files.listing import hidden, may_pass, same_kind
+from pillarbox.sources.connectors.files.listing import UnfitFileError, may_pass, same_kind
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
 
@@ -64,7 +65,7 @@ class FileReader(SplitReader[FileSplit]):
             said = scalars(folders, wanted)
             own = without(wanted, said) if said else wanted
             if not own.names:
-                raise ValueError(
+                raise UnfitFileError(
                     f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
                 )
             file_format = source.file_format.in_folders(folders)
@@ -72,7 +73,7 @@ class FileReader(SplitReader[FileSplit]):
                 whole = with_scalars(batch, said, wanted) if said else batch
                 yield Fetched(split.split_id, whole, position)
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            what = hidden(str(error), source.path)
+            what = reason_of(error, source.path)
             if source.on_data_loss == "fail" or may_pass(error, filesystem):
                 place = f"{split.path!r}, from {'row' if split.by_rows else 'byte'} {position} on: "
                 raise same_kind(error, place + what) from (error if what == str(error) else None)

@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.redaction import reason_of, shown_address
 from pillarbox.sources.connectors.files.csv import CsvFormat
 from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
 from pillarbox.sources.connectors.files.folders import columns_in, kind_of, without
 from pillarbox.sources.connectors.files.formats import FileFormat, check_columns, plain_schema
 from pillarbox.sources.connectors.files.json import JsonFormat
 from pillarbox.sources.connectors.files.listing import (
-    hidden,
     hiding,
     list_files,
     open_file_system,
     same_kind,
-    shown,
 )
 from pillarbox.sources.connectors.files.parquet import ParquetFormat
 from pillarbox.sources.connectors.files.plain import LinesFormat
@@ -92,7 +91,7 @@ class FileSource(Source[FileSplit, Known]):
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
         if not isinstance(path, str) or not path:
-            raise ValueError(f"path={path!r}: must be a path or a URI")
+            raise ValueError(f"path={shown_address(repr(path))}: must be a path or a URI")
         object.__setattr__(self, "path", path)
         for name in SIZES:
             size = getattr(self, name)
@@ -109,7 +108,7 @@ class FileSource(Source[FileSplit, Known]):
         object.__setattr__(self, "_opened", open_file_system(path, self.filesystem))
 
     def __repr__(self) -> str:
-        return f"FileSource({shown(self.path)!r}, format={self.format!r})"
+        return f"FileSource({shown_address(self.path)!r}, format={self.format!r})"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -163,8 +162,8 @@ class FileSource(Source[FileSplit, Known]):
                         break
             if found is None:
                 raise ValueError(
-                    f"path={shown(self.path)!r}: there is no file with rows, so its columns are unknown: "
-                    "give a schema"
+                    f"path={shown_address(self.path)!r}: there is no file with rows, so its columns are "
+                    "unknown: give a schema"
                 )
             folders = [columns_in(file.path, path) for file in listed]
             kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
@@ -181,7 +180,7 @@ class FileSource(Source[FileSplit, Known]):
                 check_columns(found.names, found)
             return found
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            what = hidden(str(error), self.path)
+            what = reason_of(error, self.path)
             text = f"{path!r}: its columns cannot be looked up: {what}"
             raise same_kind(error, text) from (error if what == str(error) else None)
 

@@ -1,0 +1,442 @@
+"""Takes keys and people's data out of texts: those of errors and log lines, and those of addresses.
+
+A text is redacted where it is made, before it is cut: half a key is a key that no pattern knows. Errors of
+others are never changed; what travels or is printed instead of one is a stand-in of its class, with the
+redacted text. Each pattern scans a text once, however long it is, and only if a marker of it is there: most
+texts have none. Redacting a redacted text changes nothing.
+
+Pure but for the filter of the package's logger; any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+
+_FLAGS = re.ASCII | re.IGNORECASE
+
+_QUOTED = r"""(?:\\*"[^"\n]*"?|\\*'[^'\n]*'?)"""
+_VALUE = rf"""(?:\*\*\*|{_QUOTED}|[^\s"'<>]+)"""
+
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,10}-----.*?"
+    r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z0-9 ]{0,10}-----|\Z)",
+    re.DOTALL,
+)
+_URL = re.compile(r"([a-z][a-z0-9+.-]{0,20}://)([^\s\"'<>`]+)", _FLAGS)
+_APOSTROPHE = r"'(?=\w)"
+"""It ends no text in quotes."""
+_QUERY = re.compile(
+    # A value that nobody has escaped has spaces in it: the query goes on where another parameter follows.
+    rf"\?(?:\*\*\*|[\w.%\[\]-]{{1,64}}=(?:[^\s\"'<>]|{_APOSTROPHE})*)"
+    rf"(?:(?:[^\n\"'<>?]|{_APOSTROPHE}){{0,300}}?&[\w.%\[\]-]{{1,64}}=(?:[^\s\"'<>]|{_APOSTROPHE})*)*",
+    re.ASCII,
+)
+_AUTHORIZATION = re.compile(
+    r"""(authorization(?:\\*["'])?\s{0,3}[:=]\s{0,3}(?:\\*["'])?)(?:\*\*\*|(?:[a-z][\w-]{0,20}\s{1,3})?[^\s"',;]+)""",
+    _FLAGS,
+)
+_BEARER = re.compile(r"(bearer\s{1,3})(?:(?=[a-z._~+/=-]{0,200}[0-9])[\w.~+/=-]{6,}|[\w.~+/=-]{20,})", _FLAGS)
+_ASSIGNMENT = re.compile(
+    r"((?:(?:api|access|account|auth|encryption|private|secret|shared|signing|subscription)[ _.-]?key"
+    r"(?:[ _.-]?id)?|token|password|passwd|passphrase|secret|credentials?|signature|\bpwd|\bsig|[?&]key)"
+    rf"(?:\\*[\"'])?\s{{0,3}}(?:=>|[:=])\s{{0,3}})(?!//){_VALUE}",
+    _FLAGS,
+)
+_KEYS = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"sk-[\w-]{10,}"  # OpenAI, Anthropic and others
+    r"|(?:[sr]k_(?:live|test)|whsec)_[A-Za-z0-9]{8,}"  # Stripe
+    r"|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}"  # AWS
+    r"|(?:gh[pousr]_|github_pat_)\w{16,}"  # GitHub
+    r"|glpat-[\w-]{16,}"  # GitLab
+    r"|(?:xox[a-z]|xapp)-[\w-]{8,}"  # Slack
+    r"|AIza[\w-]{24,}|ya29\.[\w-]{10,}"  # Google
+    r"|hf_[A-Za-z0-9]{16,}"  # Hugging Face
+    r"|SG\.[\w-]{16,}(?:\.[\w-]*)?"  # SendGrid
+    r"|eyJ[\w-]{16,}(?:\.[\w-]*){0,2}"  # a JSON web token
+    r")[\w-]*",
+    re.ASCII,
+)
+
+
+def _masked_url(match: re.Match[str]) -> str:
+    scheme, rest = match[1], match[2]
+    place, mark, query = _parted(rest)
+    authority, slash, path = place.partition("/")
+    if ":" in authority and "@" not in authority and ("@" in place or "@" in query):
+        # A user and a password, with what should have been escaped in it: where it ends nobody knows.
+        return f"{scheme}{MASK}"
+    if "@" in authority and ("@" in path or "@" in query):
+        return f"{scheme}{MASK}"
+    _, at, host = authority.rpartition("@")
+    port = host.rpartition(":")[2].rstrip(".,;!)]}|\\") if ":" in host and not host.startswith("[") else ""
+    if port and not port.isdecimal():
+        return f"{scheme}{MASK}"
+    masked = "" if not query else f"{mark}{MASK}" if mark == "?" or "=" in query else f"{mark}{query}"
+    return f"{scheme}{f'{MASK}@' if at else ''}{host}{slash}{path}{masked}"
+
+
+def _parted(rest: str) -> tuple[str, str, str]:
+    """What stands before a query or a fragment, its mark, and what follows."""
+    found = re.search(r"[?#]", rest)
+    return (rest, "", "") if found is None else (rest[: found.start()], found[0], rest[found.end() :])
+
+
+_RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (("private key",), _PRIVATE_KEY, MASK),
+    (("://",), _URL, _masked_url),
+    (("?",), _QUERY, f"?{MASK}"),
+    (("authorization",), _AUTHORIZATION, rf"\1{MASK}"),
+    (("bearer",), _BEARER, rf"\1{MASK}"),
+    (
+        ("key", "token", "passw", "passphrase", "pwd", "secret", "credential", "signature", "sig"),
+        _ASSIGNMENT,
+        rf"\1{MASK}",
+    ),
+    (
+        (
+            *("sk-", "sk_", "rk_", "whsec_", "akia", "asia", "abia", "acca", "ghp_", "gho_", "ghu_", "ghs_"),
+            *("ghr_", "github_pat_", "glpat-", "xox", "xapp-", "aiza", "ya29.", "hf_", "sg.", "eyj"),
+        ),
+        _KEYS,
+        MASK,
+    ),
+)
+
+
+def redacted(text: str) -> str:
+    """`text` without keys, and without the users and queries of URLs: `***` stands for each.
+
+    Known are passwords, keys and tokens that are assigned to a name that says so, HTTP's authorization,
+    blocks of private keys, JSON web tokens, and the keys of OpenAI, Anthropic, Stripe, AWS, GitHub, GitLab,
+    Slack, Google, Hugging Face and SendGrid. Takes time in proportion to the text.
+    Redacting twice changes nothing.
+    """
+    low = text.lower()
+    for markers, pattern, instead in _RULES:
+        for marker in markers:
+            if marker in low:
+                text = pattern.sub(instead, text)
+                break
+    return text
+
+
+# -- addresses -----------------------------------------------------------------------------------------------
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)", re.ASCII)
+
+
+def shown_address(address: str) -> str:
+    """An address that a user gave, without what may be secret: the user, the password and the query.
+
+    Strict: what stands before the last `@` is a user, whatever is in it, and where a question mark stands
+    before that, only the scheme is left. A path without a scheme, or with the scheme `file`, stays as it is.
+    """
+    found = _ADDRESS.search(address)
+    if found is None or found[1].lower() == "file":
+        return address
+    front, rest = address[: found.end()], address[found.end() :]
+    user, at, place = rest.rpartition("@")
+    if "?" in user or "#" in user:
+        # A secret with such a mark in it, or a query with an at sign.
+        return front + MASK
+    place = _parted(place)[0]
+    if not at and ":" in (host := place.partition("/")[0]) and not host.startswith("["):
+        port = host.rpartition(":")[2]
+        if port and not port.isdecimal():
+            return front + MASK
+    return f"{front}{f'{MASK}@' if at else ''}{place}"
+
+
+def has_secret(address: str) -> bool:
+    """Return True if `address` holds something that `shown_address` does not show."""
+    return shown_address(address) != address
+
+
+def is_misread(address: str) -> bool:
+    """Return True if a parser takes a part of a secret in `address`, which is not escaped, for a path."""
+    found = _ADDRESS.search(address)
+    if found is None or found[1].lower() == "file":
+        return False
+    authority = re.split(r"[?#]", address[found.end() :], maxsplit=1)[0].partition("/")[0]
+    return ":" in authority and "@" not in authority and "@" in address[found.end() + len(authority) :]
+
+
+UNESCAPED = "write / ? # @ in a user or password as %2F %3F %23 %40"
+
+
+def reason_of(error: BaseException, address: str) -> str:
+    """The text of another library's error about `address`; if that holds a secret, only the kind of error.
+
+    Nobody knows in which form such a library writes the address, or its parts. An error of this package says
+    by `is_own` that its text quotes none.
+    """
+    if not has_secret(address) or getattr(error, "is_own", False):
+        return redacted(_text_of(error))
+    for each in _chain(error):
+        number = getattr(each, "errno", None)
+        if isinstance(each, OSError) and isinstance(number, int) and number > 0:
+            return f"{type(error).__name__}, {os.strerror(number)}"
+    return type(error).__name__
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+_LINKS = 16
+"""Errors looked at along a chain, which can be a circle."""
+_SHORTEST = 4
+"""Characters of a row's value that is withheld: what is shorter is part of many a word."""
+
+
+@dataclass(frozen=True)
+class Redact:
+    """Says what is taken out of the texts of errors besides keys, which always are. Pickles if `fn` does.
+
+    fn: takes a text and gives it without what must not be seen; it is applied after the default, on the
+        thread of the event loop, and only to texts of failures. A text for which it raises is withheld.
+    rows: leave rows out of errors: what a row's values are is replaced in every text about it.
+
+    Raises TypeError that names the argument.
+    """
+
+    fn: Callable[[str], str] | None = None
+    rows: bool = False
+    _values: tuple[str, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.fn is not None and not callable(self.fn):
+            raise TypeError(f"fn={self.fn!r}: must be a function that takes a text and gives one, or None")
+        if not isinstance(self.rows, bool):
+            raise TypeError(f"rows={self.rows!r}: must be True or False")
+
+    def about(self, *data: Any) -> Redact:
+        """The same for texts about these rows and results, whose values are withheld if rows are."""
+        if not self.rows:
+            return self
+        # The longest first: one may be a part of another.
+        values = sorted({each for value in data for each in _forms(value)}, key=len, reverse=True)
+        return Redact(self.fn, self.rows, tuple(values))
+
+    def text(self, text: str) -> str:
+        """`text` without what must not be seen. Never raises."""
+        for value in self._values:
+            text = text.replace(value, MASK)
+        text = redacted(text)
+        if self.fn is None:
+            return text
+        try:
+            found = self.fn(text)
+        except Exception as error:
+            return f"<withheld: redact raised {type(error).__name__}>"
+        return found if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
+
+    def told(self, error: BaseException) -> str:
+        """What `error` says, without what must not be seen. Never raises, as an error's own text may.
+
+        Where rows are withheld, an error of Pillarbox's own that quotes a result says the same without it.
+        """
+        return self.text(self._text_of(error))
+
+    def printed(self, error: BaseException) -> str:
+        """The traceback of `error` and of those that it was raised from, without what must not be seen."""
+        return self.text(self._printed(error))
+
+    def _text_of(self, error: BaseException) -> str:
+        plain = getattr(error, "without_data", None) if self.rows else None
+        return plain if isinstance(plain, str) else _text_of(error)
+
+    def _printed(self, error: BaseException) -> str:
+        try:
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+        except Exception:
+            # An error whose text raises.
+            return self._text_of(error)
+        for each in _chain(error) if self.rows else ():
+            text = text.replace(_text_of(each), self._text_of(each))
+        return text
+
+    def chain(self, error: BaseException) -> BaseException:
+        """`error`, or, where a text of it or of one that it was raised from changes, a stand-in of its class.
+
+        The stand-in has the attributes and the traceback of the error.
+        """
+        return self._chain(error, set())
+
+    def _chain(self, error: BaseException, seen: set[int]) -> BaseException:
+        seen.add(id(error))
+        before = error.__cause__
+        if before is None and not error.__suppress_context__:
+            before = error.__context__
+        if before is not None and (id(before) in seen or len(seen) > _LINKS):
+            before = None
+        clean = None if before is None else self._chain(before, seen)
+        text, clean_text = _text_of(error), self.told(error)
+        notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+        members = _members(error)
+        clean_members = [self._chain(each, {*seen}) for each in members]
+        same = clean is before and all(a is b for a, b in zip(members, clean_members, strict=True))
+        if same and clean_text == text and all(self.text(note) == note for note in notes):
+            return error
+        found = _stand_in(error, clean_text, clean_members)
+        if notes:
+            found.__dict__["__notes__"] = [self.text(note) for note in notes]
+        found.__cause__, found.__suppress_context__ = clean, True
+        return found.with_traceback(error.__traceback__)
+
+    def sealed(self, error: BaseException) -> BaseException:
+        """`error`, or, where its text or traceback changes, a stand-in with both in its text and no cause.
+
+        For what leaves the process as text, in which lines of code are printed too. Raise it outside of the
+        `except` block, or it has the error for its context.
+        """
+        printed = self._printed(error)
+        clean = self.text(printed)
+        if clean == printed and self.told(error) == _text_of(error):
+            return error
+        text = f"{self.told(error)}\n\nThe original traceback:\n{clean}"
+        found = _stand_in(error, text, [])
+        found.__suppress_context__ = True
+        return found
+
+
+DEFAULT = Redact()
+
+
+def check_redact(value: Any) -> Redact:
+    """The `Redact` of what a user gave as `redact`. Raises TypeError."""
+    if value is None:
+        return DEFAULT
+    if isinstance(value, Redact):
+        return value
+    if not callable(value):
+        raise TypeError(
+            f"redact={value!r}: must be a function that takes a text and gives one, a pillarbox.Redact, "
+            "or None"
+        )
+    return Redact(cast("Callable[[str], str]", value))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as raised:
+        return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    members = getattr(error, "exceptions", None)
+    # By its shape: Python 3.10 has no such class of its own.
+    return members if isinstance(members, tuple) and hasattr(error, "derive") else ()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    each: BaseException | None = error
+    for _ in range(_LINKS):
+        if each is None:
+            return
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+class _StandIn:
+    """What a stand-in has before the class of its error: a text of its own."""
+
+    _redacted_text: str
+
+    def __str__(self) -> str:
+        return self._redacted_text
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._redacted_text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Its class is known in this process only.
+        return RuntimeError, (f"{type(self).__name__}: {self._redacted_text}",)
+
+
+def _stand_in(error: BaseException, text: str, members: list[BaseException]) -> BaseException:
+    kind: Any = type(error)
+    about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    try:
+        made: Any = type(kind)(kind.__name__, (_StandIn, kind), about)
+        found: Any = made.__new__(made, text, members) if members else made.__new__(made)
+        found.__dict__.update({name: value for name, value in error.__dict__.items() if name != "__notes__"})
+        if isinstance(error, OSError):
+            found.errno = error.errno
+        if not members:
+            found.args = (text,)
+        found._redacted_text = text
+    except Exception:
+        # A class that cannot be derived from.
+        made = type(kind.__name__, (_StandIn, RuntimeError), about)
+        found = made(text)
+        found._redacted_text = text
+    stand_in: BaseException = found
+    return stand_in
+
+
+def _forms(value: Any) -> Iterator[str]:
+    """The texts in which the values of a row, or of a result, may stand in an error."""
+    for each in _leaves(value, 0):
+        text = each if isinstance(each, str) else str(each)
+        forms = (text, repr(text)[1:-1], quote(text), quote(text, safe=""), quote_plus(text))
+        # An error may say a value in one line.
+        yield from (form for form in {*forms, " ".join(text.split())} if len(form) >= _SHORTEST)
+
+
+def _leaves(value: Any, depth: int) -> Iterator[Any]:
+    if value is None or isinstance(value, bool) or depth > _LINKS:
+        return
+    if isinstance(value, bytes):
+        yield value.decode(errors="replace")
+        return
+    inner: Iterable[Any] | None = None
+    if callable(getattr(value, "asDict", None)):
+        inner = value.asDict().values()
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inner = value
+    if inner is None:
+        yield value
+    else:
+        for each in inner:
+            yield from _leaves(each, depth + 1)
+
+
+# -- log lines -----------------------------------------------------------------------------------------------
+
+
+class _LogFilter(logging.Filter):
+    """Redacts every line of the package's log, and the tracebacks in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            text = record.getMessage()
+        except Exception:
+            # The logger says so, in its own way.
+            return True
+        clean = redacted(text)
+        if clean != text:
+            record.msg, record.args = clean, None
+        if record.exc_info and record.exc_info[1] is not None:
+            printed = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            clean = redacted(printed)
+            if clean != printed:
+                record.exc_text, record.exc_info = clean, None
+        return True
+
+
+LOG_FILTER = _LogFilter()
+"""For a logger: its lines are redacted. The logger of this package has it."""
+
+logging.getLogger("pillarbox").addFilter(LOG_FILTER)

@@ -1,0 +1,188 @@
+"""Dead letters and progress of Spark's tasks are their owner's alone, until `mode=` says who shares them."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pillarbox.aio.failure import ErrorInfo, Failed
+from pillarbox.ledger.private_files import folder_mode
+from pillarbox.spark import DeadLetter, Progress, async_map
+from pillarbox.spark.dead_letter import LetterBox
+from pillarbox.spark.letters import LetterWriter
+from tests.ledger.two_users import GROUP, NOBODY, OTHER, run_as, shared_place
+
+__all__ = ["shared_place"]
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def modes(place: Path) -> dict[str, int]:
+    return {str(path): stat.S_IMODE(path.lstat().st_mode) for path in [place, *place.rglob("*")]}
+
+
+def put_aside(letter: DeadLetter) -> None:
+    with LetterWriter(LetterBox(letter, ("id",), "operator", "run")) as writer:
+        rows = pa.RecordBatch.from_pydict({"id": [1]})
+        writer.add(rows, [Failed(ErrorInfo("ValueError", "no", 1, 0.0, None))])
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_dead_letters_are_their_owners_alone_whatever_the_umask_or_as_their_mode_says(
+    tmp_path: Path, umask: int, kind: Any
+) -> None:
+    for name, mode in (("own", None), ("shared", 0o640), ("uri", 0o664)):
+        folder = tmp_path / name / "letters"
+        put_aside(DeadLetter(folder.as_uri() if name == "uri" else folder, kind, mode=mode))
+        put_aside(DeadLetter(folder, kind, mode=mode))
+        assert len(list(folder.iterdir())) == 2
+        for path, found in modes(tmp_path / name).items():
+            wanted = 0o600 if mode is None else mode
+            assert found == (folder_mode(wanted) if os.path.isdir(path) else wanted), path
+    # A folder that is there stays as it is.
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o755)
+    put_aside(DeadLetter(there, kind))
+    assert sorted(modes(there).values()) == [0o600, 0o755]
+
+
+@pytest.mark.contract
+def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Path) -> None:
+    seen: dict[str, int] = {}
+
+    async def picky(row: Any) -> int:
+        if row.id % 2:
+            raise ValueError(row.id)
+        return 0
+
+    with Progress(directory=tmp_path / "a" / "progress", file=io.StringIO()) as progress:
+        letters = DeadLetter(tmp_path / "letters", "json")
+        rows = async_map(
+            spark.range(0, 40, 1, 2), picky, schema="n long", dead_letter=letters, progress=progress
+        )
+        assert len(rows.collect()) == 20
+        # The tasks' last totals are there when they have ended, and until the block does.
+        seen |= modes(tmp_path / "a")
+    seen |= modes(tmp_path / "letters")
+    assert sum(path.endswith(".json") for path in seen) == 4
+    for path, mode in seen.items():
+        assert mode == (0o600 if path.endswith(".json") else 0o700), path
+    progress.report(tmp_path / "report.html")
+    assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o600
+    progress.report(tmp_path / "report.html", mode=0o644)
+    assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o644
+
+
+def test_a_mode_that_is_none_or_has_no_folder_is_refused(tmp_path: Path) -> None:
+    for make in (DeadLetter, lambda path, mode: Progress(directory=path, mode=mode)):
+        with pytest.raises(ValueError, match="^mode=0o770: must be the mode of files"):
+            make(str(tmp_path), mode=0o770)
+        with pytest.raises(TypeError, match="^mode='660': must be an int"):
+            make(str(tmp_path), mode="660")
+    with pytest.raises(ValueError, match="^mode=0o660: is for a local folder"):
+        DeadLetter("s3://bucket/letters", mode=0o660)
+    assert "mode=0o660" in repr(DeadLetter(tmp_path, mode=0o660))
+
+
+LETTERS = """
+import sys
+import pyarrow as pa
+from pillarbox.kernel import PillarboxError
+from pillarbox.spark import DeadLetter
+from pillarbox.spark.dead_letter import LetterBox
+from pillarbox.spark.letters import LetterWriter
+from pillarbox.aio.failure import ErrorInfo, Failed
+from pyspark import TaskContext
+
+# As the driver has checked it, where it may be another user's.
+DeadLetter._check_local = lambda self, path: None
+for path in sys.argv[2:]:
+    letter = DeadLetter(path, "json", mode=int(sys.argv[1], 8) if sys.argv[1] else None)
+    try:
+        with LetterWriter(LetterBox(letter, ("id",), "operator", "run")) as writer:
+            writer.add(pa.RecordBatch.from_pydict({"id": [1]}), [Failed(ErrorInfo("E", "no", 1, 0.0, None))])
+        print("written")
+    except PillarboxError as error:
+        print(error)
+"""
+
+
+@pytest.mark.contract
+def test_a_task_of_another_user_than_the_dead_letters_folder_is_told_both_and_their_mode(
+    shared_place: Path,
+) -> None:
+    own, below = shared_place / "own", shared_place / "own" / "below"
+    put_aside(DeadLetter(below))
+    done = run_as(NOBODY, LETTERS, "", str(own), str(below))
+    assert done.returncode == 0, done.stderr
+    for said in done.stdout.splitlines():
+        for part in (
+            f"the folder {own} belongs to user 'root' (0), its mode is 0700",
+            f"runs as user 'nobody' ({NOBODY})",
+            "DeadLetter(path, mode=0o660)",
+        ):
+            assert part in said, said
+    assert done.stdout.count("failed rows were not written: ") == 2
+
+
+def test_two_users_of_one_group_share_dead_letters_by_their_mode(shared_place: Path) -> None:
+    shared_place.chmod(0o2770)
+    os.chown(shared_place, OTHER, GROUP)
+    for user in (OTHER, NOBODY):
+        done = run_as(user, LETTERS, "660", str(shared_place / "letters"), group=GROUP, umask=0o077)
+        assert done.stdout == "written\n", done.stderr
+    files = list((shared_place / "letters").iterdir())
+    assert {(stat.S_IMODE(file.stat().st_mode), file.stat().st_gid) for file in files} == {(0o660, GROUP)}
+
+
+TOTALS = """
+import logging, os, sys
+from types import SimpleNamespace
+from pillarbox.aio.observe.totals import Totals
+from pillarbox.spark import progress_file
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+progress_file.totals_of = lambda statistics: Totals()
+for folder in sys.argv[1:]:
+    file = progress_file.ProgressFile(folder, SimpleNamespace(statistics=lambda: 1))
+    file._write(running=True)
+    file.close()
+    print("done")
+"""
+
+
+@pytest.mark.contract
+def test_a_task_of_another_user_than_the_progress_says_so_once_or_shares_it_by_its_mode(
+    shared_place: Path,
+) -> None:
+    shared_place.chmod(0o2750)
+    os.chown(shared_place, 0, GROUP)
+    with Progress(directory=shared_place / "own", file=io.StringIO()) as progress:
+        folder = progress.new_operator()
+        done = run_as(NOBODY, TOTALS, folder, group=GROUP)
+        assert done.stdout.count("Progress(mode=0o660)") == 1 and done.stdout.endswith("done\n"), done.stderr
+        for part in (f"{shared_place / 'own'}", "belongs to user 'root' (0)", f"user 'nobody' ({NOBODY})"):
+            assert part in done.stdout
+        assert os.listdir(folder) == []
+    with Progress(directory=shared_place / "shared", file=io.StringIO(), mode=0o660) as progress:
+        folder = progress.new_operator()
+        done = run_as(NOBODY, TOTALS, folder, group=GROUP, umask=0o077)
+        assert done.stdout == "done\n", done.stderr
+        (name,) = os.listdir(folder)
+        found = os.stat(os.path.join(folder, name))
+        assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, GROUP)

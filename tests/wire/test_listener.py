@@ -1,0 +1,93 @@
+"""A server that stops closes every connection, however far it has come."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from pillarbox.wire.frames import Channel
+from pillarbox.wire.listener import Listener
+from pillarbox.wire.loop_thread import LoopThread
+
+
+@pytest.fixture
+def without_collections() -> Iterator[None]:
+    """What only the garbage collector would close stays open."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def serve(channel: Channel, writer: asyncio.StreamWriter) -> None:
+    raise AssertionError("nobody knows the secret")
+
+
+@pytest.mark.contract("A server that stops closes every connection, however far it has come.")
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, None], ids=["asyncio", "default"])
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.usefixtures("without_collections")
+def test_a_connection_that_comes_while_the_server_stops_is_closed(
+    turns: int, new_loop: type[asyncio.AbstractEventLoop] | None
+) -> None:
+    thread = LoopThread("server") if new_loop is None else LoopThread("server", new_loop)
+    listener = Listener(os.urandom(32), serve)
+    port = thread.submit(listener.listen("127.0.0.1", 0)).result(10)
+
+    async def meet_and_stop() -> socket.socket:
+        # The system takes the connection; the loop hears of it in its next turn.
+        client = socket.create_connection(("127.0.0.1", port), 10)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await listener.stop()
+        return client
+
+    def stopped(_: object) -> None:
+        # On the loop's thread, so that there is no turn between the last one and the end of the loop.
+        thread._stop()
+
+    async def begin() -> asyncio.Task[socket.socket]:
+        task = asyncio.ensure_future(meet_and_stop())
+        task.add_done_callback(stopped)
+        return task
+
+    task = thread.submit(begin()).result(10)
+    thread._thread.join(10)
+    assert not thread._thread.is_alive()
+    with task.result() as client:
+        try:
+            while client.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_task_that_ends_when_it_is_cancelled_has_ended_before_its_loop_however_busy_the_machine(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pillarbox.wire.loop_thread.LAST_WAIT_S", 0.0)
+    ended = []
+
+    async def last_words() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ended.append(True)
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(last_words())
+        held.append(task)
+
+    held: list[asyncio.Task[None]] = []
+    thread = LoopThread("tasks", asyncio.new_event_loop)
+    thread.submit(begin()).result(10)
+    assert thread.close(10)
+    assert ended == [True]
