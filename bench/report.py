@@ -1,6 +1,6 @@
 """Measures everything and writes a report with plots: `make bench`, or `python -m bench.report`.
 
-Runs the throughput comparison and the suites of the kernel and the operator, each in a process of its
+Runs the throughput comparison and the suite of the operator, each in a process of its
 own, then writes `report.md` and its plots into `out/bench`. `--reuse` writes the report anew from what was
 measured before.
 """
@@ -21,7 +21,7 @@ from bench.contenders import WINDOW_FACTORS
 from bench.plots import cpu_plot, label, share_plot, window_plot
 from bench.throughput import Measured
 
-SUITES = ("bench/test_kernel_bench.py", "bench/test_operator_bench.py")
+SUITES = ("bench/test_operator_bench.py",)
 PACKAGES = ("pillarbox", "pyspark", "pyarrow", "pandas")
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+UNTRIED = "Unable to meet precondition"
 LINE = re.compile(r"^(?P<file>.*?):(?P<line>\d+): (?P<kind>\w+): (?P<what>.*)$")
 
 
@@ -33,6 +34,13 @@ def check_contracts(module: str, seconds: float, folder: Path = ROOT) -> list[st
     errors = [f"line {match['line']}: {match['what']}" for match in found if match["kind"] == "error"]
     if done.returncode or errors:
         raise CounterexampleError("\n".join(errors) or done.stdout)
+    untried = [
+        f"line {match['line']}: nothing was tried, {match['what']}"
+        for match in found
+        if UNTRIED in match["what"]
+    ]
+    if untried:
+        raise RuntimeError("\n".join(untried))
     if not found:
         raise RuntimeError(f"CrossHair found no contracts in {module}: {done.stdout} {done.stderr}")
     return [f"line {match['line']}: {_said(match['what'], seconds)}" for match in found]

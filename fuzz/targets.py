@@ -62,9 +62,11 @@ def run_mailbox(backend: str, out: Path) -> None:
 def run_queue(ordered: bool, out: Path) -> None:
     """The queue suite with a capacity of 1 to 6."""
     capacity = random.randrange(1, 7)
-    make = partial(OrderedQueue if ordered else UnorderedQueue, capacity)
-    name = f"queue_{'ordered' if ordered else 'unordered'}_{capacity}"
-    run_suite(partial(queue_suite, make, capacity=capacity, ordered=ordered, name=name), out)
+    alone = random.random() < 0.5
+    make = partial(OrderedQueue if ordered else UnorderedQueue, capacity, owner_completes=alone)
+    name = f"queue_{'ordered' if ordered else 'unordered'}_{capacity}{'_owner' if alone else ''}"
+    suite = partial(queue_suite, make, capacity=capacity, ordered=ordered, owner_completes=alone, name=name)
+    run_suite(suite, out)
 
 
 def run_handover(out: Path) -> None:
@@ -114,10 +116,12 @@ class ScheduleError(AssertionError):
     """A schedule breaks a promise of the kernel."""
 
 
-def run_schedules(program: str, out: Path, count: int = 20_000) -> None:
+def run_schedules(
+    program: str, out: Path, count: int = 20_000, words: tuple[str, ...] = ("all", "1")
+) -> None:
     """Random schedules of every scenario of a program of `tests/native`, after those with one preemption."""
     done = run(
-        compiled(program, "-O2", "-DPILLARBOX_SCHED"), "all", "1", str(count), str(random.randrange(2**31))
+        compiled(program, "-O2", "-DPILLARBOX_SCHED"), *words, str(count), str(random.randrange(2**31))
     )
     if done.returncode != 0:
         raise ScheduleError(f"{done.stdout}\n`replay` and what follows it are words for {done.args[0]}")
@@ -132,6 +136,10 @@ TARGETS: dict[str, Round] = {
     **{
         f"schedules-{part}": partial(run_schedules, f"{part}_schedules")
         for part in ("mailbox", "queue", "handover")
+    },
+    **{
+        f"stale-reads-{part}": partial(run_schedules, f"{part}_schedules", words=("weak", "1", "1"))
+        for part in ("mailbox", "queue")
     },
     "contracts": run_contracts,
 }

@@ -26,6 +26,7 @@ from pillarbox.aio import (
     ResultRejected,
     Retry,
     RetryBudget,
+    Step,
     TooManyFailures,
     Usage,
     async_map,
@@ -34,8 +35,16 @@ from pillarbox.aio import (
     retry_after_of,
     status_of,
 )
-from pillarbox.kernel import CapacityError, ForkedError, MailboxClosedError, PillarboxError, WrongThreadError
+from pillarbox.kernel import (
+    CapacityError,
+    Collector,
+    ForkedError,
+    MailboxClosedError,
+    PillarboxError,
+    WrongThreadError,
+)
 from pillarbox.ledger import Ledger
+from pillarbox.redaction import Redact
 
 if TYPE_CHECKING:
     from pillarbox.aio import Coordinator, RedisCoordinator
@@ -50,6 +59,7 @@ __all__ = [
     "CallFailed",
     "CallTimeout",
     "CapacityError",
+    "Collector",
     "Coordinator",
     "CoordinatorError",
     "ErrorInfo",
@@ -63,10 +73,12 @@ __all__ = [
     "Outcome",
     "PillarboxError",
     "Rate",
+    "Redact",
     "RedisCoordinator",
     "ResultRejected",
     "Retry",
     "RetryBudget",
+    "Step",
     "TooManyFailures",
     "Usage",
     "WrongThreadError",

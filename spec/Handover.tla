@@ -182,7 +182,9 @@ TakeAll ==
 
 TakeAtEnd ==
     /\ At(Consumer, "ready") /\ (items = <<>> \/ Overtakes) /\ end # "running"
-    /\ raised' = CASE end = "closed" -> "closed" [] failed -> "failure" [] OTHER -> "end"
+    /\ raised' = CASE end = "closed" \/ Mutant = "end_told_as_closed" -> "closed"
+                   [] failed /\ Mutant # "failure_told_as_end" -> "failure"
+                   [] OTHER -> "end"
     /\ Goes(Consumer, "done")
     /\ UNCHANGED <<items, end, failed, woken, armedC, armedP, owes, sent, wakes, accepted, refused,
                    taken, returned, due>>
@@ -206,7 +208,7 @@ TakeSleeps ==
 \* The take returns None.
 TakeIsWoken ==
     /\ MaySleep /\ woken /\ (Idle \/ Mutant = "wake_up_hides_item")
-    /\ Goes(Consumer, "ready") /\ woken' = FALSE /\ due' = FALSE
+    /\ Goes(Consumer, "ready") /\ woken' = (Mutant = "wake_up_answered_again") /\ due' = FALSE
     /\ UNCHANGED <<items, end, failed, armedC, armedP, owes, sent, wakes, accepted, refused, taken,
                    returned, raised>>
 
@@ -229,7 +231,7 @@ ArmConsumer ==
 
 Close ==
     /\ Closes /\ At(Consumer, "ready") /\ end # "closed"
-    /\ end' = "closed" /\ items' = <<>> /\ armedC' = FALSE /\ armedP' = 0
+    /\ end' = "closed" /\ items' = <<>> /\ armedC' = (armedC /\ Mutant = "close_leaves_armed") /\ armedP' = 0
     /\ returned' = IF Mutant = "close_loses_items" THEN <<>> ELSE items
     /\ Owes(Consumer, (IF Mutant = "close_does_not_wake" THEN {} ELSE WakeProducers)
                           \cup (IF armedP # 0 THEN {"armed producer"} ELSE {}))

@@ -53,11 +53,23 @@ NoneOnlyWhenNothing ==
 \* The end, and a failure, reach the consumer after everything that went in before.
 FailureAfterItems == raised # "nothing" => items = <<>>
 
+\* A take says truly how the input has ended: closed here, failed, or at its plain end.
+EndIsToldTruly ==
+    /\ raised = "closed" => end = "closed"
+    /\ raised = "failure" => end = "ending" /\ failed
+    /\ raised = "end" => end = "ending" /\ ~failed
+
+\* Close drops what is armed: a wake-up that nothing can call any more would be kept for nothing.
+NothingArmedAfterClose == end = "closed" => ~armedC /\ armedP = 0
+
 \* After close nothing waits, and nothing goes in.
 NothingAfterClose == end = "closed" => items = <<>>
 
 \* A wake_up that has not been answered is remembered.
 WakeUpKept == due => woken
+
+\* A wake_up that has been answered is not answered again: the consumer would never sleep.
+WokenHasCause == woken => due
 
 \* Whether a sleeper has a reason to be awake.
 ConsumerHasReason == items # <<>> \/ end # "running" \/ due

@@ -102,14 +102,15 @@ Take(op, p, skip) ==
 
 (* A try_take, or a take whose time is over.                                                                     *)
 TakeNothing(op, p, skip) ==
-    /\ state = "OPEN" \/ (state = "QUIESCED" /\ op = "try_take")
+    /\ \/ state = "OPEN"
+       \/ state = "QUIESCED" /\ (op = "try_take" \/ Mutant = "the end is told as none")
     /\ Say(op, p, skip, "none", <<>>)
     /\ NextMail(lanes, p, skip, TRUE) = None
     /\ Unchanged
 
 (* Nothing can come any more, so a take does not wait.                                                           *)
 TakeEnded(p, skip) ==
-    /\ state = "QUIESCED"
+    /\ state = "QUIESCED" \/ (state = "OPEN" /\ Mutant = "an open mailbox says closed")
     /\ Say("take", p, skip, "closed", <<>>)
     /\ NextMail(lanes, p, skip, TRUE) = None
     /\ Unchanged
@@ -156,7 +157,7 @@ Close ==
         /\ lanes' = NoLanes
         /\ order' = <<>> /\ inBatch' = {} /\ inARow' = 0
         /\ fate' = Become(Range(all), "returned")
-        /\ armed' = FALSE
+        /\ armed' = (armed /\ Mutant = "close leaves the wake-up armed")
         /\ Say("close", -1, FALSE, "mails", all)
         /\ UNCHANGED <<owed, lent>>
 
@@ -240,6 +241,7 @@ AcceptedOnlyWhileOpen ==
 (* From here on: what the answer of a step must be, computed from `order`, the mails in the order of their puts.  *)
 Heard == said' # said
 Took == Heard /\ said'.answer = "mail"
+Takes == {"take", "try_take", "create_batch", "take_from_batch"}
 Of(op) == IF op = "take_from_batch" THEN Urgent \cup inBatch ELSE Mails
 Candidates == {i \in DOMAIN order : order[i] \in Of(said'.op) /\ Accepts(said'.p, said'.skip, order[i])}
 IsUrgent(i) == order[i] \in Urgent
@@ -260,6 +262,14 @@ UrgentDoNotStarve ==
 NoFalseEmpty ==
     [][Heard /\ said'.op \in {"take", "try_take", "take_from_batch"} /\ said'.answer \in {"none", "closed"}
        /\ state # "CLOSED" => Candidates = {}]_vars
+
+(* No take says "closed" of an OPEN mailbox; of a quiesced one only a take that would have to wait.              *)
+ClosedIsTrue ==
+    [][Heard /\ said'.answer = "closed" /\ said'.op \in Takes =>
+            state = "CLOSED" \/ (state = "QUIESCED" /\ said'.op = "take")]_vars
+
+(* A take says "none" only if mail can still come; of a quiesced mailbox that is empty it says "closed".         *)
+NoneIsNotTheEnd == [][Heard /\ said'.op = "take" /\ said'.answer = "none" => state = "OPEN"]_vars
 
 NoFalseHasMail ==
     [][Heard /\ said'.op = "has_mail" => (said'.answer = "yes") = (order # <<>>)]_vars

@@ -56,6 +56,8 @@ TakenInOrder == M!TakenInOrder
 UrgentFirst == M!UrgentFirst
 UrgentDoNotStarve == M!UrgentDoNotStarve
 NoFalseEmpty == M!NoFalseEmpty
+ClosedIsTrue == M!ClosedIsTrue
+NoneIsNotTheEnd == M!NoneIsNotTheEnd
 NoFalseHasMail == M!NoFalseHasMail
 BatchDoesNotGrow == M!BatchDoesNotGrow
 BatchHoldsAll == M!BatchHoldsAll

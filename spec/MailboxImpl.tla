@@ -275,7 +275,7 @@ Fetch ==
     ELSE head' = [head EXCEPT
             !.top = None,
             !.state = IF Mutant = "an exchange drops the state" THEN "OPEN" ELSE @,
-            !.parked = FALSE,
+            !.parked = @ /\ Mutant = "a fetch leaves PARKED",
             !.armed = @ /\ Mutant # "a fetch disarms"]
 
 Handed(l, m) ==
@@ -439,7 +439,7 @@ Close ==
 
 DropCallback ==
     /\ cpc = "drop callback"
-    /\ slot' = 0
+    /\ slot' = IF Mutant = "close leaves the callback" THEN slot ELSE 0
     /\ Done
     /\ UNCHANGED <<head, link, signal, producers, lanes, remembered, wakeups, ended, late>>
 
@@ -569,12 +569,17 @@ NoLostCall ==
 
 CalledOnceAtMost == \A k \in 1..MaxArms : calls[k] <= 1 /\ (answered[k] = "refused" => calls[k] = 0)
 
+(* A closed mailbox keeps no callback: what it refers to would live as long as the mailbox.                      *)
+CallbackDropped == head.state = "CLOSED" /\ cpc = "idle" => slot = 0
+
 (* Not quite true: a put that was still to call an earlier wake-up may call the one that was armed since. It comes *)
 (* too early then, never too late, and `NoLostCall` holds.                                                      *)
 CalledOnlyWhenDue == trusted # 0 /\ ~due => calls[trusted] = 0
 
 EveryMailTaken == \A m \in Mails : (fate[m] = "waiting") ~> (fate[m] # "waiting")
 EveryTakeEnds == (cpc \in {"fetch", "read signal", "park", "sleep", "asleep"} /\ head.state # "OPEN") ~> (cpc = "idle")
+(* A take that finds nothing sleeps: it does not look again and again while nothing comes.                       *)
+TakesComeToRest == (cpc = "fetch") ~> (cpc \in {"idle", "asleep"})
 (* A mail whose producer has returned from its put is taken, whoever else stalls.                                *)
 HeldByStalled(m) == \E p \in Stalls : m \in Range(held[p])
 OthersTaken == \A m \in Mails : (fate[m] = "waiting" /\ ~HeldByStalled(m)) ~> (fate[m] # "waiting")

@@ -99,7 +99,8 @@ Read ==
                    crashes, phase, kept>>
 
 MayPut ==
-    /\ phase = "running" /\ door # <<>> /\ HasRoom
+    /\ phase = "running" /\ door # <<>>
+    /\ HasRoom \/ (Mutant = "watermark_past_capacity" /\ door[1] \in Marks)
     /\ rest = <<>> \/ Mutant = "input_overtakes"
 
 Put ==
@@ -309,7 +310,8 @@ AdmitRestored ==
 \* Calls may still be under way afterwards; their completions have no effect.
 Close ==
     /\ Live /\ Cancels
-    /\ phase' = "closed" /\ door' = <<>> /\ rest' = <<>> /\ mail' = FALSE /\ pending' = <<>>
+    /\ phase' = "closed" /\ door' = <<>> /\ mail' = FALSE /\ pending' = <<>>
+    /\ rest' = IF Mutant = "close_keeps_restoring" THEN rest ELSE <<>>
     /\ IF Mutant = "emission_after_close" THEN UNCHANGED <<queue, task, hand>>
        ELSE queue' = <<>> /\ task' = "idle" /\ hand' = <<>>
     /\ UNCHANGED <<next, calls, output, committed, saved, taken, crashes, kept>>

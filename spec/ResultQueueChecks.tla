@@ -89,6 +89,10 @@ QuiesceAfterDrain ==
 EmissionArmed ==
     Live /\ Ready(queue) # {} => mail \/ task = "emitting" \/ \E c \in calls : c.at = "set"
 
+\* Close leaves nothing behind: what was held, what was still to be restored, and what waited at the door.
+CloseLeavesNothing ==
+    phase = "closed" => queue = <<>> /\ rest = <<>> /\ door = <<>> /\ hand = <<>> /\ pending = <<>>
+
 \* Nothing is emitted when close has returned.
 NoEmissionAfterClose == [][phase = "closed" => output' = output]_vars
 

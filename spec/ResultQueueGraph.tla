@@ -170,9 +170,11 @@ AdmitRestored ==
            ELSE Did("admit_restored", <<>>, <<e, attempts[e] + 1>>) /\ attempts' = Next1(e)
         /\ UNCHANGED closed
 
+KeepsRest(name) == Mutant = "close_keeps_restoring" /\ name = "close"
+
 TakeOutAll(name) ==
-    /\ Did(name, <<>>, Positions(Records(queue \o rest)))
-    /\ queue' = <<>> /\ rest' = <<>> /\ finish' = <<>>
+    /\ Did(name, <<>>, Positions(Records(IF KeepsRest(name) THEN queue ELSE queue \o rest)))
+    /\ queue' = <<>> /\ rest' = (IF KeepsRest(name) THEN rest ELSE <<>>) /\ finish' = <<>>
     /\ UNCHANGED attempts
 
 Clear == TakeOutAll("clear") /\ UNCHANGED closed
@@ -194,6 +196,11 @@ Next ==
 Spec == Init /\ [][Next]_vars
 
 CapacityNeverExceeded == Len(queue) <= Capacity
+
+\* Close and clear give back every element that was held or still to be restored, and keep none.
+AllGivenBack ==
+    [][op'[1] \in {"clear", "close"} =>
+            op'[3] = Positions(Records(queue \o rest)) /\ queue' = <<>> /\ rest' = <<>>]_vars
 
 \* Those that are finished, and nobody else, have a place in the order of finishing.
 FinishOrderComplete ==

@@ -10,12 +10,16 @@
 (* used again: emission takes only what was pushed, and Clear and Close    *)
 (* wait for the pushes that are due.                                       *)
 (*                                                                         *)
+(* Where only the owner completes (Alone), it looks and then stores, and   *)
+(* lists what it has completed: no compare-and-swap, no stack.             *)
+(*                                                                         *)
 (* What is around the queue is as in ResultQueue, which this refines as    *)
 (* long as nobody clears: of Clear, and of a snapshot that is made while   *)
 (* completions come, the invariants say what holds.                        *)
 EXTENDS Naturals, Sequences, FiniteSets, ResultQueueOrder
 
 CONSTANTS Length, Capacity, Attempts, Answers, Cancels,
+    Alone,      \* only the owner completes
     Clears,     \* most clears
     Snapshots   \* most snapshots
 
@@ -44,7 +48,8 @@ Has(result) == <<"has">> \o result
 Finished(w) == w[1] = "has"
 Range(sequence) == {sequence[i] : i \in 1..Len(sequence)}
 HeldSlots == {held[i].slot : i \in 1..Len(held)}
-FreeSlot == CHOOSE s \in Slots \ HeldSlots : \A r \in Slots \ HeldSlots : s <= r
+FreeSlot ==
+    IF HeldSlots = Slots THEN 1 ELSE CHOOSE s \in Slots \ HeldSlots : \A r \in Slots \ HeldSlots : s <= r
 Answer(c) == <<c.pos, c.attempt, c.answer>>
 At(where) == {c \in calls : c.at = where}
 Started(pos, slot, attempt) ==
@@ -82,7 +87,9 @@ Admit(pos, attempt, w) ==
     /\ UNCHANGED <<top, link, step, left, due, seen, next, task, output, phase, wins, returned, gone, clears,
                    snapshots, want, copied>>
 
-MayPut == Idle /\ door # <<>> /\ HeldSlots # Slots
+MayPut ==
+    /\ Idle /\ door # <<>>
+    /\ HeldSlots # Slots \/ (Mutant = "a watermark shares a slot" /\ door[1] \in Marks)
 
 Put ==
     /\ MayPut /\ door[1] \notin Marks
@@ -117,14 +124,19 @@ Accepts(c) ==
 
 Goes(c, where) == calls' = (calls \ {c}) \cup {[c EXCEPT !.at = where, !.after = @ \/ phase = "closed"]}
 
+\* Who else may complete: other threads, unless the owner alone does.
+Others == ~Alone \/ Mutant = "others complete, too"
+
 \* A handle that does not name what the slot runs now will never name it again.
 Look ==
     \E c \in At("calling") :
+    /\ Others
     /\ IF Accepts(c) THEN Goes(c, "looked") ELSE calls' = calls \ {c}
     /\ UNCHANGED <<shared, owner, around, history>>
 
 Win ==
     \E c \in At("looked") :
+    /\ Others
     /\ IF Accepts(c) \/ Mutant = "set without a compare"
        THEN /\ word' = [word EXCEPT ![c.slot] = Has(Answer(c))]
             /\ wins' = wins \cup {Answer(c)}
@@ -132,6 +144,26 @@ Win ==
             /\ Goes(c, IF Ordered THEN "set" ELSE "won")
        ELSE calls' = calls \ {c} /\ UNCHANGED <<word, wins, first>>
     /\ UNCHANGED <<top, link, owner, around, returned, gone, clears, snapshots, want, copied>>
+
+\* The owner completes: two steps, between which others may run, but nobody else writes the word of a slot.
+LookAlone ==
+    \E c \in At("calling") :
+    /\ Alone /\ Idle
+    /\ IF Accepts(c) \/ Mutant = "alone, so not looked at"
+       THEN Goes(c, "looked") /\ step' = "completing" /\ seen' = <<c>>
+       ELSE calls' = calls \ {c} /\ UNCHANGED <<step, seen>>
+    /\ UNCHANGED <<shared, held, listed, left, due, around, history>>
+
+SetAlone ==
+    /\ step = "completing"
+    /\ LET c == [seen[1] EXCEPT !.at = "looked"]
+       IN  /\ word' = [word EXCEPT ![c.slot] = Has(Answer(c))]
+           /\ wins' = wins \cup {Answer(c)}
+           /\ first' = [first EXCEPT ![c.slot] = IF @ = None THEN Answer(c) ELSE @]
+           /\ Goes(c, "set")
+           /\ listed' = IF Ordered \/ Mutant = "alone, and not listed" THEN listed ELSE Append(listed, c.slot)
+    /\ step' = "idle" /\ seen' = <<>>
+    /\ UNCHANGED <<top, link, held, left, due, around, returned, gone, clears, snapshots, want, copied>>
 
 ReadTop ==
     \E c \in At("won") :
@@ -271,6 +303,7 @@ CopyOne ==
 
 Completer == Look \/ Win \/ ReadTop \/ Link \/ Push \/ Tell
 Owner ==
+    \/ LookAlone \/ SetAlone
     \/ Read \/ Put \/ PutWatermark \/ Renew
     \/ TakeMail \/ Collect \/ Emit \/ EmitDone
     \/ Close \/ Clear \/ TakeOne \/ AwaitPush \/ Taken \/ Snapshot \/ CopyOne
@@ -308,12 +341,15 @@ Pushes == {c \in calls : c.at \in {"won", "linking", "pushing"}}
 
 TypeOK ==
     /\ top \in 0..Capacity /\ link \in [Slots -> 0..Capacity] /\ due \in 0..Capacity
-    /\ step \in {"idle", "taking", "copying"} /\ left \subseteq Slots
+    /\ step \in {"idle", "completing", "taking", "copying"} /\ left \subseteq Slots
     /\ Cardinality(HeldSlots) = Len(held) /\ Cardinality(Range(listed)) = Len(listed)
     /\ Len(Stack(top)) <= Capacity
 
 \* Who has won and has not pushed yet has the slot for itself.
 SlotNotReused == \A c \in Pushes : \E i \in 1..Len(held) : held[i].pos = c.pos /\ held[i].slot = c.slot
+
+\* Never more entries than slots, each in a slot of its own; a watermark has one too.
+CapacityNeverExceeded == Len(held) <= Capacity /\ Cardinality(HeldSlots) = Len(held)
 
 \* Every result that won is held, was emitted, or was given back.
 NoResultLost ==

@@ -12,7 +12,7 @@ A contract is a test with the marker `contract`. Its sentence is the test's name
 
     @pytest.mark.contract("A mail that waits cannot be put again.", convicts=["claim_twice"])
 
-`convicts` names planted defects of the kernel (`kernel/include/pillarbox_defects.h`) or runs of the manifests
+`convicts` names planted defects of the kernel (`spec/defects`) or runs of the manifests
 that violate a property. `needs` says what of a server the contract is about: `make test-fast` has no test of
 it, and one of every other contract below Spark. The tests are read and not imported. Every planted defect
 must be convicted by a contract; the mutants of the models stand beside the properties that they violate.
@@ -29,10 +29,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from . import mutation
+from .defects import Seeded, seeded
 from .manifest import Run, read_all
-from .mutation import Seeded, seeded, tests
 from .tlc import SPEC
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +62,6 @@ SECTIONS = {
 
 BELOW_SPARK = [section for section in SECTIONS if section not in ("spark", "chaos", "examples", "house")]
 """The sections whose contracts have a test that needs neither Spark nor a server, nor much time."""
-FAST = "not spark and not server and not slow"
 
 HEAD = """\
 # Contracts
@@ -156,6 +157,16 @@ def read(root: Path = ROOT) -> list[Contract]:
             found[contract.sentence] = contract
     order = list(SECTIONS)
     return sorted(found.values(), key=lambda contract: order.index(contract.section))
+
+
+@cache
+def convictions() -> dict[str, list[str]]:
+    """By planted defect or mutant: the tests whose contracts convict it."""
+    found: dict[str, list[str]] = {}
+    for contract in read():
+        for name in contract.convicts:
+            found.setdefault(name, []).append(contract.test)
+    return found
 
 
 def accused(contracts: Iterable[Contract], defects: Iterable[Seeded], runs: Iterable[Run]) -> None:
@@ -254,7 +265,7 @@ def check(root: Path = ROOT) -> list[str]:
 def fast_tests(root: Path = ROOT) -> set[str]:
     """The tests below Spark that `make test-fast` has, as pytest collects them. Raises ContractError."""
     folders = [f"tests/{section}" for section in BELOW_SPARK]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", FAST, *folders]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", mutation.FAST, *folders]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ContractError(f"the fast tests cannot be collected:\n{done.stdout}{done.stderr}")
@@ -280,7 +291,7 @@ def convict(contracts: Iterable[Contract]) -> list[str]:
         if contract.section in ("native", "spec"):
             continue
         for name in contract.convicts:
-            if name in defects and tests(contract.test)(defects[name]):
+            if name in defects and not mutation.tests(contract.test)(defects[name]):
                 spared.append(f"{contract.test} does not notice {name}")
             print(f"{name}: {contract.test}", flush=True)
     return spared

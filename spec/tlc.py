@@ -59,6 +59,10 @@ class TlcError(Exception):
     """TLC could not be fetched or started, or the specification is not one that it can run."""
 
 
+class MissingTlcError(TlcError):
+    """There is no Java, or TLC could not be fetched."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one run of TLC found.
@@ -95,16 +99,16 @@ def checked(jar: Path) -> Path:
 
 
 def java() -> str:
-    """Returns the command of Java: of JAVA_HOME, or else of the PATH. Raises TlcError if there is none."""
+    """Returns the command of Java: of JAVA_HOME, or else of the PATH. MissingTlcError if there is none."""
     home = os.environ.get("JAVA_HOME")
     if home:
         command = Path(home, "bin", "java")
         if not command.is_file():
-            raise TlcError(f"JAVA_HOME is {home}, which holds no bin/java")
+            raise MissingTlcError(f"JAVA_HOME is {home}, which holds no bin/java")
         return str(command)
     found = shutil.which("java")
     if found is None:
-        raise TlcError("no java on the PATH and JAVA_HOME is not set; `make spec` sets it")
+        raise MissingTlcError("no java on the PATH and JAVA_HOME is not set; `make spec` sets it")
     return found
 
 
@@ -126,7 +130,7 @@ def jar() -> Path:
 
 
 def fetch(folder: Path) -> Path:
-    """Fetches TLC's jar into `folder`. Raises TlcError with what to do if that fails.
+    """Fetches TLC's jar into `folder`. Raises MissingTlcError with what to do if that fails.
 
     PySpark, which the tests need anyway, ships Ivy, a program that knows Maven Central.
     """
@@ -137,7 +141,7 @@ def fetch(folder: Path) -> Path:
     jars = Path(pyspark.origin).parent / "jars" if pyspark and pyspark.origin else folder
     ivy = sorted(jars.glob("ivy-*.jar"))
     if not ivy:
-        raise TlcError(f"TLC is fetched with PySpark's Ivy, and PySpark is not installed; {elsewhere}")
+        raise MissingTlcError(f"TLC is fetched with PySpark's Ivy, and PySpark is not installed; {elsewhere}")
     command = [java(), "-jar", str(ivy[-1]), "-cache", str(folder / "cache"), "-confs", "default"]
     command += [
         "-dependency",
@@ -152,11 +156,11 @@ def fetch(folder: Path) -> Path:
             command, capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL, env=ENVIRONMENT
         )
     except subprocess.TimeoutExpired as error:
-        raise TlcError(f"fetching TLC took more than 150 s; {elsewhere}") from error
+        raise MissingTlcError(f"fetching TLC took more than 150 s; {elsewhere}") from error
     fetched = folder / f"{ARTIFACT}-{VERSION}.jar"
     if done.returncode or not fetched.is_file():
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-        raise TlcError(f"TLC could not be fetched; {elsewhere}\n{last}")
+        raise MissingTlcError(f"TLC could not be fetched; {elsewhere}\n{last}")
     return fetched
 
 
@@ -182,13 +186,14 @@ def run(
     with tempfile.TemporaryDirectory(dir=BUILD, prefix="run-", ignore_cleanup_errors=True) as scratch:
         written = Path(scratch, f"{module}.cfg")
         written.write_text(config)
-        command = [java(), "-XX:+UseParallelGC", "-Xmx3g", f"-Djava.io.tmpdir={scratch}"]
+        # Its evaluator calls itself: a long trace takes more than a thread's usual stack.
+        command = [java(), "-XX:+UseParallelGC", "-Xmx3g", "-Xss32m", f"-Djava.io.tmpdir={scratch}"]
         # In a run of seconds the thorough compiler costs more than its code saves.
         command += ["-XX:TieredStopAtLevel=1"] if brief else []
         command += ["-cp", str(jar()), "tlc2.TLC", "-tool", "-lncheck", "final", "-workers", str(workers)]
         command += ["-metadir", str(Path(scratch, "states")), "-config", str(written)]
         command += ["-coverage", "1"] if coverage else []
-        command += ["-dump", "dot,actionlabels", str(dump)] if dump else []
+        command += ["-dump", "dot", str(dump)] if dump else []
         begin = time.monotonic()
         try:
             done = subprocess.run(

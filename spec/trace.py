@@ -1,6 +1,6 @@
 """Tells whether a recorded run of a mailbox was a behaviour of the specification.
 
-A build with PILLARBOX_TRACE records what each thread asked and was told; `kernel/include/pillarbox_trace.h`
+A traced build records what each thread asked and was told; `spec/include/traced/pillarbox_trace.h`
 says how a line looks. `pillarbox.testing` searches an order in which all that could have taken place, one by
 one. TLC checks that order against `Mailbox.tla`, and so has the last word on a run that is accepted. That
 there is no order is what the search says; TLC then shows that none goes on from where the search got stuck.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -56,7 +56,7 @@ def own_costs(
         base = 0.0
         for name, job in list(jobs.items()):
             try:
-                used = _worker_cpu(process, job | {"rows": size}, limit)
+                used = worker_cpu(process, job | {"rows": size}, limit)
             except PeerFailed as error:
                 failed[name] = str(error)
                 del jobs[name], costs[name]
@@ -71,7 +71,7 @@ def own_costs(
     return costs, failed
 
 
-def _worker_cpu(process: PeerProcess, job: dict[str, Any], limit: float) -> float:
+def worker_cpu(process: PeerProcess, job: dict[str, Any], limit: float) -> float:
     """Microseconds a row of the Python processes below the driver."""
     done = process.run(job, limit)
     used: float = (done["cpu"]["python"] - done["driver_cpu"]) / job["rows"] * 1e6
@@ -105,8 +105,8 @@ def http_costs(
                 try:
                     process = peers.get(peer)
                     if peer == "spark_ours":
-                        used = _worker_cpu(process, job, limit)
-                        used -= _worker_cpu(process, OWN["identity"] | {"rows": job["rows"]}, limit)
+                        used = worker_cpu(process, job, limit)
+                        used -= worker_cpu(process, OWN["identity"] | {"rows": job["rows"]}, limit)
                     else:
                         used = process.run(job, limit)["cpu"]["python"] / job["rows"] * 1e6
                 except PeerFailed as error:
@@ -162,12 +162,16 @@ MEMORY = ("identity", "async_map, as finished", "async_map, in order", "async_ma
 
 
 def memory(
-    peers: Peers, rows: int, limit: float, say: Callable[[str], None]
+    peers: Peers,
+    rows: int,
+    limit: float,
+    say: Callable[[str], None],
+    names: Sequence[str] = MEMORY,
 ) -> tuple[dict[str, list[tuple[float, float]]], dict[str, str]]:
     """Resident memory of the Python worker while a job runs, each job in a session of its own."""
     samples: dict[str, list[tuple[float, float]]] = {}
     failed: dict[str, str] = {}
-    for name in MEMORY:
+    for name in names:
         peers.end("spark_ours")
         process = peers.get("spark_ours")
         try:

@@ -19,6 +19,7 @@ from typing import Any
 from bench import service
 
 Call = Callable[[int], Awaitable[int]]
+Stage = Callable[[Any], Awaitable[dict[str, int]]]
 
 WORKLOADS = ("service", "tail", "instant", "turn", "http", "identity")
 """What a call is.
@@ -46,6 +47,20 @@ class Job:
     """Whether the answers are collected, and checked one by one."""
     url: str = ""
     """Of the server, where the workload has one."""
+
+
+class NotThereYet(Exception):
+    """A version of Pillarbox that cannot do a job yet; the text says why."""
+
+
+def if_there(make: Callable[[], Any]) -> Any:
+    """Make an operator of a list of functions. Raises NotThereYet where a list is refused."""
+    try:
+        return make()
+    except TypeError as error:
+        if not str(error).startswith("fn=["):
+            raise
+        raise NotThereYet("a list of functions is refused") from None
 
 
 def latency_of(workload: str) -> Callable[[int], float]:
@@ -159,6 +174,33 @@ def record_call_for(job: Job) -> Callable[[Any], Awaitable[int]]:
         return 2 * record.id + 1  # type: ignore[no-any-return]
 
     return answer_record
+
+
+def stages_for(job: Job) -> tuple[Stage, Stage]:
+    """Two functions for a job, the second for what the first gives; both wait for the service, or neither."""
+    rows, marks, latency = job.rows, job.marks, latency_of(job.workload)
+    at_once = job.workload == "instant"
+    begun = done = 0
+
+    async def first(record: Any) -> dict[str, int]:
+        nonlocal begun
+        if not begun:
+            _first(marks)
+        begun += 1
+        if not at_once:
+            await asyncio.sleep(latency(record.id))
+        return {"id": record.id, "half": 2 * record.id}
+
+    async def second(record: Any) -> dict[str, int]:
+        nonlocal done
+        if not at_once:
+            await asyncio.sleep(latency(record.half + 1))
+        done += 1
+        if done == rows:
+            _last(marks, 0)
+        return {"id": record.id, "answer": record.half + 1}
+
+    return first, second
 
 
 def batch_call_for(job: Job) -> Callable[[list[Any]], Awaitable[list[int]]]:

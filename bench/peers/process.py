@@ -29,13 +29,17 @@ class PeerFailed(RuntimeError):
 
 
 class PeerProcess:
-    """A peer that serves jobs, as a context manager. `version` is what it calls itself."""
+    """A peer that serves jobs, as a context manager. `version` is what it calls itself.
+
+    path: the PYTHONPATH of it and of the workers that it starts, which must find the jobs as well.
+    """
 
     version = ""
 
-    def __init__(self, python: Path, module: str, log: Path) -> None:
+    def __init__(self, python: Path, module: str, log: Path, path: str = str(ROOT)) -> None:
         self._command = [str(python), "-m", module]
         self._log = log
+        self._path = path
 
     def __enter__(self) -> PeerProcess:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -43,8 +47,7 @@ class PeerProcess:
         self._process = subprocess.Popen(
             self._command,
             cwd=ROOT,
-            # Workers that a peer starts must find the jobs as well.
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": self._path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -135,11 +138,15 @@ class PeerProcess:
 
 
 class Peers:
-    """Starts peers when they are asked for, and keeps them until they are ended. A context manager."""
+    """Starts peers when they are asked for, and keeps them until they are ended. A context manager.
 
-    def __init__(self, python_of: Callable[[str], Path], logs: Path) -> None:
+    path: see `PeerProcess`.
+    """
+
+    def __init__(self, python_of: Callable[[str], Path], logs: Path, path: str = str(ROOT)) -> None:
         self._python_of = python_of
         self._logs = logs
+        self._path = path
         self._kept: dict[str, PeerProcess] = {}
         self.versions: dict[str, str] = {}
 
@@ -157,7 +164,8 @@ class Peers:
             return kept
         if kept is not None:
             self.end(name)
-        process = PeerProcess(self._python_of(name), f"bench.peers.run_{name}", self._logs / f"{name}.log")
+        log = self._logs / f"{name}.log"
+        process = PeerProcess(self._python_of(name), f"bench.peers.run_{name}", log, self._path)
         process.__enter__()
         self._kept[name] = process
         self.versions[name] = process.version

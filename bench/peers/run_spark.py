@@ -6,13 +6,22 @@ One session for all; a job is one action of one task, so a worker that is warm d
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame
 
 from bench.peers.http import AskRecord
-from bench.peers.jobs import Job, batch_call_for, blocking_call_for, call_for, record_call_for
+from bench.peers.jobs import (
+    Job,
+    batch_call_for,
+    blocking_call_for,
+    call_for,
+    if_there,
+    record_call_for,
+    stages_for,
+)
 from bench.peers.serve import Collect, serve
 from bench.spark_contenders import (
     BATCH_ROWS,
@@ -105,6 +114,25 @@ def column(df: DataFrame, job: Job) -> DataFrame:
     return df.withColumn("answer", function("id"))
 
 
+HALVES = "id long, half long"
+
+
+def chained(df: DataFrame, job: Job) -> DataFrame:
+    """Two functions in one task."""
+    both: Any = list(stages_for(job))
+    made: DataFrame = if_there(
+        lambda: async_map(df, both, schema=SCHEMA, ordered=job.ordered, capacity=job.capacity)
+    )
+    return made
+
+
+def in_turn(df: DataFrame, job: Job) -> DataFrame:
+    """The same two functions, each in an operator of its own: two passes through Spark."""
+    first, second = stages_for(job)
+    options: Any = {"ordered": job.ordered, "capacity": job.capacity}
+    return async_map(async_map(df, first, schema=HALVES, **options), second, schema=SCHEMA, **options)
+
+
 CONTENDERS: dict[str, tuple[Callable[[DataFrame, Job], DataFrame], int]] = {
     "gather 10,000": (gather, 10_000),
     "gather 1,000": (gather, 1_000),
@@ -117,6 +145,8 @@ CONTENDERS: dict[str, tuple[Callable[[DataFrame, Job], DataFrame], int]] = {
     "HTTP async_map": (mapped_http, DEFAULT_BATCH_ROWS),
     "async_map batched": (batched, DEFAULT_BATCH_ROWS),
     "async_udf": (column, DEFAULT_BATCH_ROWS),
+    "chain": (chained, DEFAULT_BATCH_ROWS),
+    "in turn": (in_turn, DEFAULT_BATCH_ROWS),
 }
 """What makes the DataFrame, and the rows of its Arrow batches."""
 

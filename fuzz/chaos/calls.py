@@ -6,13 +6,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+CALLER = "X-Caller"
+"""The header in which a caller says its process and what in it calls: `PID-NAME`."""
+
 
 @dataclass
 class Call:
     """One call, as the service saw it. Times are seconds of the monotonic clock.
 
-    peer: the caller's port. outcome: "ok", "fail", "gone" (the client left, or was thrown out, before it had
-    the answer), or "open".
+    caller: process and name of what called. outcome: "ok", "fail", "reset" (the service threw the client
+    out), "gone" (the client left before it had the answer), or "open".
     """
 
     number: int
@@ -20,7 +23,12 @@ class Call:
     begin: float
     end: float = float("inf")
     outcome: str = "open"
-    peer: int = 0
+    caller: str = ""
+
+    @property
+    def pid(self) -> int:
+        """The caller's process; 0 where it has not said."""
+        return int(self.caller.partition("-")[0] or 0)
 
 
 class CallLog:
@@ -48,10 +56,8 @@ class CallLog:
         assert isinstance(number, int) and isinstance(at, float)
         if "key" in line:
             key = line["key"]
-            peer = line["peer"]
             assert isinstance(key, int)
-            assert isinstance(peer, int)
-            self.calls[number] = Call(number, key, at, peer=peer)
+            self.calls[number] = Call(number, key, at, caller=str(line["caller"]))
             return
         call = self.calls[number]
         call.end, call.outcome = at, str(line["end"])

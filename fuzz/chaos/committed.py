@@ -19,6 +19,22 @@ class Row(NamedTuple):
     call: int
 
 
+class Departure(NamedTuple):
+    """A row with the answer of a call, as it left the function that had it called. at: monotonic seconds."""
+
+    id: int
+    call: int
+    at: float
+
+
+def departures(path: Path) -> list[Departure]:
+    """Rows that left the tasks of a run, of all attempts, as a `Witness` has written them down."""
+    if not path.exists():
+        return []
+    said = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Departure(row, call, line["at"]) for line in said for row, call in line["rows"]]
+
+
 def committed_rows(output: Path) -> list[list[Row]]:
     """The rows of each committed file, in the file's order; the files of a stream in their commits' order."""
     import pyarrow.parquet as pq

@@ -43,7 +43,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=folder,
-            env=environment(folder),
+            env=environment(folder, place.package),
             text=True,
             start_new_session=True,
         )

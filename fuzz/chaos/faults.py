@@ -11,6 +11,8 @@ import os
 import random
 import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,10 +22,12 @@ from typing import NamedTuple
 import psutil  # type: ignore[import-untyped]
 
 from fuzz.chaos import processes
+from fuzz.chaos.calls import Call
 from fuzz.chaos.disk import SmallDisk
 from fuzz.chaos.driver import Driver
+from fuzz.chaos.durable import DurableLog
+from fuzz.chaos.places import environment
 from fuzz.chaos.server import Server
-from pillarbox.ledger import Ledger, compact
 
 KILLED = 15.0
 """Seconds within which what is killed has to be gone, with what worked for it."""
@@ -43,6 +47,7 @@ class Scene:
     folder: Path
     ledger: Path
     dice: random.Random
+    log: DurableLog
     disk: SmallDisk | None = None
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     """What is to be done at a time of the monotonic clock: a stopped process goes on."""
@@ -58,8 +63,8 @@ class Fired:
     """A fault that happened. Seconds of the monotonic clock.
 
     until: when the last of what was harmed was gone, or went on. durable: calls whose results the ledger had
-    before, by number. harms: whether a finished call may be lost by it. peers: the ports from which what was
-    harmed called the service.
+    before, by number. harms: whether a finished call may be lost by it. pids: the processes that were harmed;
+    None for all that were there, and nobody knows them.
     """
 
     kind: str
@@ -68,7 +73,11 @@ class Fired:
     detail: str
     harms: bool
     durable: set[int] = field(default_factory=set)
-    peers: set[int] = field(default_factory=set)
+    pids: set[int] | None = field(default_factory=set)
+
+    def hits(self, call: Call) -> bool:
+        """Return True if it has harmed the caller of a call."""
+        return self.pids is None or call.pid in self.pids
 
 
 class Hit(NamedTuple):
@@ -77,7 +86,7 @@ class Hit(NamedTuple):
     detail: str
     at: float | None = None
     until: float | None = None
-    peers: frozenset[int] = frozenset()
+    pids: frozenset[int] | None = frozenset()
 
 
 def fire(kind: str, scene: Scene) -> Fired | None:
@@ -88,7 +97,8 @@ def fire(kind: str, scene: Scene) -> Fired | None:
         return None
     at = began if hit.at is None else hit.at
     until = time.monotonic() if hit.until is None else hit.until
-    return Fired(kind, at, until, hit.detail, kind in HARMING, peers=set(hit.peers))
+    pids = None if hit.pids is None else set(hit.pids)
+    return Fired(kind, at, until, hit.detail, kind in HARMING, pids=pids)
 
 
 def _kill_worker(scene: Scene) -> Hit | None:
@@ -112,15 +122,22 @@ def _kill_executor(scene: Scene) -> Hit | None:
 
 
 def _kill_driver(scene: Scene) -> Hit | None:
-    peers = _ports(scene, scene.workers())
+    pids = _pids(processes.workers(scene.driver.family()))
     at, left = scene.driver.kill()
     if left:
         raise OutliveError(f"{[process.pid for process in left]} outlived their driver")
-    return Hit("", at, peers=peers)
+    return Hit("", at, pids=pids)
+
+
+def _lose_power(scene: Scene) -> Hit | None:
+    hit = _kill_driver(scene)
+    assert hit is not None
+    return hit._replace(detail=f"{scene.log.cut()} bytes of the ledger were on no disk")
 
 
 def _stop_worker(scene: Scene) -> Hit | None:
-    found = scene.workers()
+    # One that is stopped would go on with the end of the first stop.
+    found = [each for each in scene.workers() if each.status() != psutil.STATUS_STOPPED]
     if not found:
         return None
     victim = scene.dice.choice(found)
@@ -133,7 +150,7 @@ def _stop_worker(scene: Scene) -> Hit | None:
             victim.send_signal(signal.SIGCONT)
 
     scene.later.append((until, go_on))
-    return Hit(f"{victim.pid} for {seconds:g} s", until=until, peers=_ports(scene, [victim]))
+    return Hit(f"{victim.pid} for {seconds:g} s", until=until, pids=_pids([victim]))
 
 
 def _service(mode: str, seconds: float) -> Callable[[Scene], Hit | None]:
@@ -151,15 +168,25 @@ def _step_clock(scene: Scene) -> Hit | None:
 
 
 def _compact(scene: Scene) -> Hit | None:
-    ledger = Ledger(str(scene.ledger))
-    done = [compact(ledger, scope) for scope in ledger.scopes()]
-    return Hit(f"{sum(each.segments for each in done)} segments") if done else None
+    if not _bytes_below(scene.ledger):
+        return None
+    # As a process of the job's own kind, so that what it syncs is written down as well.
+    with subprocess.Popen(
+        [sys.executable, "-m", "pillarbox.ledger", "compact", str(scene.ledger)],
+        env=environment(scene.folder, scene.driver.place.package),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as compacting:
+        scene.log.compacting(compacting.pid)
+        said, _ = compacting.communicate()
+    return Hit(" ".join(said.split()[-20:]))
 
 
 def _fill_disk(scene: Scene) -> Hit | None:
     if scene.disk is None:
         return None
-    return Hit(f"{scene.disk.fill()} bytes")
+    return Hit(f"{scene.disk.fill()} bytes", pids=None)
 
 
 FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
@@ -167,6 +194,7 @@ FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
     "writing worker": _kill_writing_worker,
     "executor": _kill_executor,
     "driver": _kill_driver,
+    "power loss": _lose_power,
     "stopped worker": _stop_worker,
     "service fails": _service("fail", 0.8),
     "service hangs": _service("hang", 1.2),
@@ -176,8 +204,15 @@ FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
     "compaction": _compact,
     "full disk": _fill_disk,
 }
-HARMING = frozenset({"worker", "writing worker", "executor", "driver", "stopped worker", "full disk"})
-OF_A_LEDGER = frozenset({"compaction", "full disk"})
+HARMING = frozenset(
+    {"worker", "writing worker", "executor", "driver", "power loss", "stopped worker", "full disk"}
+)
+KILLING = HARMING - {"stopped worker", "full disk"}
+OF_A_LEDGER = frozenset({"compaction", "full disk", "power loss"})
+OF_THE_DRIVER = frozenset({"driver", "power loss"})
+"""After these there is another driver."""
+JOB_END = "the job's end"
+"""No fault of its own: a job has failed, and Spark ends its other tasks."""
 ANYWHERE = tuple(kind for kind in FAULTS if kind not in ("executor", "full disk"))
 
 
@@ -197,17 +232,16 @@ def _kill_one(scene: Scene, candidates: list[psutil.Process]) -> Hit | None:
         return None
     victim = scene.dice.choice(candidates)
     harmed = processes.family([victim.pid])
-    peers = _ports(scene, harmed)
     at = time.monotonic()
     processes.kill([victim])
     left = processes.wait_ended(harmed, KILLED)
     if left:
         raise OutliveError(f"{[process.pid for process in left]} outlived {victim.pid}")
-    return Hit(str(victim.pid), at, peers=peers)
+    return Hit(str(victim.pid), at, pids=_pids(harmed))
 
 
-def _ports(scene: Scene, harmed: list[psutil.Process]) -> frozenset[int]:
-    return frozenset(processes.ports_to(harmed, scene.server.port))
+def _pids(harmed: list[psutil.Process]) -> frozenset[int]:
+    return frozenset(process.pid for process in harmed)
 
 
 def _that_have_open(candidates: list[psutil.Process], path: str) -> list[psutil.Process]:

@@ -8,19 +8,27 @@ the same retries. `run_job` is for the driver.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
-from collections.abc import Iterator
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fuzz.chaos.calls import CALLER
 
 if TYPE_CHECKING:
     import aiohttp
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("batch", "stream", "state")
+KINDS = ("batch", "stream", "state", "shuffled", "repeated", "twice", "changed", "column")
+STREAMS = frozenset({"stream", "state"})
 CONTENDERS = ("ledger", "gather")
 SCHEMA = "id long, answer long, call long"
 CAPACITY = 16
@@ -30,6 +38,10 @@ ATTEMPTS = 12
 PAUSE, LONGEST_PAUSE = 0.05, 1.0
 FILES_PER_BATCH = 2
 UID = "chaos"
+CHANGED = 10**6
+"""Added to the id of a row whose input has changed, or whose name is null: for the service it is another."""
+EACH = 10
+"""Of so many rows one has changed, or has no name."""
 LANES = 16
 """Where the state is Spark's, the rows of a lane leave in order."""
 MAX_WAIT = 0.3
@@ -42,6 +54,10 @@ class Job:
 
     kind: "batch" writes Parquet once; "stream" reads files, some to a micro-batch, and ends with the last;
         "state" does so with `async_stream`, which leaves calls that are not finished to a later micro-batch.
+        As "batch" are: "shuffled", whose input comes out of a shuffle; "repeated", where rows have names that
+        come again in each task, or null; "twice", with two actions on one DataFrame at a time; "changed",
+        which runs twice under one name, the second time with some other rows; "column", whose calls are
+        those of an `async_udf`.
     rows: in all. parts: tasks of the batch, or files of the stream. folder: for input, output and checkpoint.
     ledger: its location. run: its name, the same each time that the job is started anew. url: the service.
     """
@@ -63,9 +79,34 @@ class Job:
         return Path(self.folder, "output")
 
     @property
+    def second_output(self) -> Path:
+        """The output of a second action."""
+        return Path(self.folder, "output-second")
+
+    @property
     def input(self) -> Path:
         """Where the stream's files are."""
         return Path(self.folder, "input")
+
+    @property
+    def departed(self) -> Path:
+        """The file in which a `Witness` writes down what leaves the tasks."""
+        return Path(self.folder, "departed.log")
+
+
+def input_ids(kind: str, rows: int, parts: int) -> list[int]:
+    """The ids of the rows that the committed output of a job has, in the order of its input."""
+    if kind == "changed":
+        return [row + CHANGED * (row % EACH == 0) for row in range(rows)]
+    if kind == "repeated":
+        # Those without a name are known by their content, of which there is one each.
+        return [row + CHANGED if row % EACH == 0 else row % names_of(rows, parts) for row in range(rows)]
+    return list(range(rows))
+
+
+def names_of(rows: int, parts: int) -> int:
+    """The number of names, about, in a job with repeated ones: each comes twice in each task."""
+    return max(EACH, rows // parts // 2 // EACH * EACH)
 
 
 class Caller:
@@ -78,7 +119,10 @@ class Caller:
     async def __aenter__(self) -> Caller:
         import aiohttp
 
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        caller = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), headers={CALLER: caller}
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -88,17 +132,25 @@ class Caller:
     async def __call__(self, row: Any) -> dict[str, int]:
         """What the service answers for the row, and the number that the service gave the call."""
         assert self._session is not None
-        async with self._session.get(f"{self._url}/call/{row.id}") as response:
+        # aiohttp sends a GET once more by itself where its connection was reset: two calls for one attempt.
+        async with self._session.post(f"{self._url}/call/{row.id}") as response:
             response.raise_for_status()
             said = await response.json()
             return {"answer": said["answer"], "call": said["call"]}
 
 
+class ColumnCaller(Caller):
+    """The same for the values of a column."""
+
+    async def __call__(self, id: int) -> dict[str, int]:
+        """As for the row of this id."""
+        return await super().__call__(_Row(id))
+
+
 def run_job(spark: SparkSession, job: Job) -> None:
     """Run a job until its output is committed. Raises what Spark raises."""
-    if job.kind == "batch":
-        rows = spark.range(0, job.rows, 1, job.parts)
-        _called(rows, job).write.mode("overwrite").parquet(str(job.output))
+    if job.kind not in STREAMS:
+        _run_batch(spark, job)
         return
     columns = "id long" if job.kind == "stream" else "id long, lane long"
     stream = spark.readStream.schema(columns).option("maxFilesPerTrigger", FILES_PER_BATCH)
@@ -113,12 +165,91 @@ def run_job(spark: SparkSession, job: Job) -> None:
     query.awaitTermination()
 
 
+def _run_batch(spark: SparkSession, job: Job) -> None:
+    rows = spark.range(0, job.rows, 1, job.parts)
+    if job.kind == "changed":
+        before = Path(job.folder, "output-before")
+        rows = rows.withColumnRenamed("id", "name")
+        if not (before / "_SUCCESS").exists():
+            _write(_called(rows.selectExpr("name", "name AS id"), job), before)
+        rows = rows.selectExpr("name", f"IF(name % {EACH} = 0, name + {CHANGED}, name) AS id")
+    elif job.kind == "shuffled":
+        rows = rows.repartition(job.parts, "id")
+    elif job.kind == "repeated":
+        name = f"id % {names_of(job.rows, job.parts)}"
+        rows = rows.selectExpr(
+            f"IF(id % {EACH} = 0, NULL, {name}) AS name", f"IF(id % {EACH} = 0, id + {CHANGED}, {name}) AS id"
+        )
+    called = _called(rows, job)
+    if job.kind != "twice":
+        _write(called, job.output)
+        return
+    with ThreadPoolExecutor(2) as pool:
+        outputs = job.output, job.second_output
+        actions = [pool.submit(_write, called, output, pool=output.name) for output in outputs]
+        if any(action.exception() for action in wait(actions, return_when=FIRST_EXCEPTION).done):
+            # As a driver does that ends when an action of it has failed.
+            spark.sparkContext.cancelAllJobs()
+    for action in actions:
+        action.result()
+
+
+def _write(rows: DataFrame, output: Path, pool: str | None = None) -> None:
+    """Write them. pool: of Spark's scheduler, for an action beside others."""
+    if pool is not None:
+        # A property of this thread.
+        rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+    rows.write.mode("overwrite").parquet(str(output))
+
+
 def _called(rows: DataFrame, job: Job) -> DataFrame:
     if job.contender == "gather":
         return rows.mapInArrow(Gathering(job.url), SCHEMA)
+    with _witnessed(type(rows), job.departed):
+        return _called_by_pillarbox(rows, job)
+
+
+@contextmanager
+def _witnessed(frames: type[DataFrame], log: Path) -> Iterator[None]:
+    """Have all that is mapped meanwhile write down what leaves it."""
+    original = frames.mapInArrow
+
+    def map_in_arrow(frame: DataFrame, func: Any, schema: Any, *words: Any, **named: Any) -> DataFrame:
+        return original(frame, Witness(func, str(log)), schema, *words, **named)
+
+    frames.mapInArrow = map_in_arrow  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        frames.mapInArrow = original  # type: ignore[method-assign]
+
+
+class Witness:
+    """Writes down each row with the answer of a call before anybody behind `run` gets it. Task's thread."""
+
+    def __init__(self, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], log: str) -> None:
+        self._run = run
+        self._log = log
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return what `run` gives."""
+        # Each line is one write to the end, whoever else writes.
+        log = os.open(self._log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+        try:
+            for batch in self._run(batches):
+                if "call" in batch.schema.names:
+                    rows = zip(batch.column("id").to_pylist(), batch.column("call").to_pylist(), strict=True)
+                    line = {"at": time.monotonic(), "rows": list(rows)}
+                    os.write(log, json.dumps(line).encode() + b"\n")
+                yield batch
+        finally:
+            os.close(log)
+
+
+def _called_by_pillarbox(rows: DataFrame, job: Job) -> DataFrame:
     from pillarbox import Options, Retry
     from pillarbox.ledger import Ledger
-    from pillarbox.spark import async_map
+    from pillarbox.spark import async_map, async_udf
 
     schema, keep, caller = "answer long, call long", ["id"], Caller(job.url)
     options = Options(
@@ -128,7 +259,7 @@ def _called(rows: DataFrame, job: Job) -> DataFrame:
         retry=Retry(ATTEMPTS, initial=PAUSE, maximum=LONGEST_PAUSE),
         ledger=Ledger(job.ledger, loss_window=job.loss_window),
         uid=UID,
-        run=job.run if job.kind == "batch" else None,
+        run=None if job.kind in STREAMS else job.run,
     )
     if job.kind == "state":
         from pillarbox.spark import async_stream
@@ -136,7 +267,11 @@ def _called(rows: DataFrame, job: Job) -> DataFrame:
         return async_stream(
             rows, caller, schema=schema, keep=keep, options=options, key="lane", max_wait=MAX_WAIT
         )
-    return async_map(rows, caller, schema=schema, keep=keep, options=options, key=["id"])
+    if job.kind == "column":
+        said = async_udf(schema, options=options)(ColumnCaller(job.url))
+        return rows.select("id", said("id").alias("said")).select("id", "said.*")
+    key = "name" if "name" in rows.columns else "id"
+    return async_map(rows, caller, schema=schema, keep=keep, options=options, key=[key])
 
 
 @dataclass

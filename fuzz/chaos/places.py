@@ -24,6 +24,8 @@ from fuzz.chaos import processes
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent / "site"
 MASTER, WORKERS = "127.0.0.1", ("127.0.0.1", "127.0.0.2")
+SYNCED = "synced.log"
+"""The file of a harness's folder in which its processes write down what they sync."""
 START = 90.0
 """Seconds within which the cluster has to be there."""
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -40,28 +42,42 @@ QUIET = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
+    # Two actions at a time share the cores, each in a pool of its own.
+    "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
 
 class Place(Protocol):
-    """A master for drivers, and the processes that belong to it."""
+    """A master for drivers, and the processes that belong to it.
+
+    package: a folder with another `pillarbox` for all of them. has_second_attempts: whether Spark starts a
+    second attempt of a task while the first one works.
+    """
 
     name: str
     master: str
     settings: dict[str, str]
+    package: Path | None
+    has_second_attempts: bool
 
     def roots(self) -> list[int]:
         """Processes besides the driver below which Spark works."""
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """What the processes of a harness find in their environment; `folder` has the clock and the stacks."""
+def environment(folder: Path, package: Path | None = None) -> dict[str, str]:
+    """The environment of the processes of a harness.
+
+    folder: has the clock, the log of syncs and the stacks. package: a folder with another `pillarbox`.
+    """
     clock = folder / "clock"
     if not clock.exists():
         clock.write_bytes(bytes(8))
-    path = os.pathsep.join([str(SITE), str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    before = [] if package is None else [str(package)]
+    path = os.pathsep.join([str(SITE), *before, str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
     return {
         **os.environ,
         "PYTHONPATH": path,
@@ -69,6 +85,7 @@ def environment(folder: Path) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PILLARBOX_CHAOS_CLOCK": str(clock),
+        "PILLARBOX_CHAOS_SYNCED": str(folder / SYNCED),
         "PILLARBOX_CHAOS_STACKS": str(folder / "stacks.txt"),
     }
 
@@ -78,8 +95,10 @@ class Local:
 
     name = "local"
     master = "local[2,4]"
+    has_second_attempts = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, package: Path | None = None) -> None:
+        self.package = package
         self.settings = {**QUIET, "spark.local.dir": str(folder / "local")}
 
     def roots(self) -> list[int]:
@@ -97,8 +116,10 @@ class Cluster:
     """A standalone cluster, from `__enter__` to `__exit__`. Raises RuntimeError if it does not start."""
 
     name = "cluster"
+    has_second_attempts = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, package: Path | None = None) -> None:
+        self.package = package
         self._folder = folder
         self._started: list[subprocess.Popen[bytes]] = []
         self.master = ""
@@ -157,7 +178,7 @@ class Cluster:
                 subprocess.Popen(
                     [str(home / "bin" / "spark-class"), program, *options],
                     env={
-                        **environment(self._folder),
+                        **environment(self._folder, self.package),
                         "SPARK_HOME": str(home),
                         "SPARK_LOCAL_IP": host,
                         "SPARK_DAEMON_MEMORY": "256m",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuzz.chaos.faults import ANYWHERE
-from fuzz.chaos.job import KINDS, LANES
+from fuzz.chaos.job import CHANGED, KINDS, LANES, STREAMS, input_ids
 
 PARTS = 12
 HANDFUL = (4, 7)
@@ -42,13 +42,23 @@ class Plan:
         """Whether the ledger is on a disk that will be full."""
         return any(planned.kind == "full disk" for planned in self.faults)
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the rows that have to be in the output."""
+        return input_ids(self.kind, self.rows, self.parts)
+
+    @property
+    def has_known_parts(self) -> bool:
+        """True if a row's id says which task it is in."""
+        return self.kind not in ("shuffled", "repeated")
+
     def order_of(self, key: int) -> int:
         """The number of what a row has to be in order with: its part, or its lane of that."""
         return self.part_of(key) * LANES + (key % LANES if self.kind == "state" else 0)
 
     def part_of(self, key: int) -> int:
         """The task of the batch, or the file of the stream, that has a row."""
-        return key * self.parts // self.rows
+        return key % CHANGED * self.parts // self.rows
 
 
 def plan_run(
@@ -60,11 +70,12 @@ def plan_run(
     kinds: Sequence[str] = KINDS,
     faults: Sequence[str] | None = None,
     handful: tuple[int, int] = HANDFUL,
+    with_full_disk: bool = True,
 ) -> Plan:
     """The run of this number under this seed.
 
     rows: in all, about. handful: how many faults, from and to. faults: the kinds to choose from; by default
-    all, and every fifth run has a disk that gets full.
+    all, and, with_full_disk, every fifth run has a disk that gets full.
     """
     dice = random.Random(f"{seed} {number}")
     kind = kinds[number % len(kinds)]
@@ -73,17 +84,18 @@ def plan_run(
         Planned(dice.choice(choice), dice.uniform(0.05, 0.9), dice.uniform(0.0, 0.3))
         for _ in range(dice.randint(*handful))
     ]
-    if faults is None and number % 5 == 4:
+    if with_full_disk and faults is None and number % 5 == 4:
         planned[0] = Planned("full disk", planned[0].share, 0.0)
     return Plan(
         number,
         f"{seed} {number}",
         kind,
-        dice.random() < 0.5,
+        # Results of a column stand with their rows.
+        dice.random() < 0.5 or kind == "column",
         # Parts of one size, however many there are.
         -(-rows // PARTS) * PARTS,
-        4 if kind == "batch" else 6,
-        0.06,
+        6 if kind in STREAMS else 4,
+        0.3 if kind == "state" else 0.06,
         0.02,
         tuple(sorted(planned, key=lambda each: each.share)),
     )

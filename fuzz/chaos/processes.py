@@ -61,19 +61,6 @@ def calling(processes: Iterable[psutil.Process], port: int) -> list[psutil.Proce
     )
 
 
-def ports_to(processes: Iterable[psutil.Process], port: int) -> set[int]:
-    """The processes' own ports of their connections to a port of this machine."""
-    found: set[int] = set()
-    for process in processes:
-        with contextlib.suppress(*GONE):
-            found |= {
-                connection.laddr.port
-                for connection in process.net_connections(kind="tcp")
-                if connection.raddr and connection.raddr.port == port
-            }
-    return found
-
-
 def ports(processes: Iterable[psutil.Process]) -> list[tuple[int, str]]:
     """Where processes listen: process id and address."""
     found = []

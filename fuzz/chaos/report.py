@@ -15,10 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuzz.chaos.check import Verdict
-from fuzz.chaos.faults import Fired
+from fuzz.chaos.faults import JOB_END, Fired
 from fuzz.chaos.plan import Plan
 from fuzz.chaos.run import Outcome
 
+SHOWN = 5
+"""Numbers of calls, of one run and one allowance, in a table."""
 COLOURS = {"ledger": "#1f6f8b", "gather": "#c4c8ce"}
 NAMES = {"ledger": "async_map with a ledger", "gather": "mapInArrow with gather"}
 
@@ -28,7 +30,7 @@ def json_line(outcome: Outcome) -> str:
     said = asdict(outcome)
     del said["first_answers"]
     for fault in said["fired"]:
-        del fault["durable"], fault["peers"]
+        del fault["durable"], fault["pids"]
     return json.dumps(said)
 
 
@@ -47,7 +49,7 @@ def read_runs(path: Path) -> list[Outcome]:
 
 def faults_of(outcomes: Sequence[Outcome]) -> int:
     """Faults that happened; that a job was ended by them is not counted once more."""
-    return sum(fault.kind != "the job's end" for outcome in outcomes for fault in outcome.fired)
+    return sum(fault.kind != JOB_END for outcome in outcomes for fault in outcome.fired)
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -63,12 +65,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "that end calls": harming,
         "rows lost": sum(verdict.lost for verdict in verdicts),
         "rows doubled": sum(verdict.doubled for verdict in verdicts),
+        "rows seen to leave": sum(verdict.departed for verdict in verdicts),
+        "  when they were durable is unknown": sum(verdict.not_timed for verdict in verdicts),
         "calls answered": answered,
         "of these in a loss window": sum(verdict.at_stake for verdict in verdicts),
         "calls in flight lost": sum(verdict.in_flight for verdict in verdicts),
         "finished calls repeated": repeated,
         "  within the loss window": sum(verdict.in_window for verdict in verdicts),
         "  by two attempts at a time": sum(verdict.concurrent for verdict in verdicts),
+        "given up, for no reason": sum(verdict.given_up for verdict in verdicts),
         "repeated of answered, %": 100 * repeated / answered if answered else 0.0,
         "repeated for a fault": repeated / harming if harming else 0.0,
         "oldest finished call lost, s": max((verdict.oldest for verdict in verdicts), default=0.0),
@@ -92,7 +97,29 @@ def table(outcomes: Sequence[Outcome]) -> str:
         )
     kinds = Counter(fault.kind for outcome in outcomes for fault in outcome.fired)
     lines.append("faults: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()))
-    return "\n".join(lines)
+    return "\n".join([*lines, *excused(outcomes)])
+
+
+def excused(outcomes: Sequence[Outcome]) -> list[str]:
+    """The calls of runs with the ledger that would be wrong without an allowance, by allowance, a line each.
+
+    Of each run the first `SHOWN` numbers; the line of the run in `runs.jsonl` has all.
+    """
+    found: dict[str, list[tuple[Outcome, list[int]]]] = {}
+    for outcome in outcomes:
+        if outcome.contender == "ledger":
+            for allowance, calls in outcome.verdict.excused.items():
+                found.setdefault(allowance, []).append((outcome, calls))
+    lines = ["calls that are excused, by allowance:"] if found else ["no call is excused"]
+    for allowance, uses in sorted(found.items()):
+        count = sum(len(calls) for _, calls in uses)
+        which = "; ".join(
+            f"{outcome.place} run {outcome.plan.number}: {', '.join(map(str, calls[:SHOWN]))}"
+            + (", ..." if len(calls) > SHOWN else "")
+            for outcome, calls in uses
+        )
+        lines.append(f"  {allowance:<30}{count:>6}   {which}")
+    return lines
 
 
 def plot(outcomes: Sequence[Outcome], path: Path) -> None:

@@ -8,22 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
 from fuzz.chaos import check
-from fuzz.chaos.committed import Row, committed_rows, durable_calls
+from fuzz.chaos.committed import Departure, Row, committed_rows, departures, durable_calls
 from fuzz.chaos.disk import SmallDisk
 from fuzz.chaos.driver import Driver
-from fuzz.chaos.faults import OF_A_LEDGER, Fired, Scene, fire, set_clock
-from fuzz.chaos.job import ATTEMPT_TIMEOUT, LANES, Job
-from fuzz.chaos.places import Place
+from fuzz.chaos.durable import DurableLog
+from fuzz.chaos.faults import JOB_END, OF_A_LEDGER, OF_THE_DRIVER, Fired, Scene, fire, set_clock
+from fuzz.chaos.job import ATTEMPT_TIMEOUT, LANES, STREAMS, Job
+from fuzz.chaos.places import SYNCED, Place
 from fuzz.chaos.plan import Plan, Planned
 from fuzz.chaos.server import Server
 from fuzz.chaos.stacks import dump_stacks
 
-STILL = 120.0
+STILL = 240.0
 """Seconds without a call, a fault or a word of the driver after which a run hangs."""
 LIMIT = 900.0
 """Seconds that a run may take in all."""
@@ -35,6 +36,8 @@ FAILING = 0.5
 LINGERING = 6.0
 """Seconds after that word for which a task of the job may go on, at most; 4 were seen."""
 TICK = 0.01
+READ = 0.25
+"""Seconds between two looks at what has been synced: a stream's ledger forgets what is committed."""
 
 
 class HungError(Exception):
@@ -103,24 +106,23 @@ class Session:
 
     def play(self, plan: Plan, contender: str) -> Outcome:
         """Play a run. Raises HungError."""
-        self._expect(plan, contender)
-        return self._play(plan, contender)
+        calm = self._expect(plan, contender)
+        outcome, _ = _Run(self, plan, contender).play()
+        outcome.verdict.wrong[:0] = [f"without a fault: {wrong}" for wrong in calm]
+        return outcome
 
-    def _expect(self, plan: Plan, contender: str) -> None:
-        """The same job without faults, before the first one with them."""
+    def _expect(self, plan: Plan, contender: str) -> list[str]:
+        """Play the same job without faults, before the first one with them; returns what is wrong with it."""
         which = (plan.kind, plan.rows)
         if which in self.expected:
-            return
+            return []
         calm = Plan(0, "calm", plan.kind, True, plan.rows, plan.parts, plan.latency / 4, 0.0)
         self.expected[which] = Counter()
-        _, rows = _Run(self, calm, contender).play()
+        outcome, rows = _Run(self, calm, contender).play()
         self.expected[which] = Counter((row.id, row.answer) for file in rows for row in file)
-        if sorted(row for row, _ in self.expected[which]) != list(range(plan.rows)):
+        if sorted(row for row, _ in self.expected[which].elements()) != sorted(calm.ids):
             raise HungError(f"the fault-free run gave {self.expected[which].total()} of {plan.rows} rows")
-
-    def _play(self, plan: Plan, contender: str) -> Outcome:
-        outcome, _ = _Run(self, plan, contender).play()
-        return outcome
+        return outcome.verdict.wrong
 
 
 class _Run:
@@ -159,6 +161,7 @@ class _Run:
                 self._session.folder,
                 ledger,
                 random.Random(plan.seed + " dice"),
+                DurableLog(self._session.folder / SYNCED, ledger),
                 disk,
             )
             job = Job(
@@ -182,7 +185,7 @@ class _Run:
                 set_clock(self._session.folder, 0)
             seconds = time.monotonic() - began
             server.log.read()
-            outcome, rows = self._judge(job, server, seconds)
+            outcome, rows = self._judge(job, scene, seconds)
         if not outcome.verdict.wrong:
             shutil.rmtree(self._folder)
         return outcome, rows
@@ -194,8 +197,9 @@ class _Run:
             if self._contender == "ledger" or planned.kind not in OF_A_LEDGER
         ]
         due: float | None = None
-        began = moved = time.monotonic()
+        began = moved = read = time.monotonic()
         calls = 0
+        keys = len(set(self._plan.ids))
         self._start(job, scene)
         while True:
             heard = scene.driver.heard(TICK)
@@ -203,6 +207,9 @@ class _Run:
             now = time.monotonic()
             if heard is not None or len(scene.server.log.calls) > calls:
                 calls, moved = len(scene.server.log.calls), now
+            if now >= read + READ and self._contender == "ledger":
+                scene.log.read()
+                read = now
             for when, do in [each for each in scene.later if each[0] <= now]:
                 do()
                 scene.later.remove((when, do))
@@ -215,7 +222,7 @@ class _Run:
             if now > moved + STILL or now > began + LIMIT:
                 raise self._hung(scene, now - moved)
             if waiting:
-                if due is None and len(scene.server.log.answered) >= waiting[0].share * job.rows:
+                if due is None and len(scene.server.log.answered) >= waiting[0].share * keys:
                     due = now + waiting[0].delay
                 if due is not None and now >= due:
                     if self._fire(waiting[0], scene):
@@ -251,7 +258,7 @@ class _Run:
                 if fault.kind == "full disk":
                     fault.until = now
         # A task that waits for its Python worker is interrupted before, or some seconds after, Spark says so.
-        self._fired.append(Fired("the job's end", now - FAILING, now + LINGERING, "", True))
+        self._fired.append(Fired(JOB_END, now - FAILING, now + LINGERING, "", True))
         if heard[0] == "died":
             self._session.drop_driver()
             scene.driver = self._session.driver()
@@ -261,8 +268,12 @@ class _Run:
         kind = planned.kind
         if self._contender == "gather" and kind == "writing worker":
             kind = "worker"
-        durable = durable_calls(scene.ledger) if self._contender == "ledger" else set()
-        if kind == "driver":
+        durable: set[int] = set()
+        if self._contender == "ledger":
+            scene.log.read()
+            # A process that ends leaves what it has written; without power only the disk counts.
+            durable = set(scene.log.durable()) if kind == "power loss" else durable_calls(scene.ledger)
+        if kind in OF_THE_DRIVER:
             self._session.forget_driver()
         fired = fire(kind, scene)
         if fired is None:
@@ -275,33 +286,49 @@ class _Run:
         )
         return True
 
-    def _judge(self, job: Job, server: Server, seconds: float) -> tuple[Outcome, list[list[Row]]]:
+    def _judge(self, job: Job, scene: Scene, seconds: float) -> tuple[Outcome, list[list[Row]]]:
         verdict = check.Verdict()
-        plan, calls = self._plan, server.log.calls
+        plan, log = self._plan, scene.server.log
+        calls = log.calls
         rows = committed_rows(job.output)
-        expected = self._session.expected[plan.kind, plan.rows]
-        check.check_output(
-            verdict,
-            rows,
-            # Of the fault-free run itself nothing is known yet.
-            expected or Counter((row.id, row.answer) for file in rows for row in file),
-            calls,
-            plan.order_of if plan.ordered else None,
-        )
+        outputs = [rows, committed_rows(job.second_output)] if plan.kind == "twice" else [rows]
+        for output in outputs:
+            check.check_output(
+                verdict,
+                output,
+                # Of the fault-free run itself nothing is known yet.
+                self._session.expected[plan.kind, plan.rows]
+                or Counter((row.id, row.answer) for file in rows for row in file),
+                calls,
+                plan.order_of if plan.ordered and plan.has_known_parts else None,
+            )
         counted = check.Verdict()
-        check.check_calls(counted, calls.values(), self._fired, job.loss_window, ATTEMPT_TIMEOUT)
-        check.check_durable(counted, calls, self._fired)
+        judged = calls.values(), self._fired, job.loss_window, ATTEMPT_TIMEOUT
+        equal_keys = plan.kind == "repeated"
+        check.check_calls(counted, *judged, equal_keys=equal_keys)
+        check.check_given_up(counted, *judged, second_attempts=self._session.place.has_second_attempts)
+        check.check_durable(counted, calls, self._fired, job.loss_window, equal_keys=equal_keys)
+        if self._contender == "ledger":
+            scene.log.read()
+            check.check_departures(
+                counted,
+                [*departures(job.departed), *self._committed(outputs)],
+                scene.log.durable(),
+                written=scene.log.written(),
+                copied=scene.log.copied(),
+                expires=plan.kind in STREAMS,
+            )
         if any(fault.kind == "full disk" for fault in self._fired):
             check.check_reason(counted, self._failures)
-        for name in ("answered", "at_stake", "in_flight", "in_window", "concurrent", "paid_again", "oldest"):
-            setattr(verdict, name, getattr(counted, name))
-        if self._contender == "ledger":
-            # Nothing is promised for the other.
-            verdict.wrong += counted.wrong
+        # For calls by hand nothing of this is promised.
+        promised = counted.wrong if self._contender == "ledger" else []
+        verdict = replace(
+            counted, lost=verdict.lost, doubled=verdict.doubled, wrong=[*verdict.wrong, *promised]
+        )
         recoveries = [
             (fault.kind, taken)
             for fault in self._fired
-            if (taken := check.recovery(fault, server.log, plan.part_of)) is not None
+            if plan.has_known_parts and (taken := check.recovery(fault, log, plan.part_of)) is not None
         ]
         outcome = Outcome(
             plan,
@@ -312,11 +339,17 @@ class _Run:
             recoveries,
             seconds,
             self._starts,
-            list(server.log.answered.values()),
+            list(log.answered.values()),
             self._failures,
             self._skipped,
         )
         return outcome, rows
+
+    @staticmethod
+    def _committed(outputs: list[list[list[Row]]]) -> list[Departure]:
+        """The rows of the output: they have left by now."""
+        now = time.monotonic()
+        return [Departure(row.id, row.call, now) for rows in outputs for file in rows for row in file]
 
 
 def write_input(job: Job) -> None:
@@ -324,7 +357,7 @@ def write_input(job: Job) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if job.kind == "batch":
+    if job.kind not in STREAMS:
         return
     job.input.mkdir(parents=True)
     share = job.rows // job.parts

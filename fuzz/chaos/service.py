@@ -20,10 +20,13 @@ import socket
 import struct
 import sys
 import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 
 from aiohttp import web
+
+from fuzz.chaos.calls import CALLER
 
 MODES = ("ok", "fail", "hang", "reset", "late")
 LATE = 2.5
@@ -51,11 +54,12 @@ class Service:
         self._calls: Counter[int] = Counter()
         self._mode, self._until = "ok", 0.0
         self._open: set[asyncio.Transport] = set()
+        self._thrown_out: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
 
     def app(self) -> web.Application:
         """The two things that can be asked of it."""
         app = web.Application()
-        app.router.add_get("/call/{key}", self._call)
+        app.router.add_post("/call/{key}", self._call)
         app.router.add_post("/mode", self._set_mode)
         return app
 
@@ -67,8 +71,12 @@ class Service:
         self._mode, self._until = mode, time.monotonic() + float(request.query["seconds"])
         if mode == "reset":
             for transport in list(self._open):
-                _reset(transport)
+                self._throw_out(transport)
         return web.Response()
+
+    def _throw_out(self, transport: asyncio.Transport) -> None:
+        self._thrown_out.add(transport)
+        _reset(transport)
 
     def _throw(self, key: int) -> tuple[str, float]:
         """What becomes of the next call of `key`, and the seconds that it takes."""
@@ -85,8 +93,7 @@ class Service:
         number = next(self._numbers)
         mode, latency = self._throw(key)
         transport = request.transport
-        peer = None if transport is None else transport.get_extra_info("peername")
-        self._write({"call": number, "key": key, "peer": peer[1] if peer else 0})
+        self._write({"call": number, "key": key, "caller": request.headers.get(CALLER, "")})
         outcome = "gone"
         try:
             if transport is None:
@@ -94,7 +101,7 @@ class Service:
             self._open.add(transport)
             await asyncio.sleep(3600.0 if mode == "hang" else latency)
             if mode == "reset":
-                _reset(transport)
+                self._throw_out(transport)
             if transport.is_closing() or _has_left(transport):
                 raise ConnectionResetError
             body = {"answer": answer(key), "call": number}
@@ -107,6 +114,8 @@ class Service:
             # Where it ends by an error or is cancelled, the client has left, or was thrown out.
             if transport is not None:
                 self._open.discard(transport)
+                if outcome == "gone" and transport in self._thrown_out:
+                    outcome = "reset"
             self._write({"call": number, "end": outcome})
 
 

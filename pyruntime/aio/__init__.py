@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.async_map import AsyncMapIterator, async_map
 from pillarbox.aio.batch import Batch
+from pillarbox.aio.chained import Step
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import (
     BatchResultError,
@@ -51,6 +52,7 @@ __all__ = [
     "ResultRejected",
     "Retry",
     "RetryBudget",
+    "Step",
     "TooManyFailures",
     "Usage",
     "async_map",

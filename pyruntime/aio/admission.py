@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.call import Call
 from pillarbox.aio.errors import CallFailed
 from pillarbox.aio.limits.gate import Gate
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts
+    from pillarbox.aio.attempts import Attempts, Call
 
 FOREVER = 3600.0
 """Seconds after which a gate that does not know how long to wait is asked again, wake-up or not."""

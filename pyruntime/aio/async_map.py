@@ -11,32 +11,46 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from pillarbox.aio.batch import Batch
+from pillarbox.aio.chained import (
+    Chain,
+    Stage,
+    Step,
+    as_fields,
+    chain_of,
+    form_of_failures,
+    settle_chain,
+)
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
-from pillarbox.aio.job import CLOSE, Job, LoopJob
 from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
-from pillarbox.aio.letter_file import LetterFile
+from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options
-from pillarbox.aio.sinks import Chunk
+from pillarbox.aio.task_io import Chunk
+from pillarbox.aio.task_run import CLOSE, LoopRun, ThreadRun
 from pillarbox.ledger import execution_id
 from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity, identity_of_source
 from pillarbox.wire.loop_thread import LoopThread
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from typing_extensions import Unpack
 
     from pillarbox.aio.options import CommonOptionNames, OptionNames
+    from pillarbox.kernel import Collector
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,24 +66,25 @@ _numbers = itertools.count(1)
 class _Run:
     """The threads of one iteration, apart from the iterator, so that dropping the iterator ends them."""
 
-    def __init__(
-        self, fn: Callable[[Any], Any], rows: Iterable[Any] | AsyncIterable[Any], options: Options
-    ) -> None:
+    def __init__(self, functions: _Functions, rows: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
-        self._fn = fn
+        self._fn = functions.fn
         self._resources = AsyncExitStack()
-        self.job: Job | None = None
+        self.job: ThreadRun | None = None
         try:
-            options = budget_of_run(options, options.run)
-            journal = _open_journal(options, fn)
-            entered = self._thread.run(enter_function(fn, self._resources))
-            self.job = Job(
-                entered,
-                options,
+            stages = [
+                stage._replace(fn=self._thread.run(enter_function(stage.fn, self._resources)))
+                for stage in functions.opened()
+            ]
+            first = stages[0]
+            self.job = ThreadRun(
+                first.fn,
+                first.options,
                 rows,
                 loop_thread=self._thread,
                 read_ahead_items=READ_AHEAD,
-                journal=journal,
+                journal=first.journal,
+                chain=functions.chain(stages),
             )
         except BaseException:
             self.close_quietly()
@@ -109,11 +124,53 @@ class _Run:
             threading.Thread(target=self.close_quietly, name="pillarbox-close", daemon=True).start()
 
 
-def _open_journal(options: Options, fn: Callable[[Any], Any]) -> Journal | None:
-    if options.ledger is None:
-        return None
-    keep_code(options.ledger, scope_of(options, str(options.run)), code_hash(fn))
-    return open_journal(options, str(options.run), execution=execution_id(), alone=True)
+class _Functions:
+    """What is called for each item: one function, or those of a list, one behind the other. Any thread.
+
+    is_list: they were given as a list, so that failures say in which one they were.
+    """
+
+    def __init__(self, stages: Sequence[Stage], is_list: bool) -> None:
+        self._stages = stages
+        self._is_list = is_list
+        self.has_ledger = any(stage.options.ledger is not None for stage in stages)
+
+    @property
+    def fn(self) -> Any:
+        """The function, or the list of them."""
+        return [stage.fn for stage in self._stages] if self._is_list else self._stages[0].fn
+
+    def opened(self) -> list[Stage]:
+        """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
+        opened: list[Stage] = []
+        for position, stage in enumerate(self._stages):
+            options = budget_of_run(stage.options, stage.options.run)
+            journal = self._open_journal(position, stage._replace(options=options))
+            if journal is not None and opened and opened[0].journal is not None:
+                journal.follow(opened[0].journal)
+            opened.append(stage._replace(options=options, journal=journal))
+        return opened
+
+    def _open_journal(self, position: int, stage: Stage) -> Journal | None:
+        options = stage.options
+        if options.ledger is None:
+            return None
+        keep_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
+        return open_journal(
+            options,
+            str(options.run),
+            execution=execution_id(),
+            alone=True,
+            identify=ChainedIdentity(options.ledger.inputs) if position else None,
+            prepare=None if position == len(self._stages) - 1 else as_fields,
+        )
+
+    def chain(self, stages: Sequence[Stage]) -> Chain | None:
+        """The chain of `stages`, which have been opened; None where there is one function that is no list."""
+        if not self._is_list:
+            return None
+        key = next((each.options.key for each in stages if each.options.ledger is not None), None)
+        return chain_of(stages, identity_of_source(key))
 
 
 class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
@@ -130,21 +187,21 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
     def __init__(
         self,
-        fn: Callable[[Any], Any],
+        functions: _Functions,
         rows: Iterable[Any] | AsyncIterable[Any],
-        options: Options,
-        letters: LetterFile | None = None,
+        results_of: Callable[[Chunk], Iterator[R]],
+        letters: LetterFile | ChainLetters | None = None,
     ) -> None:
         self._letters = letters
-        self._start: tuple[Callable[[Any], Any], Iterable[Any] | AsyncIterable[Any], Options] | None
-        self._start = (fn, rows, options)
+        self._start: tuple[_Functions, Iterable[Any] | AsyncIterable[Any]] | None = (functions, rows)
         self._run: _Run | None = None
-        self._loop_job: LoopJob | None = None
+        self._loop_job: LoopRun | None = None
         self._is_awaited = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._results_of = _RESULTS[options.errors]
+        self._results_of = results_of
         self._results: Iterator[R] = iter(())
         self._last: OperatorStatistics | None = None
+        self._last_by_uid: dict[str, OperatorStatistics | None] = {}
 
     # -- for, with ----------------------------------------------------------------------------
 
@@ -234,12 +291,17 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         if self._loop_job is None:
             if self._start is None:
                 return None
-            (fn, rows, options), self._start = self._start, None
-            journal = None
-            if options.ledger is not None:
-                options = await asyncio.to_thread(budget_of_run, options, options.run)
-                journal = await asyncio.to_thread(_open_journal, options, fn)
-            self._loop_job = LoopJob(fn, options, rows, read_ahead_items=READ_AHEAD, journal=journal)
+            (functions, rows), self._start = self._start, None
+            stages = await asyncio.to_thread(functions.opened) if functions.has_ledger else functions.opened()
+            first = stages[0]
+            self._loop_job = LoopRun(
+                first.fn,
+                first.options,
+                rows,
+                read_ahead_items=READ_AHEAD,
+                journal=first.journal,
+                chain=functions.chain(stages),
+            )
             self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)
         chunk = await self._loop_job.take()
         if self._letters is not None and chunk is not None and any(type(each) is Failed for _, each in chunk):
@@ -274,13 +336,26 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
     # -- either way ---------------------------------------------------------------------------
 
     def statistics(self) -> OperatorStatistics | None:
-        """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result."""
-        job = self._loop_job if self._run is None else self._run.job
+        """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result.
+
+        Of several functions those of the last one: see `statistics_by_uid`.
+        """
+        job = self._job
         return self._last if job is None else job.statistics() or self._last
+
+    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+        """Counts so far of each function of a list, by its `uid`; none before the first result."""
+        job = self._job
+        return self._last_by_uid if job is None else job.statistics_by_uid() or self._last_by_uid
+
+    @property
+    def _job(self) -> ThreadRun | LoopRun | None:
+        return self._loop_job if self._run is None else self._run.job
 
     def _forget(self) -> None:
         """Nothing more is asked for."""
         self._last = self.statistics()
+        self._last_by_uid = self.statistics_by_uid()
         self._start = None
         self._results = iter(())
         if self._finalizer is not None:
@@ -311,6 +386,13 @@ def _outcomes(chunk: Chunk) -> Iterator[Any]:
 
 def _without_failed(chunk: Chunk) -> Iterator[Any]:
     return iter([result for _, result in chunk if type(result) is not Failed])
+
+
+def _without(
+    uids: frozenset[str], results_of: Callable[[Chunk], Iterator[Any]], chunk: Chunk
+) -> Iterator[Any]:
+    """The results of a chunk but for what failed in the functions `uids`, which drop it."""
+    return results_of([pair for pair in chunk if type(pair[1]) is not Failed or pair[1].info.uid not in uids])
 
 
 _RESULTS: dict[str, Callable[[Chunk], Iterator[Any]]] = {
@@ -378,6 +460,28 @@ def async_map(
 ) -> AsyncMapIterator[R | None]: ...
 @overload
 def async_map(
+    fn: Callable[[T, Collector[R]], object],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["null"],
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R | None]: ...
+@overload
+def async_map(
+    fn: Callable[[T], Future[R]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["null"],
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R | None]: ...
+@overload
+def async_map(
     fn: Callable[[T], R],
     iterable: Iterable[T] | AsyncIterable[T],
     *,
@@ -433,6 +537,28 @@ def async_map(
 ) -> AsyncMapIterator[R]: ...
 @overload
 def async_map(
+    fn: Callable[[T, Collector[R]], object],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
+    fn: Callable[[T], Future[R]],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    errors: Literal["fail", "drop"] = ...,
+    batch: None = ...,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: None = ...,
+    **more: Unpack[CommonOptionNames],
+) -> AsyncMapIterator[R]: ...
+@overload
+def async_map(
     fn: Callable[[T], R],
     iterable: Iterable[T] | AsyncIterable[T],
     *,
@@ -451,9 +577,18 @@ def async_map(
     options: Options,
     **more: Unpack[OptionNames],
 ) -> AsyncMapIterator[Any]: ...
+@overload
+def async_map(
+    fn: Sequence[Callable[..., Any] | Step],
+    iterable: Iterable[T] | AsyncIterable[T],
+    *,
+    dead_letter: str | os.PathLike[str] | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[OptionNames],
+) -> AsyncMapIterator[Any]: ...
 @with_options()
 def async_map(
-    fn: Callable[[Any], Any],
+    fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
     iterable: Iterable[Any] | AsyncIterable[Any],
     *,
     dead_letter: str | os.PathLike[str] | None = None,
@@ -462,9 +597,14 @@ def async_map(
 ) -> AsyncMapIterator[Any]:
     """Call `fn` with each item of `iterable`, many at a time; give the results to `for` or `async for`.
 
-    fn: an async function; a plain function, which runs in threads; or an object with either as its
-        `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
-        around all calls. An async generator gives the list of what it yields.
+    fn: an async function; a plain function, which runs in threads; a plain function of the item and a
+        `Collector`, which starts work elsewhere and returns; or an object with one of them
+        as its `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
+        around all calls. An async generator gives the list of what it yields. A list of such functions is a
+        chain: each gets what the one in front gives, as it finishes, and the last one's results are given.
+        What one gives goes on as a record if it has names (a dict, a dataclass, a Row), a list as several
+        rows or none. A `Step` in the list is a function with options of its own; all others hold for each
+        function.
     iterable: lists, tuples, ranges, sets and dicts are read in place, an async iterable on the event loop,
         anything else in a thread of its own; some 256 items ahead at most.
     dead_letter: a file where items that fail for good are put aside as JSON lines, with the item, the error
@@ -472,7 +612,8 @@ def async_map(
     options: an `Options`; options that are given by name go before those in it.
 
     With `errors="column"` each result is an `Outcome(result, error)`, with "null" a failed item gives None,
-    with "drop" nothing.
+    with "drop" nothing. In a chain an item that failed for good is not called by the functions behind, it
+    keeps its place, and `error.uid` names the function in which it failed.
 
     Calls run in a copy of the caller's context (`contextvars`). With `for` they run on an event loop in a
     thread of their own, and waiting for a result blocks the caller's thread. With `async for` they run on
@@ -481,16 +622,35 @@ def async_map(
 
     The operator is Flink's async I/O (FLIP-12).
     """
-    chosen = settle_options(options, dict(more), dead_letter, instead="drop")
-    check_function(fn, in_batches=chosen.batch is not None)
+    is_list = isinstance(fn, list | tuple)
+    if isinstance(fn, list | tuple):
+        stages = settle_chain(fn, options, dict(more), dead_letter)
+    else:
+        chosen = settle_options(options, dict(more), dead_letter, instead="drop")
+        check_function(fn, in_batches=chosen.batch is not None)
+        stages = [Stage(cast("Callable[..., Any]", fn), "", chosen, dead_letter)]
     if not isinstance(iterable, Iterable | AsyncIterable):
         raise TypeError(
             f"iterable={iterable!r}: must be an iterable or an async iterable, not {type(iterable).__name__}"
         )
-    if chosen.ledger is not None:
-        if chosen.run is None:
-            raise ValueError("run=None: with a ledger a run needs a name, such as run='2026-11-21'")
-        chosen.ledger.check()
-        warn_if_changed(chosen.ledger, scope_of(chosen, chosen.run), fn, code_hash(fn))
-    letters = None if dead_letter is None else LetterFile(dead_letter)
-    return AsyncMapIterator(fn, iterable, chosen, letters)
+    for stage in stages:
+        _check_ledger(stage.fn, stage.options)
+    results_of = _RESULTS[form_of_failures(stages)]
+    if not is_list:
+        letters = None if dead_letter is None else LetterFile(dead_letter)
+        return AsyncMapIterator(_Functions(stages, is_list), iterable, results_of, letters)
+    drops = frozenset(stage.uid for stage in stages if stage.drops)
+    places = {stage.uid: stage.dead_letter for stage in stages if stage.dead_letter is not None}
+    aside = ChainLetters(places, has_source=len(stages) > 1) if places else None
+    if drops:
+        results_of = partial(_without, drops, results_of)
+    return AsyncMapIterator(_Functions(stages, is_list), iterable, results_of, aside)
+
+
+def _check_ledger(fn: Callable[..., Any], options: Options) -> None:
+    if options.ledger is None:
+        return
+    if options.run is None:
+        raise ValueError("run=None: with a ledger a run needs a name, such as run='2026-11-21'")
+    options.ledger.check()
+    warn_if_changed(options.ledger, scope_of(options, options.run), fn, code_hash(fn))

@@ -7,7 +7,6 @@ Confined to the mailbox thread. The operator admits rows and emits results; what
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +15,10 @@ from typing import Any, TypeVar
 from pillarbox.aio.admission import Admission
 from pillarbox.aio.blame import blames_rows
 from pillarbox.aio.breaker import Breaker
-from pillarbox.aio.call import Call
 from pillarbox.aio.calls import Calls, ResultConverter
 from pillarbox.aio.capacity import Capacity
-from pillarbox.aio.deadlines import Deadlines
-from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected, said
+from pillarbox.aio.deadlines import Deadlines, clock_of
+from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.meter import Meter
@@ -29,8 +27,107 @@ from pillarbox.aio.outcomes import Outcomes
 from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
 from pillarbox.aio.status import is_overload, is_unreached
 from pillarbox.aio.usage import Bill
+from pillarbox.aio.wait_state import CallState, SchedulerState
 
 T = TypeVar("T")
+
+
+class Call:
+    """One admitted row: admitted -> (waits for slot, rate or retry) -> running -> finished -> emitted.
+
+    `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
+    `runner` is what runs it now, `pause` the timer of its retry; at most one of them is set.
+    `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
+    `began` is when its present attempt began, on the operator's clock; `started`, once one has failed or
+    where it was restored, its first, as if no time had passed between snapshot and restore.
+    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`, `refusals` those that an
+    overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
+    `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
+    `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
+    ledger, `input` the fingerprint of what else counts of the row there, `looked` how much its reader had
+    found by the last look there. With batches `waits_since` is when it came to wait, on the loop's clock,
+    and `weight` what it weighs in a batch. Behind another function of a chain `source`, `ordinal` and
+    `identity` are as `ChainedRow` says.
+    """
+
+    __slots__ = (
+        "attempt",
+        "attempt_deadline",
+        "began",
+        "cost",
+        "deadline",
+        "error",
+        "handle",
+        "held",
+        "identity",
+        "input",
+        "key",
+        "looked",
+        "ordinal",
+        "pause",
+        "refusals",
+        "refused_since",
+        "row",
+        "runner",
+        "source",
+        "started",
+        "uncharged",
+        "units",
+        "waits_since",
+        "weight",
+    )
+
+    began: float
+    identity: bytes
+    input: bytes
+    key: bytes
+    looked: int
+    ordinal: tuple[int, ...]
+    refusals: int
+    refused_since: float | None
+    source: Any
+    started: float
+    uncharged: int
+    waits_since: float
+    weight: float
+
+    def __init__(self, row: Any, held: int) -> None:
+        self.row = row
+        self.held = held
+        self.attempt = 0
+        self.handle = 0
+        self.deadline = self.attempt_deadline = -1
+        self.runner: Any = None
+        self.pause: asyncio.TimerHandle | None = None
+        self.error: BaseException | None = None
+        self.units: float | None = None
+        self.cost = 0.0
+
+    @property
+    def charged(self) -> int:
+        """Attempts that `Retry.attempts` counts; one must have failed."""
+        return self.attempt - self.uncharged
+
+    @property
+    def is_first(self) -> bool:
+        """True if no attempt before the present one was charged."""
+        return self.attempt == 1 or self.charged == 1
+
+    def elapsed(self, now: float) -> float:
+        """Seconds that its attempts and pauses have taken by `now`, on the operator's clock; 0 before any."""
+        if self.attempt > 1:
+            return now - self.started
+        return now - self.began if self.attempt else 0.0
+
+
+class RestoredCall(Call):
+    """A row that had been called before its snapshot. Its `started` is set, before its next attempt too."""
+
+    __slots__ = ()
+
+    def elapsed(self, now: float) -> float:
+        """Seconds that its attempts and pauses have taken, those before the snapshot included."""
+        return now - self.started
 
 
 class Attempts:
@@ -40,8 +137,8 @@ class Attempts:
     finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
     keep_late: takes an answer that came after its time-out. convert: makes of results the form in which they
     leave; what it raises is the error of the attempt.
-    `calls` is set by the operator before anything runs. `more_rows` says whether more rows may come before
-    any result has left, `is_closed` that every call has been forgotten.
+    more_rows: returns True if more rows may come before any result has left.
+    `calls` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     """
 
     __slots__ = (
@@ -57,12 +154,14 @@ class Attempts:
         "_outcomes",
         "_plain",
         "_retry",
+        "_spent_before",
         "_timeouts",
         "_waiting_out",
         "admission",
         "breaker",
         "calls",
         "capacity",
+        "clock",
         "convert",
         "convert_all",
         "is_closed",
@@ -90,6 +189,7 @@ class Attempts:
         finished: Callable[[], int],
         renew: Callable[[Call], None],
         stop: Callable[[BaseException], None],
+        more_rows: Callable[[], bool],
         keep_late: Callable[[Call, Any], None] | None = None,
         convert: ResultConverter | None = None,
     ) -> None:
@@ -98,6 +198,7 @@ class Attempts:
         self.waiting: deque[Call] = deque()
         self.pausing: set[Call] = set()
         self.renew = renew
+        self.more_rows = more_rows
         self.stop = stop
         self._loop = loop
         self._finish_call = finish
@@ -106,12 +207,12 @@ class Attempts:
         self.convert = None if convert is None else convert.convert
         self.convert_all = None if convert is None else convert.convert_all
         self.is_closed = False
-        self.more_rows = True
         # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
         self.look_first: Callable[..., bool] | None = None
         self.look_again: Callable[[Call], bool] | None = None
-        self._outcomes = Outcomes(options, meter)
-        self._retry = None if options.retry is None else retry_policy(options.retry)
+        self.clock = clock = clock_of(loop)
+        self._outcomes = Outcomes(options, meter, clock)
+        self._retry = None if options.retry is None else retry_policy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
         self.capacity = Capacity(options)
         # Results that nobody looks at take the short way.
@@ -127,7 +228,9 @@ class Attempts:
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.admission = None if gate is None else Admission(self, gate, units, loop)
-        self._bill = Bill(options.usage, meter, gate)
+        self._bill = Bill(options.usage, meter, gate, options.redaction)
+        # Calls and cost of the lives before, of which a snapshot has told.
+        self._spent_before = 0, 0.0
         self._timeouts = self._make_deadlines(options.timeout, self._timed_out)
         # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
         one = options.attempt_timeout if options.batch is None else None
@@ -199,7 +302,8 @@ class Attempts:
 
     def begin(self, call: Call) -> None:
         """An attempt of `call` begins now."""
-        call.began = time.monotonic()
+        # spec: Chain!Start, Operator!Start
+        call.began = self.clock()
         call.attempt += 1
         self.meter.attempts += 1
         if self._plain:
@@ -208,14 +312,14 @@ class Attempts:
             call.attempt_deadline = self._attempt_timeouts.arm(call)
         if call.attempt > 1:
             self.renew(call)
-        elif self._timeouts is not None:
+        elif self._timeouts is not None and call.deadline < 0:
             call.deadline = self._timeouts.arm(call)
         if self._counted is not None:
             self._counted.began(call.attempt)
 
     def begin_all(self, calls: list[Call]) -> None:
         """An attempt of each of `calls`, which are one batch, begins now."""
-        now = time.monotonic()
+        now = self.clock()
         self.meter.attempts += len(calls)
         self.meter.batches += 1
         timeouts = self._timeouts
@@ -224,7 +328,7 @@ class Attempts:
             call.attempt += 1
             if call.attempt > 1:
                 self.renew(call)
-            elif timeouts is not None:
+            elif timeouts is not None and call.deadline < 0:
                 call.deadline = timeouts.arm(call)
         if self._counted is not None:
             # Once, as a batch that is tried again is one retry.
@@ -232,7 +336,8 @@ class Attempts:
 
     def succeeded(self, call: Call, result: Any) -> None:
         """The attempt of `call` that runs ended with `result`."""
-        ended = time.monotonic()
+        # spec: Chain!Complete, Feeding!Succeed, Operator!Answer
+        ended = self.clock()
         if self._plain:
             if self.convert is not None:
                 try:
@@ -312,6 +417,7 @@ class Attempts:
 
     def row_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
         """The row of `call` failed with `error`, by itself or in a batch: it is tried again or fails."""
+        # spec: Chain!Fail, Feeding!Fail, Operator!Fail
         self.measure_failed(call)
         try:
             pause = self.pause([call], error)
@@ -337,7 +443,7 @@ class Attempts:
             return None
         first = calls[0]
         if self._waiting_out is None or not self._is_refusal(error):
-            return retry.pause(first.charged, error, first.elapsed())
+            return retry.pause(first.charged, error, first.elapsed(self.clock()))
         breaker = self._open_breaker()
         now = self._loop.time()
         for call in calls:
@@ -416,7 +522,7 @@ class Attempts:
             return
         call.error = error
         if call.attempt > 0:
-            self.meter.rows_ended_again.append(call.elapsed())
+            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
         self._finish(call, result)
 
     def _say_outage(self, call: Call, error: CallFailed | CallTimeout) -> None:
@@ -440,9 +546,9 @@ class Attempts:
         self.guarded(self._outcomes.count_shared, failed, rows, self._finished() + 1 + rows)
 
     def let_go(self, is_gone: Callable[[Any], bool]) -> None:
-        """Rows that wait and that nobody wants any more are not called; they finish with None."""
-        for call in [each for each in self.waiting if is_gone(each.row)]:
-            self.waiting.remove(call)
+        """Rows that wait, also for another attempt, and that nobody wants are not called; they get None."""
+        for call in [each for each in (*self.waiting, *self.pausing) if is_gone(each.row)]:
+            self.withdraw(call)
             call.error = asyncio.CancelledError()
             self._finish(call, None)
 
@@ -456,7 +562,7 @@ class Attempts:
                 deadlines.cancel(deadline)
         self._take_back(call)
         if call.attempt > 0:
-            self.meter.rows_ended_again.append(call.elapsed())
+            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
 
     def call_no_more(self, reason: str) -> None:
         """What was allowed is used up: rows that wait are not called."""
@@ -487,17 +593,22 @@ class Attempts:
         """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
         call.cost += self._bill.pay(call.row, result)
         retry = self._retry
-        if retry is not None and retry.checks_results and retry.rejects(result, call.attempt, call.elapsed()):
+        if (
+            retry is not None
+            and retry.checks_results
+            and retry.rejects(result, call.attempt, call.elapsed(self.clock()))
+        ):
             return ResultRejected(result)
         return None
 
     def measure_failed(self, call: Call) -> None:
         """An attempt of `call` has ended without a result."""
         if call.attempt == 1:
-            call.started = call.began
+            if type(call) is Call:
+                call.started = call.began
             call.uncharged = call.refusals = 0
             call.refused_since = None
-        self.meter.ended_again.append(time.monotonic() - call.began)
+        self.meter.ended_again.append(self.clock() - call.began)
 
     def count_retries(self, error: BaseException, rows: int) -> None:
         """So many rows are tried again because of `error`."""
@@ -516,9 +627,89 @@ class Attempts:
             self._timeouts.cancel(call.deadline)
         self._finish_call(call, result)
 
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def snapshot(self) -> SchedulerState:
+        """The state that a restart needs of all calls so far."""
+        gate = None if self.admission is None else self.admission.gate.statistics()
+        retry = self._retry
+        # The gate counts those of this life only.
+        calls, cost = self._spent_before
+        return SchedulerState(
+            self._outcomes.snapshot(),
+            retry.snapshot() if isinstance(retry, SimplePolicy) else None,
+            calls if gate is None else calls + gate.granted,
+            cost if gate is None else cost + gate.cost,
+        )
+
+    def restore(self, state: SchedulerState) -> None:
+        """Go on from a snapshot. Before `start`. With a ledger the budget is the run's, which knows more."""
+        self._outcomes.restore(state.failures)
+        self._spent_before = state.calls, state.cost
+        if isinstance(self._retry, SimplePolicy):
+            self._retry.restore(state.retries)
+        if self.admission is not None and self.options.ledger is None and self.options.coordinator is None:
+            self.admission.gate.count_before("snapshot", state.calls, state.cost)
+
+    def snapshot_call(self, call: Call, now: float) -> CallState:
+        """The state that a restart needs of a row that is not finished; now: by `clock`."""
+        attempts = call.attempt
+        is_pausing = attempts > 0 and call in self.pausing
+        if attempts and not is_pausing and call.runner is not None:
+            # A batch has its rows before its call begins.
+            attempts -= getattr(call.runner, "started", True)
+        if not attempts:
+            return CallState(call.row, 0, call.elapsed(now), None, None, call.cost)
+        pause = None
+        if is_pausing:
+            timer = call.pause if call.runner is None else call.runner.timer
+            pause = 0.0 if timer is None else max(0.0, timer.when() - self._loop.time())
+        return CallState(
+            call.row,
+            attempts,
+            call.elapsed(now),
+            pause,
+            call.error,
+            call.cost,
+            call.uncharged,
+            call.refusals,
+            None if call.refused_since is None else self._loop.time() - call.refused_since,
+        )
+
+    def restore_call(self, call: Call, state: CallState) -> None:
+        """Have the call of a restored row made, when its pause is over; what it has spent counts."""
+        # spec: Chain!AdmitRestored
+        call.started = self.clock() - state.spent
+        if self._timeouts is not None and (state.attempts or state.spent):
+            call.deadline = self._timeouts.arm_rest(call, state.spent)
+        call.attempt, call.cost = state.attempts, state.cost
+        if not self._plain:
+            # Nothing takes it back where nobody looks at attempts, and a result would pass for a substitute.
+            call.error = state.error
+        if state.attempts:
+            # It may end before its next attempt begins.
+            call.began = self.clock()
+            call.uncharged, call.refusals = state.uncharged, state.refusals
+            since = state.refused_for
+            call.refused_since = None if since is None else self._loop.time() - since
+        if self.options.batch is not None:
+            # Rows that come are given these; these have come before.
+            call.waits_since = self._loop.time()
+            try:
+                call.weight = self.options.batch.weight_of(call.row)
+            except BaseException as raised:
+                self.fail_call(call, CallFailed(call.attempt, raised))
+                return
+        if state.pause is None:
+            self.waiting.append(call)
+        else:
+            self.pausing.add(call)
+            call.pause = self._loop.call_later(state.pause, self.guarded, self._pause_over, call)
+
     # -- timers -------------------------------------------------------------------------------
 
     def _pause_over(self, call: Call) -> None:
+        # spec: Chain!PauseOver, Feeding!PauseOver
         call.pause = None
         self.pausing.discard(call)
         call.waits_since = self._loop.time()
@@ -535,6 +726,7 @@ class Attempts:
         self.failed(call, error, timed_out=error)
 
     def _timed_out(self, call: Call) -> None:
+        # spec: Chain!TimePasses, Feeding!TimeOut, Operator!TimeOut
         self.meter.timeouts += 1
         if self._attempt_timeouts is not None:
             self._attempt_timeouts.cancel(call.attempt_deadline)
@@ -543,7 +735,7 @@ class Attempts:
         error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
         self.overloaded(error)
         if call.error is not None:
-            error.detail = f"The attempt before ended with {type(call.error).__name__}: {said(call.error)}"
+            error.detail = f"The attempt before ended with {self._outcomes.told(call, call.error)}"
         self.fail_call(call, error)
 
     def _take_back(self, call: Call) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from pillarbox.aio.errors import CallFailed
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts
+    from pillarbox.aio.attempts import Attempts, Call
     from pillarbox.aio.batch import Batch
-    from pillarbox.aio.call import Call
 
 TICK = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
@@ -114,7 +113,7 @@ class Filling:
         """Whether a batch that is not full waits no longer; otherwise there is a timer that asks again."""
         attempts = self._attempts
         linger = self._batch.linger
-        if not linger or not (attempts.more_rows or more):
+        if not linger or not (more or attempts.more_rows()):
             return True
         if self._timer is not None:
             # It was set for rows that came no later than any that waits now.

@@ -10,6 +10,7 @@ import contextvars
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from concurrent.futures import CancelledError, Future
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -46,12 +47,20 @@ def batch_function(
 
         return call
 
-    def blocking(rows: list[Any]) -> list[Any]:
+    def blocking(rows: list[Any]) -> Any:
         results = fn(*_columns(rows)) if spread else fn(rows)
+        if isinstance(results, Future):
+            return results
         refuse_awaitable(name, results)
         return _checked(results, len(rows), name, rows_of)
 
-    return lambda rows: _in_thread(blocking, rows)
+    async def in_thread(rows: list[Any]) -> list[Any]:
+        results = await _in_thread(blocking, rows)
+        if isinstance(results, Future):
+            return _checked(await _resolved(results, name), len(rows), name, rows_of)
+        return results  # type: ignore[no-any-return]
+
+    return in_thread
 
 
 def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
@@ -84,7 +93,20 @@ def _checked(
     return results  # type: ignore[no-any-return]
 
 
-async def _in_thread(fn: Callable[[list[Any]], list[Any]], rows: list[Any]) -> list[Any]:
+async def _resolved(future: Future[Any], name: str) -> Any:
+    """The result of `future`, which is cancelled if this is; raises what it raises."""
+    waiter = asyncio.wrap_future(future)
+    try:
+        await asyncio.wait([waiter])
+    finally:
+        # Cancelled while it waited, and nothing otherwise.
+        waiter.cancel()
+    if waiter.cancelled():
+        raise CancelledError(f"the Future that {name} returned was cancelled")
+    return waiter.result()
+
+
+async def _in_thread(fn: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
     """`fn(rows)` in a thread of its own, which has ended when this ends: cancelling it waits for the thread.
 
     A daemon, because a call that never returns must not hold the process.
@@ -92,7 +114,8 @@ async def _in_thread(fn: Callable[[list[Any]], list[Any]], rows: list[Any]) -> l
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     context = contextvars.copy_context()
-    outcome: list[list[Any]] = []
+    outcome: list[Any] = []
+    was_cancelled = False
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -113,7 +136,7 @@ async def _in_thread(fn: Callable[[list[Any]], list[Any]], rows: list[Any]) -> l
             await asyncio.wait([done])
         except asyncio.CancelledError:
             # A thread cannot be cancelled; its slot is kept for it as long as for a coroutine that goes on.
-            continue
+            was_cancelled = True
     thread.join()
     if errors:
         error = errors.pop()
@@ -122,6 +145,8 @@ async def _in_thread(fn: Callable[[list[Any]], list[Any]], rows: list[Any]) -> l
         finally:
             # Or the frame and the error would keep each other, and the rows.
             del error
+    if was_cancelled and isinstance(outcome[0], Future):
+        outcome[0].cancel()
     return outcome[0]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections import deque
 from itertools import groupby, islice
 from operator import attrgetter
@@ -23,10 +22,9 @@ from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.status import is_overload, is_unreached
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts
+    from pillarbox.aio.attempts import Attempts, Call
     from pillarbox.aio.batch import Batch
     from pillarbox.aio.batch_function import BatchFunction
-    from pillarbox.aio.call import Call
 
 
 class _Together:
@@ -252,7 +250,8 @@ class BatchCalls:
         self._running.discard(batch)
         if not batch.abandoned:
             self._active -= 1
-        if self._attempts.is_closed:
+        # What has answers in the turn in which the job ends is kept, and not paid for again.
+        if self._attempts.is_closed and (error is not None or not batch.left):
             return
         calls = batch.calls
         sent = len(calls)
@@ -277,21 +276,24 @@ class BatchCalls:
     def _succeeded(self, calls: list[Call], results: list[Any]) -> None:
         """There is a result or an error for each row; the call is told of once, by its worst."""
         attempts = self._attempts
-        ended = time.monotonic()
+        ended = self._attempts.clock()
         seconds = ended - calls[0].began
         errors: list[BaseException] = [result for result in results if isinstance(result, BaseException)]
         if not errors and not attempts.looks_at_results and (fitting := _converted(attempts, results)):
             attempts.rows_succeeded(calls, fitting, ended)
         else:
+            was_closed = attempts.is_closed
             for call, result in zip(calls, results, strict=True):
                 if isinstance(result, BaseException):
-                    attempts.row_failed(call, result)
+                    # Of those in one batch only the first ends the job.
+                    if was_closed or not attempts.is_closed:
+                        attempts.row_failed(call, result)
                 else:
                     rejected = attempts.row_succeeded(call, result, ended)
                     if rejected is not None:
                         errors.append(rejected)
-                if attempts.is_closed:
-                    return
+        if attempts.is_closed:
+            return
         overloads = [error for error in errors if is_overload(error)]
         if overloads:
             attempts.overloaded(overloads[0])

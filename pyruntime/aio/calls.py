@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pillarbox.aio.call import Call
+if TYPE_CHECKING:
+    from pillarbox.aio.attempts import Call
 
 
 class Calls(Protocol):
@@ -12,10 +13,12 @@ class Calls(Protocol):
 
     limit: int
     """Calls in flight, at most; may change while they run."""
-    late: int
-    """Outcomes that came after their call was taken away."""
     abandoned: int
     """Calls that did not end when they were cancelled."""
+
+    @property
+    def late(self) -> int:
+        """Outcomes that came after their call was taken away."""
 
     @property
     def in_flight(self) -> int:

@@ -37,6 +37,7 @@ class Capacity:
 
     def hold(self, held: bool) -> None:
         """Whether no call may begin for now; those in flight go on."""
+        # spec: Feeding!Hold, Feeding!Release
         self._held = held
         self._set()
 
@@ -59,6 +60,7 @@ class Capacity:
             self._set()
 
     def _set(self) -> None:
+        # spec: Feeding!Found
         calls = self.calls
         limit = 0 if self._held else self.limit
         if self._allowed is not None:

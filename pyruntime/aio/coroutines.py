@@ -18,8 +18,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts
-    from pillarbox.aio.call import Call
+    from pillarbox.aio.attempts import Attempts, Call
 
 T = TypeVar("T")
 

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from pillarbox.kernel import Deadlines as Timers
 
 K = TypeVar("K")
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock of `loop`, in seconds: the monotonic one, unless the loop has a time of its own, as in tests.
+
+    uvloop's own reading of it is that of the beginning of the turn, in milliseconds.
+    """
+    kind = type(loop)
+    is_usual = kind.time is asyncio.BaseEventLoop.time or kind.__module__.startswith("uvloop")
+    return time.monotonic if is_usual else loop.time
 
 
 class Deadlines(Generic[K]):
@@ -37,6 +48,14 @@ class Deadlines(Generic[K]):
         handle = self._timers.arm(self.seconds, key)
         if self._timer is None:
             self._schedule()
+        return handle
+
+    def arm_rest(self, key: K, spent: float) -> int:
+        """As `arm`, where so many of the seconds were spent before a restore."""
+        handle = self._timers.arm(max(0.0, self.seconds - spent), key)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._schedule()
         return handle
 
     def oldest(self) -> tuple[K, float] | None:

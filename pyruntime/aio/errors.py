@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 import json
-import traceback
 from collections.abc import Iterator
+from typing import Any
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.redaction import DEFAULT, Redact
 
 _ROW_CHARACTERS = 200
 _MESSAGE_CHARACTERS = 1000
@@ -18,28 +19,25 @@ _MARK = "[pillarbox] "
 """Begins the line that says an error once more, for programs that have no more of it than its text."""
 
 
-def shorten(value: object, limit: int = _ROW_CHARACTERS) -> str:
-    """A one-line picture of `value` of at most `limit` characters; never raises."""
+def shorten(value: object, limit: int = _ROW_CHARACTERS, redact: Redact = DEFAULT) -> str:
+    """A one-line picture of `value`, redacted, of at most `limit` characters; never raises."""
     try:
         text = repr(value)
     except BaseException as error:
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    # Before it is cut: half a key is known by nobody.
+    return _cut(redact.text(" ".join(text.split())), limit)
 
 
-def said(error: BaseException) -> str:
-    """Say what `error` says, in 1,000 characters at most; never raises, as an error's own text may.
+def said(error: BaseException, redact: Redact = DEFAULT) -> str:
+    """Say what `error` says, redacted, in 1,000 characters at most; never raises, as an error's own text may.
 
     A group of errors, as a task group raises it, says what its members say.
     """
-    try:
-        text = str(error)
-    except BaseException as raised:
-        return f"<a {type(error).__name__} whose text raised {type(raised).__name__}>"
+    text = redact.told(error)
     members = [*leaves(error)]
     if members != [error]:
-        parts = [f"{type(each).__name__}: {said(each)}" for each in members[:_GROUP_MEMBERS]]
+        parts = [f"{type(each).__name__}: {said(each, redact)}" for each in members[:_GROUP_MEMBERS]]
         more = len(members) - len(parts)
         text = f"{text}: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
     return _cut(text, _MESSAGE_CHARACTERS)
@@ -60,10 +58,9 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _trace_of(error: BaseException) -> str:
+def _trace_of(error: BaseException, redact: Redact) -> str:
     """The traceback of `error` as text: no line of it, and not the whole, is longer than can be read."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
-    lines = [_cut(line, _MESSAGE_CHARACTERS) for line in text.split("\n")]
+    lines = [_cut(line, _MESSAGE_CHARACTERS) for line in redact.printed(error).split("\n")]
     if len(lines) > _TRACE_LINES:
         half = _TRACE_LINES // 2
         lines = [*lines[:half], f"  … ({len(lines) - 2 * half:,} lines)", *lines[-half:]]
@@ -76,7 +73,13 @@ class CallFailed(PillarboxError):
     The error of that attempt is `cause` (and `__cause__`, with its traceback). `trace` is the traceback
     as text, where the error travels to another process, which loses `__cause__`. `detail` says more
     where there is more to say.
+
+    Texts are redacted, as `Redact` says. `cause` is the error itself; where a text changes, `__cause__` is
+    a stand-in of its class.
     """
+
+    redact = DEFAULT
+    """What is taken out of the texts."""
 
     def __init__(
         self,
@@ -103,7 +106,16 @@ class CallFailed(PillarboxError):
     @property
     def reason(self) -> str:
         """The text of the cause, and the detail."""
-        return said(self.cause) if self.detail is None else f"{said(self.cause)} ({self.detail})"
+        text = said(self.cause, self.redact)
+        return text if self.detail is None else f"{text} ({self.detail})"
+
+    def redacted(self) -> CallFailed:
+        """The same, to be raised: those that it was raised from are printed with it."""
+        self.__cause__ = self.redact.chain(self.cause)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CallFailed, (self.attempts, self.cause, self.row, self.trace, self.detail)
 
     def with_trace(self) -> CallFailed:
         """The same error with the traceback of its cause as text, from which `from_text` has it again."""
@@ -114,8 +126,10 @@ class CallFailed(PillarboxError):
             "type": type(self.cause).__name__,
             "message": self.reason[:_MESSAGE_CHARACTERS],
         }
-        trace = f"{_trace_of(self.cause)}\n{_marked(told)}"
-        return CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
+        trace = f"{_trace_of(self.cause, self.redact)}\n{_marked(told)}"
+        found = CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
+        found.redact = self.redact
+        return found.redacted()
 
 
 class OpenFailed(PillarboxError):
@@ -210,6 +224,8 @@ class ResultRejected(PillarboxError):
         super().__init__(result)
         self.result = result
 
+    without_data = "the result is not accepted"
+
     def __str__(self) -> str:
         return f"the result {shorten(self.result)} is not accepted"
 
@@ -271,7 +287,7 @@ def from_text(text: str) -> CallFailed | CallTimeout | None:
                     str(told["limit"]), float(told["seconds"]), int(told["attempts"]), _row(told["row"])
                 )
             if told["error"] == "CallFailed":
-                cause = _cause(str(told["type"]), str(told["message"]))
+                cause = error_of(str(told["type"]), str(told["message"]))
                 trace = text[:place].rpartition("The original traceback:\n")[2].rstrip()
                 return CallFailed(int(told["attempts"]), cause, _row(told["row"]), trace)
         except (KeyError, TypeError, ValueError):
@@ -283,7 +299,8 @@ def _row(row: object) -> str | None:
     return None if row is None else str(row)
 
 
-def _cause(name: str, message: str) -> BaseException:
+def error_of(name: str, message: str) -> BaseException:
+    """An error of a class of this name that says `message`: one of Python's own, or else a `KeptError`."""
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception):
         try:

@@ -26,6 +26,15 @@ class ErrorInfo(NamedTuple):
     """Seconds from the start of the first attempt to the end of the last; 0 without any."""
     status: int | None
     """The status of an HTTP answer, where the error has one."""
+    uid: str | None = None
+    """The function of a chain in which the row failed; None where there is one function only."""
+
+    def told(self) -> dict[str, Any]:
+        """What is written down of it."""
+        told = self._asdict()
+        if self.uid is None:
+            del told["uid"]
+        return told
 
 
 class Outcome(NamedTuple):

@@ -1,23 +1,44 @@
-"""What kind of function a user gave: refused, async, an async generator, or blocking. Pure: any thread."""
+"""Kinds of functions that a user may give: async, async generator, with a collector, blocking. Any thread."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from inspect import Parameter
+from typing import Any, get_origin
+
+from pillarbox.aio.errors import shorten
+from pillarbox.kernel import Collector
 
 
 def check_function(fn: Any, *, in_batches: bool = False) -> None:
     """Raise TypeError unless `fn` can be called, with lists of rows where `in_batches`."""
+    if isinstance(fn, list | tuple):
+        raise TypeError(
+            f"fn={shorten(fn)}: must be one function here; only `async_map` takes a list of several"
+        )
     if isinstance(fn, type) or not callable(fn):
         raise TypeError(
-            f"fn={fn!r}: must be an async function, a function, or an object with __call__, "
+            f"fn={shorten(fn)}: must be an async function, a function, or an object with __call__, "
             f"not {'a class' if isinstance(fn, type) else type(fn).__name__}"
         )
     if in_batches and is_async_generator(fn):
         raise TypeError(
-            f"fn={fn!r}: an async generator cannot be called with batches; make it an async function "
+            f"fn={shorten(fn)}: an async generator cannot be called with batches; make it an async function "
             "that returns a list with one result for each row"
+        )
+    parameter = collector_parameter(fn)
+    if parameter is None:
+        return
+    if is_async(fn) or is_async_generator(fn):
+        raise TypeError(
+            f"fn={shorten(fn)}: is async and takes a Collector ({parameter.name}); return the result and "
+            "leave the Collector out, or make it a plain function"
+        )
+    if in_batches:
+        raise TypeError(
+            f"fn={shorten(fn)}: takes a Collector ({parameter.name}), which is for one row, and batch "
+            "is given; leave batch out, or return the list of results"
         )
 
 
@@ -45,3 +66,48 @@ def refuse_awaitable(name: str, result: Any) -> None:
 def is_async_generator(fn: Callable[..., Any]) -> bool:
     """Whether `fn`, or the `__call__` of its type, is an async generator function."""
     return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(_call_of(fn))
+
+
+def collector_parameter(fn: Callable[..., Any]) -> Parameter | None:
+    """The parameter of `fn` that is annotated with `Collector`: the function brings its result by that.
+
+    None for a function that returns its result. Raises TypeError if there are two of them, or none before it.
+    """
+    try:
+        parameters = [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        # A function of C, for one, that does not say what it takes.
+        return None
+    found = [each for each in parameters if _is_collector(each.annotation)]
+    if not found:
+        return None
+    if len(found) > 1 or found[0] is parameters[0]:
+        raise TypeError(
+            f"fn={shorten(fn)}: must take the row first and one Collector behind it, not "
+            f"({', '.join(map(str, parameters))})"
+        )
+    return found[0]
+
+
+def with_collector(
+    fn: Callable[..., object], parameter: Parameter, *, spread: bool
+) -> Callable[[Any, Collector[Any]], object]:
+    """A function of a row and a collector that calls `fn`, which takes that by `parameter`.
+
+    spread: the row is a tuple of arguments.
+    """
+    name = parameter.name
+    if parameter.kind is Parameter.POSITIONAL_ONLY:
+        return (lambda row, collector: fn(*row, collector)) if spread else fn
+    if spread:
+        return lambda row, collector: fn(*row, **{name: collector})
+    if [*inspect.signature(fn).parameters].index(name) == 1 and parameter.kind is not Parameter.KEYWORD_ONLY:
+        return fn
+    return lambda row, collector: fn(row, **{name: collector})
+
+
+def _is_collector(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        # By its name alone: a worker gets a function without the names that only annotations use.
+        return annotation.strip("'\"").partition("[")[0].rpartition(".")[2] == Collector.__name__
+    return annotation is Collector or get_origin(annotation) is Collector

@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import NotCalled, shorten
 from pillarbox.aio.failure import ErrorInfo, Failed, describe
 from pillarbox.aio.limits.shared import RunBudget
@@ -39,11 +40,12 @@ from pillarbox.ledger import (
 )
 from pillarbox.ledger.clashes import ClashFinder
 from pillarbox.ledger.function_code import changed_code
-from pillarbox.ledger.keys import identity_of_values
+from pillarbox.ledger.keys import ChainedIdentity, identity_of_values
 from pillarbox.ledger.lease import LONGEST
+from pillarbox.redaction import DEFAULT, Redact, redacted
 
 if TYPE_CHECKING:
-    from pillarbox.aio.call import Call
+    from pillarbox.aio.attempts import Call
     from pillarbox.aio.options import Options
 
 log = logging.getLogger("pillarbox")
@@ -117,7 +119,10 @@ class Journal:
     execution: that of which this is a task. prepare: makes of a result what a ledger keeps. attempt: what
     tells tasks with the same first row apart, as the number of a partition. only_failed: call only rows of
     which the ledger says that they failed. tell: takes, at the end, what was called again for its input or
-    version; None to log it. alone: the execution has no other tasks.
+    version; None to log it. alone: the execution has no other tasks. redact: for the texts of errors.
+
+    Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
+    function may have given another answer when the task ran before: then they are called.
     """
 
     def __init__(
@@ -132,10 +137,14 @@ class Journal:
         only_failed: bool = False,
         tell: Callable[[StaleAnswers], None] | None = None,
         alone: bool = False,
+        redact: Redact = DEFAULT,
     ) -> None:
         self._ledger = ledger
+        self._redact = redact
         self._scope = scope
         self._identify = identify
+        self._is_behind = isinstance(identify, ChainedIdentity)
+        self._leader: Journal | None = None
         self._execution = execution
         self._tell = tell
         self.stale = StaleAnswers()
@@ -144,7 +153,7 @@ class Journal:
         self._clashes: ClashFinder | None = None
         if isinstance(identify, RowIdentity) and identify.has_key:
             self._in_flight = {}
-            self._clashes = ClashFinder(execution, alone)
+            self._clashes = None if self._is_behind else ClashFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._attempt = attempt
@@ -159,8 +168,8 @@ class Journal:
         self._lease_checked = self._refreshed_at = 0.0
         self._most, self._since = 1, 0
         self._hits = self._hits_before = 0
-        # In the order of their numbers: results that are not durable yet.
-        self._kept: deque[tuple[int, Call, Any]] = deque()
+        # In the order of their numbers: results that are not durable yet, and the seconds they took.
+        self._kept: deque[tuple[int, Call, Any, float]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._seen = len(self._reader)
 
@@ -187,6 +196,7 @@ class Journal:
         """
         self._mailbox = mailbox
         self._loop = loop
+        self._clock = clock_of(loop)
         self._waiting = waiting
         self._most = max(1, window // PARTS)
         self._complete = complete
@@ -201,14 +211,23 @@ class Journal:
             self._scope,
             self._reader,
             execution=self._execution,
+            one_input=not self._is_behind,
             on_commit=lambda commit: self._mail(self._committed, commit),
             on_failure=lambda error: self._mail(self._failed, error),
         )
+
+    def follow(self, leader: Journal) -> None:
+        """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
+        self._leader = leader
 
     def unfinished(self, in_flight: int) -> int:
         """Of so many rows that may not leave yet, those that `fail_after` does not count as finished."""
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
         return 0 if self._accept_errors else in_flight - len(self._kept)
+
+    def kept_results(self) -> dict[Call, tuple[Any, float]]:
+        """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
+        return {call: (result, latency) for _, call, result, latency in self._kept}
 
     def refresh(self) -> None:
         """See what others have kept since it was opened. Any thread. Raises OSError."""
@@ -216,21 +235,31 @@ class Journal:
 
     # -- rows come ----------------------------------------------------------------------------
 
-    def look(self, call: Call) -> tuple[Any] | object | None:
+    def identify(self, call: Call) -> None:
+        """Give a row its key and input. Raises what `look` says of rows without."""
+        call.key, call.input = self._identify(call if self._is_behind else call.row)
+
+    def look(self, call: Call, *, is_known: bool = False) -> tuple[Any] | object | None:
         """The result of a row that need not be called, in a tuple; None where it is to be called.
+
+        is_known: `identify` was called for the row.
 
         `JOINED` where a call of a row with this key and input is in flight, whose result it will get.
         Raises LedgerConflictError for a row whose key another one of this execution has, with another input;
         LedgerValueError for a row that has no fingerprint, KeyError for one without a column, OSError.
         """
-        call.key, call.input = key, _ = self._identify(call.row)
+        if not is_known:
+            self.identify(call)
+        key = call.key
         if self._first is None:
             self._first = key
         if self._in_flight is not None and (before := self._in_flight.get(key)) is not None:
             if before.input != call.input:
-                raise self._conflict(call, before.input)
-            self._joined.setdefault(key, []).append(call)
-            return JOINED
+                if not self._is_behind:
+                    raise self._conflict(call, before.input)
+            else:
+                self._joined.setdefault(key, []).append(call)
+                return JOINED
         result: tuple[Any] | Origin | None = self._look(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
@@ -241,10 +270,10 @@ class Journal:
         call.looked = self._reader.scans
         if type(result) is tuple:
             return result
-        if isinstance(result, Origin):
+        if isinstance(result, Origin) and result.execution != self._execution:
             self._count_stale(call, result)
         if self._in_flight is not None:
-            self._in_flight[key] = call
+            self._in_flight.setdefault(key, call)
         if self._clashes is not None:
             self._clashes.add(key, call.input)
         return None
@@ -288,7 +317,8 @@ class Journal:
         if type(result) is not tuple:
             return False
         self._found(call, result[0])
-        if self._in_flight is not None and self._in_flight.pop(call.key, None) is not None:
+        if self._in_flight is not None and self._in_flight.get(call.key) is call:
+            del self._in_flight[call.key]
             self._share_with_joined(call.key, result[0])
         return True
 
@@ -303,7 +333,7 @@ class Journal:
                 self._clashes.add(call.key, call.input, is_old=is_old)
             return (self._result_of(record),)
         if type(record) is Origin:
-            if record.execution == self._execution:
+            if record.execution == self._execution and not self._is_behind:
                 # spec: Ledger!Refuse
                 raise self._conflict(call, record.input)
             return record
@@ -314,7 +344,9 @@ class Journal:
 
     def _result_of(self, record: Record) -> Any:
         if record.is_error:
-            return Failed(ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields}))
+            info = ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields})
+            # An earlier version may have written it.
+            return Failed(info._replace(message=redacted(info.message or "")))
         return record.value if self._convert is None else self._convert(record.value)
 
     def _count_stale(self, call: Call, origin: Origin) -> None:
@@ -328,7 +360,9 @@ class Journal:
         return self._identify.differing(kept, input, some) if isinstance(self._identify, RowIdentity) else []
 
     def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
-        return self._conflict_of(call.key, call.input, other, f"; one is {shorten(call.row)}")
+        redact = self._redact.about(call.row)
+        one = "" if redact.rows else f"; one is {shorten(call.row, redact=redact)}"
+        return self._conflict_of(call.key, call.input, other, one)
 
     def _conflict_of(self, key: bytes, input: bytes, other: bytes, one: str = "") -> LedgerConflictError:
         columns = ", ".join(self._differing(other, input)) or "its version"
@@ -355,7 +389,8 @@ class Journal:
             return
         writer = self._writer
         assert writer is not None
-        self._kept.append((self._append(call, result), call, result))
+        latency = self._latency(call)
+        self._kept.append((self._append(call, result, latency), call, result, latency))
         self._since += 1
         if self._since >= self._most or not self._waiting:
             # Slots are idle, or will be: what fills the window is that results are not durable.
@@ -383,21 +418,23 @@ class Journal:
     def keep_late(self, call: Call, result: Any) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
         try:
-            self._append(call, result)
+            self._append(call, result, self._latency(call))
         except Exception as error:
             log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
 
-    def _append(self, call: Call, result: Any) -> int:
+    def _latency(self, call: Call) -> float:
+        return self._clock() - call.began if call.attempt else 0.0
+
+    def _append(self, call: Call, result: Any, latency: float) -> int:
         # spec: Ledger!Answer
         writer = self._writer
         assert writer is not None
         if writer.failure is not None:
             raise writer.failure
-        latency = time.monotonic() - call.began if call.attempt else 0.0
         if type(result) is Failed:
             return writer.append_error(
                 call.key,
-                result.info._asdict(),
+                result.info.told(),
                 input=call.input,
                 attempts=call.attempt,
                 latency=latency,
@@ -413,7 +450,7 @@ class Journal:
         # spec: Ledger!Emit
         kept, complete, adopted = self._kept, self._land, commit.adopted
         while kept and kept[0][0] <= commit.through and not self._closed:
-            number, call, result = kept.popleft()
+            number, call, result, _ = kept.popleft()
             complete(call, self._result_of(adopted[number]) if number in adopted else result)
         if self._behind and not self._closed:
             assert self._writer is not None
@@ -425,7 +462,7 @@ class Journal:
         if self._closed:
             return
         if isinstance(error, LedgerConflictError):
-            for _, call, _ in self._kept:
+            for _, call, _, _ in self._kept:
                 if call.key == error.key:
                     error = self._conflict(call, error.other)
                     break
@@ -441,10 +478,13 @@ class Journal:
     # -- other attempts of the task -----------------------------------------------------------
 
     def _make_lease(self) -> Lease | None:
-        # A task that is tried again has the same rows in the same order, so the first one names it.
-        assert self._first is not None
+        # A task that is tried again has the same rows in the same order, so the first one names it. Rows that
+        # another function gave come in any order: those that it was given name them.
+        first = self._first if not self._is_behind else None if self._leader is None else self._leader._first
+        if first is None:
+            return None
         try:
-            return self._ledger.lease(self._scope, f"{self._first.hex()} {self._attempt}", longest=LONGEST)
+            return self._ledger.lease(self._scope, f"{first.hex()} {self._attempt}", longest=LONGEST)
         except (OSError, LedgerError) as error:
             # It saves calls and no more; where the disk is full, who writes says so.
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
@@ -604,6 +644,7 @@ def open_journal(
         only_failed=only_failed,
         tell=tell,
         alone=alone,
+        redact=options.redaction,
     )
 
 

@@ -15,6 +15,7 @@ from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import check_retry
 from pillarbox.ledger import KeyMaker, Ledger, Scope
 from pillarbox.mailbox.check import check_bool, check_choice, check_positive_int
+from pillarbox.redaction import Redact, check_redact
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8
@@ -77,6 +78,8 @@ class Options:
     run: the name of what may be run again. None in a streaming query, which has names of its own.
     key: the names of the columns by which a row is known again (where a row is one value, leave it out);
         None for the whole row, where equal rows are counted. A row whose key is null is known by its content.
+    redact: what is taken out of the texts of errors, besides keys, passwords and queries of URLs: a
+        function of the text, or a `Redact`, which can leave rows out as well.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
@@ -103,6 +106,7 @@ class Options:
     uid: str | None = None
     run: str | None = None
     key: Sequence[str | int] | None = None
+    redact: Callable[[str], str] | Redact | None = None
 
     def __post_init__(self) -> None:
         check_bool("ordered", self.ordered)
@@ -125,6 +129,7 @@ class Options:
         if self.coordinator is not None:
             # One that cannot be reached is refused here; what it is called is settled for each operator.
             self.coordinator.named()
+        object.__setattr__(self, "redact", None if self.redact is None else check_redact(self.redact))
         self._check_errors()
         self._check_sharing()
         self._check_ledger()
@@ -209,6 +214,11 @@ class Options:
             check_function_or_none("dedupe", self.dedupe)
         if callable(self.on_timeout):
             check_function_or_none("on_timeout", self.on_timeout)
+
+    @property
+    def redaction(self) -> Redact:
+        """What is taken out of the texts of errors."""
+        return check_redact(self.redact)
 
     @property
     def limits_calls(self) -> bool:
@@ -325,6 +335,7 @@ if TYPE_CHECKING:
         uid: str | None
         run: str | None
         key: Sequence[str | int] | None
+        redact: Callable[[str], str] | Redact | None
 
     class OptionNames(CommonOptionNames, total=False):
         """The options by name, for type checkers."""

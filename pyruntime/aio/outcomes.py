@@ -6,13 +6,16 @@ Confined to the mailbox thread.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.call import Call
 from pillarbox.aio.errors import CallFailed, CallTimeout, KeptError, NotCalled, TooManyFailures, said, shorten
-from pillarbox.aio.failure import Failed, describe
+from pillarbox.aio.failure import ErrorInfo, Failed, describe
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import RAISE, Options
+
+if TYPE_CHECKING:
+    from pillarbox.aio.attempts import Call
 
 log = logging.getLogger("pillarbox")
 
@@ -20,15 +23,25 @@ FRACTION_FROM = 100
 """Rows that must have finished before a fraction of failed ones ends a job; at the end it always counts."""
 
 
+class FailureCounts(NamedTuple):
+    """The failures so far, in a snapshot. Any thread."""
+
+    errors: int
+    by_type: dict[str, int]
+    last: ErrorInfo | None
+
+
 class Outcomes:
     """Decides by the options what a failure gives: a result, or an error that ends the job."""
 
-    __slots__ = ("_fail_after", "_last", "_logged", "_meter", "_on_timeout", "_policy")
+    __slots__ = ("_clock", "_fail_after", "_last", "_logged", "_meter", "_on_timeout", "_policy", "_redact")
 
-    def __init__(self, options: Options, meter: Meter) -> None:
+    def __init__(self, options: Options, meter: Meter, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._policy = options.errors
         self._fail_after = options.fail_after
         self._on_timeout = options.on_timeout
+        self._redact = options.redaction
         self._meter = meter
         self._logged: set[str] = set()
         self._last: CallFailed | CallTimeout | None = None
@@ -48,9 +61,12 @@ class Outcomes:
         cause = error.cause if isinstance(error, CallFailed) else error
         kind = type(cause).__name__
         meter.errors_by_type[kind] += 1
-        error.row = shorten(call.row)
+        redact = self._redact.about(call.row)
+        error.row = None if redact.rows else shorten(call.row, redact=redact)
+        if isinstance(error, CallFailed):
+            error.redact = redact
         if self._policy == "fail":
-            raise error
+            raise error.redacted() if isinstance(error, CallFailed) else error
         if kind not in self._logged:
             self._logged.add(kind)
             log.warning("a row failed, the first one for %s: %s", kind, error)
@@ -58,7 +74,7 @@ class Outcomes:
         limit = self._fail_after
         if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
             self.check(finished)
-        latency = call.elapsed() if call.attempt else 0.0
+        latency = call.elapsed(self._clock()) if call.attempt else 0.0
         return Failed(describe(error, latency))
 
     def count_shared(self, failed: Failed, rows: int, finished: int) -> None:
@@ -85,13 +101,36 @@ class Outcomes:
         if limit is not None and self._last is not None:
             errors = self._meter.errors
             if errors > (limit if isinstance(limit, int) else limit * finished):
-                raise TooManyFailures(errors, finished, limit, self._last)
+                last = self._last
+                if isinstance(last, CallFailed):
+                    last.redacted()
+                raise TooManyFailures(errors, finished, limit, last)
+
+    def snapshot(self) -> FailureCounts:
+        """The failures so far, of which `fail_after` decides."""
+        last = self._last
+        info = None if last is None else describe(last, 0.0)
+        return FailureCounts(self._meter.errors, dict(self._meter.errors_by_type), info)
+
+    def restore(self, counts: FailureCounts) -> None:
+        """Count on from a snapshot."""
+        self._meter.errors += counts.errors
+        self._meter.errors_by_type.update(counts.by_type)
+        if counts.last is not None:
+            info = counts.last
+            self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
+
+    def told(self, call: Call, error: BaseException) -> str:
+        """The class of an error of `call`, and what it says."""
+        return f"{type(error).__name__}: {said(error, self._redact.about(call.row))}"
 
     def of_no_call(self, call: Call, limit: str) -> Failed:
         """The result that stands for a row that is not called, or not again, since `limit` is used up."""
         self._meter.not_called += 1
         if call.error is None:
             return Failed(describe(NotCalled(f"not called, {limit} is used up"), 0.0), not_called=True)
-        before = f"the attempt before ended with {type(call.error).__name__}: {said(call.error)}"
+        before = f"the attempt before ended with {self.told(call, call.error)}"
         reason = f"not called again, {limit} is used up; {before}"
-        return Failed(describe(NotCalled(reason, attempts=call.attempt), call.elapsed()), not_called=True)
+        return Failed(
+            describe(NotCalled(reason, attempts=call.attempt), call.elapsed(self._clock())), not_called=True
+        )

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from pillarbox.aio.errors import OpenFailed
+from pillarbox.redaction import DEFAULT
 
 
 def is_resource(fn: Callable[..., Any]) -> bool:
@@ -30,5 +31,5 @@ async def enter_function(fn: Callable[..., Any], stack: AsyncExitStack) -> Calla
         else:
             return fn
     except Exception as error:
-        raise OpenFailed(type(fn).__qualname__, method, error) from error
+        raise OpenFailed(type(fn).__qualname__, method, error) from DEFAULT.chain(error)
     return entered if callable(entered) else fn

@@ -190,6 +190,15 @@ class SimplePolicy:
         self.refused = 0
         self.max_outage = retry.max_outage
 
+    def snapshot(self) -> Any:
+        """The share of the budget that was used; None where there is no budget."""
+        return None if self._account is None else self._account.snapshot()
+
+    def restore(self, state: Any) -> None:
+        """Go on with what a snapshot says of the budget."""
+        if self._account is not None and state is not None:
+            self._account.restore(state)
+
     def backoff(self, trips: int) -> float:
         """The bound of the pause of `Retry`."""
         return self._retry.bound(trips)

@@ -75,6 +75,19 @@ class BudgetAccount:
         self._retries[place] += 1
         return True
 
+    def snapshot(self) -> list[tuple[int, int]]:
+        """Rows and retries of each tenth of the time, the present one last."""
+        place = self._turn()
+        order = [(place + 1 + step) % _SLOTS for step in range(_SLOTS)]
+        return [(self._rows[each], self._retries[each]) for each in order]
+
+    def restore(self, counts: list[tuple[int, int]]) -> None:
+        """Count on from a snapshot, as if no time had passed."""
+        place = self._turn()
+        for step, (rows, retries) in enumerate(counts):
+            self._rows[(place + 1 + step) % _SLOTS] += rows
+            self._retries[(place + 1 + step) % _SLOTS] += retries
+
     def _turn(self) -> int:
         slot = math.floor(self._clock() / self._width)
         for passed in range(max(self._slot + 1, slot - _SLOTS + 1), slot + 1):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.call import Call
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
+
+if TYPE_CHECKING:
+    from pillarbox.aio.attempts import Call
 
 JOINED = object()
 

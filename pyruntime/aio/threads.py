@@ -2,7 +2,8 @@
 
 `run` of a thread is the thread's; all else is confined to the mailbox thread, which the outcomes
 reach as mail. The threads are daemons: a call that never returns must not hold the process, and no
-thread can be ended from outside.
+thread can be ended from outside. A call that returns a `concurrent.futures.Future` ends with that, and
+gives its thread back before.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from queue import SimpleQueue
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.function import refuse_awaitable
-from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+from pillarbox.kernel import Mail, TaskMailbox
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts
-    from pillarbox.aio.call import Call
+    from pillarbox.aio.attempts import Attempts, Call
 
 log = logging.getLogger("pillarbox")
 
@@ -35,15 +37,17 @@ MAX_ABANDONED = 64
 class _Attempt:
     """One attempt in a thread; `call` is None once the attempt was revoked or has finished, `made_for` stays.
 
-    `grace` is the timer of its abandonment, once it was revoked.
+    `grace` is the timer of its abandonment, once it was revoked. `future` is what it returned and is waited
+    for; from then on it needs no thread.
     """
 
-    __slots__ = ("abandoned", "call", "finished", "grace", "made_for", "returned")
+    __slots__ = ("abandoned", "call", "finished", "future", "grace", "made_for", "returned")
 
     def __init__(self, call: Call) -> None:
         self.call: Call | None = call
         self.made_for = call
         self.grace: asyncio.TimerHandle | None = None
+        self.future: Future[Any] | None = None
         self.finished = False
         self.returned = False
         self.abandoned = False
@@ -75,6 +79,7 @@ class ThreadCalls:
         self._attempts: set[_Attempt] = set()
         self._lock = threading.Lock()
         self._running = 0
+        self._awaited = 0
         self._left_behind = 0
         self._idle: asyncio.Future[None] | None = None
         self._closed = False
@@ -97,7 +102,8 @@ class ThreadCalls:
             call = waiting.popleft() if admission is None else admission.next()
             if call is None:
                 return
-            if self._threads == self._active:
+            # Those that have returned a future need no thread.
+            if self._threads == self._active - self._awaited:
                 name = f"pillarbox-call-{self._threads + 1}"
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
                 thread.start()
@@ -118,14 +124,14 @@ class ThreadCalls:
         """Take `call` from its thread; what it still brings is ignored."""
         attempt = call.runner
         call.runner = None
-        attempt.call = None
+        self._take_back(attempt)
         attempt.grace = self._loop.call_later(GRACE, self._owner.guarded, self._abandon, attempt)
 
     async def close(self) -> None:
         """Wait for the calls that run, for `GRACE` seconds at most, and for the end of their threads."""
         self._closed = True
         for attempt in self._attempts:
-            attempt.call = None
+            self._take_back(attempt)
             if attempt.grace is not None:
                 attempt.grace.cancel()
         self._jobs.put(None)
@@ -141,6 +147,13 @@ class ThreadCalls:
         for thread in self._started:
             thread.join()
 
+    def _take_back(self, attempt: _Attempt) -> None:
+        with self._lock:
+            attempt.call = None
+            future = attempt.future
+        if future is not None:
+            future.cancel()
+
     def _run(self) -> None:
         fn = self._fn
         while (attempt := self._jobs.get()) is not None:
@@ -152,21 +165,49 @@ class ThreadCalls:
                     result = context.run(fn, attempt.made_for.row)
                 if isinstance(result, GeneratorType):
                     result = context.run(list, result)
-                else:
+                elif not isinstance(result, Future):
                     refuse_awaitable(self._name, result)
             except BaseException as caught:
                 error = caught
-            self._finished(attempt)
-            try:
-                self._mailbox.put(Mail(self._done, attempt, result, error))
-            except MailboxClosedError:
-                return
-            if attempt.abandoned:
+            if isinstance(result, Future):
+                is_spare = self._await(attempt, result)
+            else:
+                is_spare = self._tell(attempt, result, error) and not attempt.abandoned
+            if not is_spare:
                 return
             # Nothing of a finished call stays referenced while the thread waits for the next.
             del attempt, result, error
         # The one mark of the end goes round, so that it reaches every thread, counted or abandoned.
         self._jobs.put(None)
+
+    def _await(self, attempt: _Attempt, future: Future[Any]) -> bool:
+        """Have `attempt` end with `future`; returns True unless the thread was given up before."""
+        with self._lock:
+            attempt.future = future
+            has_thread = not attempt.abandoned
+            self._awaited += has_thread
+            is_wanted = attempt.call is not None
+        future.add_done_callback(partial(self._resolved, attempt))
+        if not is_wanted:
+            future.cancel()
+        return has_thread
+
+    def _resolved(self, attempt: _Attempt, future: Future[Any]) -> None:
+        # In whichever thread the future ends.
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = future.result()
+            refuse_awaitable(self._name, result)
+        except CancelledError:
+            error = CancelledError(f"the Future that {self._name} returned was cancelled")
+        except BaseException as caught:
+            error = caught
+        self._tell(attempt, result, error)
+
+    def _tell(self, attempt: _Attempt, result: Any, error: BaseException | None) -> bool:
+        self._finished(attempt)
+        return self._mailbox.try_put(Mail(self._done, attempt, result, error))
 
     def _finished(self, attempt: _Attempt) -> None:
         with self._lock:
@@ -189,9 +230,12 @@ class ThreadCalls:
         self._attempts.discard(attempt)
         if not attempt.abandoned:
             self._active -= 1
+            with self._lock:
+                self._awaited -= attempt.future is not None
         call = attempt.call
         if call is None:
-            self.late += 1
+            # A future that was cancelled in time brings nothing late.
+            self.late += attempt.future is None or not attempt.future.cancelled()
             if error is None:
                 self._owner.late(attempt.made_for, result)
         else:
@@ -210,8 +254,10 @@ class ThreadCalls:
             # It may have returned, and its mail be on its way.
             self._left_behind += not attempt.returned
             left_behind = self._left_behind
+            has_thread = attempt.future is None
+            self._awaited -= not has_thread
         self._active -= 1
-        self._threads -= 1
+        self._threads -= has_thread
         self.abandoned += 1
         most = max(MAX_ABANDONED, self.limit)
         if left_behind >= most:

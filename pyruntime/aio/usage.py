@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.errors import said
+from pillarbox.redaction import DEFAULT, Redact
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.gate import Gate
@@ -45,12 +46,19 @@ def usage_of(said: Any) -> Usage:
 class Bill:
     """Adds up what the calls of one operator used, where its hook says it, and tells the gate of the cost."""
 
-    __slots__ = ("_gate", "_meter", "_usage")
+    __slots__ = ("_gate", "_meter", "_redact", "_usage")
 
-    def __init__(self, usage: Callable[[Any, Any], Any] | None, meter: Meter, gate: Gate | None) -> None:
+    def __init__(
+        self,
+        usage: Callable[[Any, Any], Any] | None,
+        meter: Meter,
+        gate: Gate | None,
+        redact: Redact = DEFAULT,
+    ) -> None:
         self._usage = usage
         self._meter = meter
         self._gate = gate
+        self._redact = redact
 
     def pay(self, row: Any, result: Any) -> float:
         """A call gave `result`; returns its cost. Raises what the hook raises, and what its answer lacks."""
@@ -68,4 +76,5 @@ class Bill:
         try:
             self.pay(row, result)
         except BaseException as error:
-            log.warning("usage raised for a late result: %s: %s", type(error).__name__, said(error))
+            text = said(error, self._redact.about(row, result))
+            log.warning("usage raised for a late result: %s: %s", type(error).__name__, text)

@@ -10,12 +10,17 @@ from pillarbox.mailbox.action_executor import (
     SynchronizedActionExecutor,
     TaskActionExecutor,
 )
-from pillarbox.mailbox.default_action import Controller, DefaultAction, Suspension
 from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.guest import GuestDriver
 from pillarbox.mailbox.histogram import LatencySnapshot
 from pillarbox.mailbox.metrics import MailboxMetrics, MetricsSnapshot
-from pillarbox.mailbox.processor import MailboxProcessor, ProcessorStatistics
+from pillarbox.mailbox.processor import (
+    Controller,
+    DefaultAction,
+    GuestDriver,
+    MailboxProcessor,
+    ProcessorStatistics,
+    Suspension,
+)
 
 __all__ = [
     "IMMEDIATE",

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail
+from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, TaskMailbox
 
 if TYPE_CHECKING:
     from pillarbox.mailbox.processor import MailboxProcessor
@@ -56,7 +56,8 @@ class MailboxExecutor(futures.Executor):
 
     The idea of a yield is Flink's: a mail that must wait for what a later mail does runs that one
     in the meantime, and only work of its own priority or higher, so that an operator never runs the
-    work of those before it.
+    work of those before it. Deferrable mail, which can wait, it leaves for the loop: what the yield waits for
+    is seen the sooner. Who waits for what deferrable mail does asks for it.
     """
 
     def __init__(self, processor: MailboxProcessor, priority: int) -> None:
@@ -76,6 +77,11 @@ class MailboxExecutor(futures.Executor):
         """The priority of the mail that this executor puts, and the least that it yields to. Any thread."""
         return self._priority
 
+    @property
+    def mailbox(self) -> TaskMailbox:
+        """The mailbox of the task. Any thread."""
+        return self._mailbox
+
     def __repr__(self) -> str:
         state = "shut down" if self._shut_down else f"mailbox {self._mailbox.state.name}"
         return f"<MailboxExecutor priority={self._priority}, {state}>"
@@ -92,9 +98,9 @@ class MailboxExecutor(futures.Executor):
     ) -> None:
         """Have `fn(*args)` run on the mailbox thread. Any thread.
 
-        An exception of `fn` ends the task. A `description` that is a function is called only when it is
-        shown. Raises `MailboxClosedError` once the mailbox is quiesced, RuntimeError once this executor
-        was shut down.
+        An exception of `fn` ends the task. `deferrable` work is left by a yield that does not ask for it, and
+        by nothing else. A `description` that is a function is called only when it is shown. Raises
+        `MailboxClosedError` once the mailbox is quiesced, RuntimeError once this executor was shut down.
         """
         mail = Mail(
             fn, *args, priority=self._priority, urgent=urgent, deferrable=deferrable, description=description
@@ -119,6 +125,10 @@ class MailboxExecutor(futures.Executor):
         mail = Mail(
             fn, *args, priority=self._priority, urgent=urgent, deferrable=deferrable, description=description
         )
+        return self.try_put(mail)
+
+    def try_put(self, mail: Mail) -> bool:
+        """Put a mail of one's own, once more when it has run; False where none is taken. Any thread."""
         return not self._shut_down and self._mailbox.try_put(mail)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -149,8 +159,8 @@ class MailboxExecutor(futures.Executor):
         """Refuse work from now on; the mailbox itself and its other executors go on. Any thread.
 
         wait: return when all work submitted through this executor has ended. The mailbox thread yields
-        meanwhile, and does not wait for work that it is in the middle of. Another thread waits for as long
-        as nothing runs or closes the mailbox.
+        meanwhile, to deferrable mail too, and does not wait for work that it is in the middle of. Another
+        thread waits for as long as nothing runs or closes the mailbox.
         cancel_futures: cancel the work submitted through this executor that has not begun.
         """
         with self._lock:
@@ -167,7 +177,7 @@ class MailboxExecutor(futures.Executor):
         # What runs now is further up this very stack.
         for future in pending:
             while not future.done() and not future.running():
-                self.yield_()
+                self.yield_(deferrable=True)
 
     def _refused(self, mail: Mail) -> RuntimeError:
         return RuntimeError(
@@ -176,29 +186,24 @@ class MailboxExecutor(futures.Executor):
 
     # -- mailbox thread: giving way --------------------------------------------------------------
 
-    def yield_(self) -> None:
+    def yield_(self, *, deferrable: bool = False) -> None:
         """Run one mail of this executor's priority or higher, waiting for it. Mailbox thread.
 
-        Raises what the mail raises, `WrongThreadError` elsewhere, and `MailboxClosedError` when no mail is
-        left and none can come.
+        deferrable: whether deferrable mail counts. Ask for it where nothing else may bring what you wait for.
+        Raises what the mail raises, `WrongThreadError` elsewhere, and `MailboxClosedError` when none of these
+        mails is left and none can come.
         """
-        mail = self._mailbox.take(self._priority)
+        mail = self._mailbox.take(self._priority, skip_deferrable=not deferrable)
         if mail is not None:
             self._processor._run_in_yield(mail)
 
-    def try_yield(self) -> bool:
+    def try_yield(self, *, deferrable: bool = False) -> bool:
         """Run one mail of this executor's priority or higher if there is one. Mailbox thread; never blocks.
 
-        Returns whether one ran. Raises what the mail raises, and `WrongThreadError` elsewhere.
+        deferrable: whether deferrable mail counts. Returns whether one ran. Raises what the mail raises, and
+        `WrongThreadError` elsewhere.
         """
-        return self._try_yield(skip_deferrable=False)
-
-    def try_yield_ignoring_deferrable(self) -> bool:
-        """As `try_yield`, but leaves deferrable mail where it is: for work that is better done later."""
-        return self._try_yield(skip_deferrable=True)
-
-    def _try_yield(self, *, skip_deferrable: bool) -> bool:
-        mail = self._mailbox.try_take(self._priority, skip_deferrable=skip_deferrable)
+        mail = self._mailbox.try_take(self._priority, skip_deferrable=not deferrable)
         if mail is None:
             return False
         self._processor._run_in_yield(mail)

@@ -5,18 +5,18 @@ Created on the mailbox thread, which alone may run it. Other threads reach it th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
-from typing import NamedTuple
+from threading import get_ident
+from typing import Literal, NamedTuple, TypeAlias
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError, MailboxState, TaskMailbox
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
-from pillarbox.mailbox.default_action import Controller, DefaultAction, Reason
 from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.guest import run_as_guest
 from pillarbox.mailbox.metrics import MailboxMetrics
 from pillarbox.mailbox.reports import ErrorReports
 from pillarbox.mailbox.times import Doing
@@ -24,8 +24,8 @@ from pillarbox.mailbox.times import Doing
 URGENT_MAILS = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
 
-# A name of this module, for a look-up in an enumeration costs as much as a call.
-BUSY = Doing.BUSY
+# Names of this module, for a look-up in an enumeration costs as much as a call.
+BUSY, IDLE, BACK_PRESSURED = Doing.BUSY, Doing.IDLE, Doing.BACK_PRESSURED
 
 
 class ProcessorStatistics(NamedTuple):
@@ -37,6 +37,74 @@ class ProcessorStatistics(NamedTuple):
     """Calls of the default action."""
     suspensions: int
     """Suspensions of the default action that hold now."""
+
+
+DefaultAction: TypeAlias = "Callable[[Controller], None]"
+"""Does one bounded piece of the task's work; it never blocks, it suspends itself instead."""
+
+Reason: TypeAlias = Literal["idle", "back_pressured"]
+"""The reason of a suspended default action: no input, or no room for output. For the metrics."""
+
+REASONS: tuple[Reason, ...] = ("idle", "back_pressured")
+
+
+class Suspension:
+    """One reason for which the default action does not run. Thread-safe.
+
+    The default action runs again when every suspension has been resumed. Built only by
+    `Controller.suspend_default_action`.
+    """
+
+    __slots__ = ("_processor", "_resumed", "reason")
+
+    def __init__(self, processor: MailboxProcessor, reason: Reason) -> None:
+        self._processor = processor
+        self._resumed = False
+        self.reason = reason
+        """Why: "idle" or "back_pressured"."""
+
+    def resume(self) -> None:
+        """Take this reason away. Any thread; the second and later calls have no effect.
+
+        From the mailbox thread it takes effect at once, from another one as an urgent mail. After
+        the mailbox was quiesced it has no effect from another thread, as nothing is left to resume.
+        """
+        mailbox = self._processor.mailbox
+        if mailbox.is_mailbox_thread:
+            self._resume()
+            return
+        mail = Mail(self._resume, priority=MAX_PRIORITY, urgent=True, description="resume the default action")
+        mailbox.try_put(mail)
+
+    def _resume(self) -> None:
+        if not self._resumed:
+            self._resumed = True
+            self._processor._default_action_resumed(self.reason)
+
+
+class Controller:
+    """The requests of a default action to its processor. Confined to the mailbox thread."""
+
+    __slots__ = ("_processor",)
+
+    def __init__(self, processor: MailboxProcessor) -> None:
+        self._processor = processor
+
+    def suspend_default_action(self, reason: Reason = "idle") -> Suspension:
+        """Stop calling the default action until the returned suspension is resumed.
+
+        Suspensions are counted: with several of them, all must be resumed. The metrics count the
+        time for `reason`. Raises `WrongThreadError` from another thread, ValueError for another reason.
+        """
+        self._processor.mailbox.check_is_mailbox_thread()
+        if reason not in REASONS:
+            raise ValueError(f"reason must be one of {', '.join(REASONS)}, not {reason!r}")
+        self._processor._default_action_suspended(reason)
+        return Suspension(self._processor, reason)
+
+    def all_actions_completed(self) -> None:
+        """End the loop after the mail or the action that is running: the task has no more to do."""
+        self._processor.all_actions_completed()
 
 
 class MailboxProcessor:
@@ -63,8 +131,8 @@ class MailboxProcessor:
 
     __slots__ = (
         "_action", "_action_executor", "_back_pressured", "_completed", "_controller", "_default_actions",
-        "_failure", "_held", "_looping", "_mails", "_paused", "_reports", "_sleeps_elsewhere", "_stopped",
-        "_suspensions", "mailbox", "metrics",
+        "_failure", "_held", "_looping", "_mails", "_paused", "_reports", "_run_batch", "_sleeps_elsewhere",
+        "_stopped", "_suspensions", "mailbox", "metrics",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +150,12 @@ class MailboxProcessor:
         self.metrics = MailboxMetrics(self.mailbox, self._count, clock, latency_interval)
         """The metrics of this processor; `metrics.snapshot()` is for any thread."""
         self._action_executor = None if action_executor is IMMEDIATE else action_executor
+        # Without an executor the kernel runs a batch: between two mails nothing here is called.
+        self._run_batch: Callable[[], object] = (
+            partial(self.mailbox.run_batch, meanwhile=URGENT_MAILS)
+            if action_executor is IMMEDIATE
+            else self._run_batch_in_executor
+        )
         self._action: Callable[[Controller], object] = (
             default_action if action_executor is IMMEDIATE else partial(action_executor.run, default_action)
         )
@@ -93,7 +167,9 @@ class MailboxProcessor:
         self._completed = self._paused = self._looping = self._sleeps_elsewhere = False
         # What is read between two mails, and what is read before a default action.
         self._stopped = self._held = False
-        self._mails = self._default_actions = 0
+        # What the mailbox has run before is nobody's of this processor.
+        self._mails = -self.mailbox.mails_run
+        self._default_actions = 0
 
     @property
     def is_running(self) -> bool:
@@ -151,7 +227,7 @@ class MailboxProcessor:
         times = self.metrics.times
         if times.doing is not BUSY and not self._stopped:
             times.switch(BUSY)
-        if self.mailbox.create_batch():
+        if self.mailbox.create_batch() and not self._stopped:
             self._run_batch()
         if not self._held:
             self._default_actions += 1
@@ -197,8 +273,9 @@ class MailboxProcessor:
                 return
         self.metrics.look()
 
-    def _run_batch(self) -> None:
+    def _run_batch_in_executor(self) -> None:
         mailbox, executor = self.mailbox, self._action_executor
+        assert executor is not None
         take = mailbox.try_take_from_batch
         # Urgent mails join a batch while it runs; an endless row of them must not keep the
         # default action waiting.
@@ -206,10 +283,7 @@ class MailboxProcessor:
             if self._stopped or (mail := take()) is None:
                 return
             self._mails += 1
-            if executor is None:
-                mail.run()
-            else:
-                executor.run(mail.run)
+            executor.run(mail.run)
 
     def _run(self, mail: Mail) -> None:
         self._mails += 1
@@ -357,6 +431,8 @@ class MailboxProcessor:
     def _update(self) -> None:
         self._stopped = self._completed or self._paused or self._failure is not None
         self._held = self._stopped or self._suspensions > 0
+        if self._stopped:
+            self.mailbox.leave_batch()
 
     def _wake(self) -> None:
         # A coroutine on the mailbox thread may say so while the guest sleeps in its event loop.
@@ -365,15 +441,136 @@ class MailboxProcessor:
             self.mailbox.try_put(Mail(_nothing, priority=MAX_PRIORITY, description="wake the loop"))
 
     def _waits_for(self) -> Doing:
-        return Doing.BACK_PRESSURED if self._back_pressured else Doing.IDLE
+        return BACK_PRESSURED if self._back_pressured else IDLE
 
     def _has_mail(self) -> bool:
         # The mail that measures is nobody's work.
         return self.mailbox.has_mail() and len(self.mailbox) > self.metrics.measuring
 
     def _count(self) -> int:
-        return self._mails - self.metrics.measured
+        return self._mails + self.mailbox.mails_run - self.metrics.measured
 
 
 def _nothing() -> None:
     """What a mail does that only wakes."""
+
+
+class GuestDriver:
+    """Steps a processor inside an asyncio loop until the processor ends.
+
+    `on_end(error)` is called once, on the loop's thread: with None when all actions are completed or the
+    processor was suspended, with the error when a mail or the default action raised, and with a
+    `MailboxClosedError` when the mailbox is quiesced under a suspended default action.
+    """
+
+    __slots__ = ("_loop", "_on_end", "_processor", "_stopped", "_thread")
+
+    def __init__(
+        self,
+        processor: MailboxProcessor,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._processor = processor
+        self._loop = loop
+        self._on_end = on_end
+        self._thread = get_ident()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Schedule the first step. On the loop's thread, which is the mailbox thread."""
+        self._processor.mailbox.check_is_mailbox_thread()
+        self._processor._go_on()
+        self._loop.call_soon(self._step)
+
+    def stop(self) -> None:
+        """Take no more steps, and never call `on_end`. On the loop's thread."""
+        self._processor.mailbox.check_is_mailbox_thread()
+        self._stopped = True
+
+    def _step(self) -> None:
+        if self._stopped:
+            return
+        processor = self._processor
+        processor._sleeps_elsewhere = False
+        try:
+            # A waker of the loop waits for the GIL until this thread sleeps again: the step is kept short.
+            more = not processor._stopped and processor.run_mailbox_step()
+            if not (processor._stopped or more):
+                processor._sleeps_elsewhere = True
+                if processor.mailbox.arm_wakeup(self._wake):
+                    return
+                processor._sleeps_elsewhere = False
+                state = processor.mailbox.state
+                # What came in between is still to be run.
+                if state is not MailboxState.OPEN and not processor.mailbox.has_mail():
+                    raise MailboxClosedError(state)
+            elif not more:
+                # A coroutine may have yielded to a mail that raised, and have kept that to itself.
+                processor._raise_failure()
+        except BaseException as error:
+            self._end(error)
+            return
+        if processor.is_running:
+            self._loop.call_soon(self._step)
+        else:
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._stopped = True
+        self._processor.metrics.times.switch(None)
+        self._on_end(error)
+
+    def _wake(self) -> None:
+        if self._stopped:
+            return
+        try:
+            # The self-pipe of call_soon_threadsafe is a system call; a mail put by the loop's own
+            # thread, the usual one, does without it.
+            if get_ident() == self._thread:
+                self._loop.call_soon(self._step)
+            else:
+                self._loop.call_soon_threadsafe(self._step)
+        except RuntimeError:
+            # The loop was closed: the task has ended and nobody is left to wake.
+            return
+
+
+async def run_as_guest(processor: MailboxProcessor) -> None:
+    """Run a processor until it ends, in the running asyncio loop; raise the error that ended it."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    errors: list[BaseException] = []
+    timer: asyncio.TimerHandle | None = None
+
+    def on_end(error: BaseException | None) -> None:
+        # Not through the future, for it refuses some errors, and nobody would be woken.
+        if error is not None:
+            errors.append(error)
+        if not ended.done():
+            ended.set_result(None)
+
+    def measure() -> None:
+        nonlocal timer
+        processor.metrics.measure_now()
+        timer = loop.call_later(interval, measure)
+
+    interval = processor.metrics.interval or 0.0
+    if interval:
+        timer = loop.call_later(interval, measure)
+    driver = GuestDriver(processor, loop, on_end)
+    try:
+        driver.start()
+        await ended
+    except asyncio.CancelledError:
+        # The error came first, but the cancellation is what the caller gets.
+        for error in errors:
+            processor.report_error(error)
+        raise
+    finally:
+        driver.stop()
+        processor._sleeps_elsewhere = False
+        if timer is not None:
+            timer.cancel()
+    for error in errors:
+        raise error

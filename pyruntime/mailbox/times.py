@@ -37,7 +37,7 @@ class TimeShares(NamedTuple):
 class TaskTimes:
     """Adds up times by the second that they fell into, for the last minute. Thread-safe."""
 
-    __slots__ = ("_begun", "_clock", "_lock", "_seconds", "_since", "_sums", "doing")
+    __slots__ = ("_begun", "_clock", "_lock", "_present", "_seconds", "_since", "_sums", "_until", "doing")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -45,6 +45,9 @@ class TaskTimes:
         self._begun = self._since = clock()
         self._seconds = [-math.inf] * WINDOW
         self._sums = [[0.0] * len(Doing) for _ in range(WINDOW)]
+        # The sums of the second in which time was added last, and the end of that second.
+        self._present = self._sums[0]
+        self._until = -math.inf
         self.doing: Doing | None = None
         """What the present time goes into; None while the loop does not run."""
 
@@ -77,11 +80,17 @@ class TaskTimes:
         if now <= self._since:
             return
         if self.doing is not None:
+            # Twice for each sleep of a loop, so what is usual comes first.
+            if now < self._until:
+                self._present[self.doing] += now - self._since
+                self._since = now
+                return
             begin = max(self._since, math.floor(now) - WINDOW + 1)
             for second in range(math.floor(begin), math.floor(now) + 1):
                 slot = second % WINDOW
                 if self._seconds[slot] != second:
                     self._seconds[slot] = second
                     self._sums[slot] = [0.0] * len(Doing)
-                self._sums[slot][self.doing] += min(now, second + 1) - max(begin, second)
+                self._present, self._until = self._sums[slot], second + 1
+                self._present[self.doing] += min(now, self._until) - max(begin, second)
         self._since = now

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,25 +22,27 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
+from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed
-from pillarbox.aio.function import is_async_generator
+from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
-from pillarbox.aio.sources import Lot
 from pillarbox.mailbox.check import check_bool, check_choice
+from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.latency import LATENCIES, Latency
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.record import SLICE
+from pillarbox.spark.record import SLICE, decode_column
 from pillarbox.spark.results import ValueEncoder
 from pillarbox.spark.schema import parse_type
 from pillarbox.spark.skipping import SkippedRows, condition_of
-from pillarbox.spark.types import arrow_type, decode_column
+from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
+from pillarbox.task import RowBatch
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,7 +82,8 @@ def async_udf(
         all arguments; `errors` is then "null" unless given.
     progress, latency, options: as for `async_map`.
     The function gets the columns as arguments and returns one value; it may be plain (it then runs in
-    threads), and it may be an object with `__aenter__`/`__aexit__`, as in `async_map`.
+    threads), it may bring the value by a `Collector`, its last parameter, and it may be an object with
+    `__aenter__`/`__aexit__`, as in `async_map`.
 
     The column is non-deterministic, so that Spark puts no copy of it into a filter. Each action calls, and a
     column that is not needed is not called: see the page "Every action calls". Results
@@ -112,7 +115,7 @@ def async_udf(
         token = check_sendable(fn, settled)
         if is_async_generator(fn):
             raise TypeError(
-                f"fn={fn!r}: must return one value, an async generator gives several: use async_map"
+                f"fn={shorten(fn)}: must return one value, an async generator gives several: use async_map"
             )
         return AsyncUdf(fn, token, settled, returnType, progress, dead_letter, latency, skip_null)
 
@@ -169,6 +172,16 @@ class AsyncUdf:
             return self._fn
         return Shipment(self._in_sql.run, name_of(self._fn), called=self._fn)
 
+    def _signature(self) -> inspect.Signature:
+        """The parameters that are columns: all but the one for a collector."""
+        signature = inspect.signature(self._fn)
+        collector = collector_parameter(self._fn)
+        if collector is None:
+            return signature
+        return signature.replace(
+            parameters=[each for each in signature.parameters.values() if each.name != collector.name]
+        )
+
     @property
     def evalType(self) -> int:
         """The kind of function that `spark.udf.register` makes of it, which asks for it first.
@@ -185,7 +198,7 @@ class AsyncUdf:
                 f"{name}: spark.udf.register cannot tell the ledger which columns SQL calls it with; "
                 "use it as a column, or without a ledger"
             )
-        parameters = inspect.signature(self._fn).parameters.values()
+        parameters = self._signature().parameters.values()
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         names = [each.name for each in parameters if each.kind in plain]
         if self._dead_letter is not None and not all(
@@ -216,7 +229,7 @@ class AsyncUdf:
         Raises TypeError where the function does not take such arguments.
         """
         name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
-        signature = inspect.signature(self._fn)
+        signature = self._signature()
         where = None
         if "where" not in signature.parameters and "where" in named:
             where = condition_of(named.pop("where"))
@@ -319,7 +332,7 @@ class UdfTask:
             if work.letters is not None:
                 aside = _Aside(stack.enter_context(LetterWriter(work.letters)), work.letters.names)
                 slices = aside.remember(slices)
-            chunks = stack.enter_context(closing(run_job(work, slices, _rows, convert=encoder)))
+            chunks = stack.enter_context(closing(run_job(work, ArrowInput(slices, _rows), convert=encoder)))
             for chunk in chunks:
                 _, results = zip(*chunk, strict=True)
                 if aside is not None:
@@ -401,7 +414,7 @@ def _sliced(batches: Iterator[Slice]) -> Iterator[Slice]:
             yield tuple(column.slice(start, SLICE) for column in columns)
 
 
-def _rows(slices: Iterable[Slice]) -> Iterator[Lot]:
-    for columns in slices:
-        size = sum(column.nbytes for column in columns) // len(columns[0])
-        yield zip(*[decode_column(column) for column in columns], strict=True), size + ROW_BYTES
+def _rows(columns: Slice) -> RowBatch:
+    size = sum(column.nbytes for column in columns) // len(columns[0])
+    rows = list(zip(*[decode_column(column) for column in columns], strict=True))
+    return RowBatch(rows, size + ROW_BYTES)

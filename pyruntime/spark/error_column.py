@@ -36,14 +36,19 @@ ERROR_TYPE = (
     .add("status", T.IntegerType())
 )
 
+ERROR_TYPE_OF_CHAIN = T.StructType([*ERROR_TYPE.fields]).add("uid", T.StringType())
+"""The type of the column where several functions are called, one of which failed."""
+
 ERROR_ARROW = arrow_type(ERROR_TYPE)
+ERROR_ARROW_OF_CHAIN = arrow_type(ERROR_TYPE_OF_CHAIN)
 
 
-def error_array(results: Sequence[Any]) -> pa.Array:
+def error_array(results: Sequence[Any], *, of_chain: bool = False) -> pa.Array:
     """The column `_error` of results: null where the result is no `Failed`."""
+    arrow = ERROR_ARROW_OF_CHAIN if of_chain else ERROR_ARROW
     if Failed not in set(map(type, results)):
-        return pa.nulls(len(results), ERROR_ARROW)
-    return pa.array([_said(result) if type(result) is Failed else None for result in results], ERROR_ARROW)
+        return pa.nulls(len(results), arrow)
+    return pa.array([_said(result) if type(result) is Failed else None for result in results], arrow)
 
 
 def _said(result: Failed) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
 from pillarbox.mailbox.check import check_positive_int
+from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.record import records, sliced
+from pillarbox.spark.record import sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
@@ -138,7 +139,7 @@ class SampleTask:
         statistics: list[OperatorStatistics] = []
         work = dataclasses.replace(self._work, options=_watched(self._work.options, costs, units))
         encoder = None if self._schema is None else RowEncoder(self._schema, work.time_zone)
-        chunks = run_job(work, sliced(batches), records, convert=encoder, ended=statistics.append)
+        chunks = run_job(work, ArrowInput(sliced(batches)), convert=encoder, ended=statistics.append)
         with closing(chunks):
             for _ in chunks:
                 pass

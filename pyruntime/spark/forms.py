@@ -7,7 +7,6 @@ value has it already, as most have. Each is made once for a schema. Pure functio
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import decimal
 import enum
@@ -20,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from pyspark.sql import types as T
 
+from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import shorten
 from pillarbox.spark.vectors import Vectors, is_vector
 
@@ -366,31 +366,6 @@ def make_vectors(kind: T.ArrayType) -> Vectors:
 
 
 # -- rows -----------------------------------------------------------------------------------------
-
-
-def field_names(row: Any) -> tuple[str, ...] | None:
-    """The names of the fields of an object that is a row; None for any other.
-
-    Known are objects of dataclasses, attrs, Pydantic and msgspec.
-    """
-    kind: Any = type(row)
-    return _field_names(kind)
-
-
-@functools.lru_cache(maxsize=256)
-def _field_names(kind: Any) -> tuple[str, ...] | None:
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
-    attributes = getattr(kind, "__attrs_attrs__", None)
-    if attributes is not None:
-        return tuple(attribute.name for attribute in attributes)
-    # In Pydantic 1 that of the fields has the name that Spark's rows have for it.
-    for name in ("__pydantic_fields__", "__fields__"):
-        fields = getattr(kind, name, None)
-        if isinstance(fields, dict):
-            return tuple(fields)
-    fields = getattr(kind, "__struct_fields__", None)
-    return fields if isinstance(fields, tuple) else None
 
 
 def row_reader(names: list[str]) -> Callable[[Any], list[Any]]:

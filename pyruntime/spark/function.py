@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from pillarbox.aio.errors import shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.options import Options
 
@@ -27,7 +28,7 @@ def check_sendable(fn: Callable[..., Any], options: Options) -> str:
         pickled: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TypeError(
-            f"fn={fn!r}: cannot be sent to Spark's workers ({type(error).__name__}: {error}); "
+            f"fn={shorten(fn)}: cannot be sent to Spark's workers ({type(error).__name__}: {error}); "
             "open clients and connections in __aenter__ of an object instead"
         ) from error
     try:

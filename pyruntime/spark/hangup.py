@@ -178,7 +178,8 @@ def _connection() -> Any:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         # By what it holds: the module has another name without a daemon, and where a setting names its own.
-        if frame.f_code.co_name == "main" and {"infile", "outfile"} <= frame.f_locals.keys():
+        # What is local gives its names as a list on CPython 3.13, and as a set before.
+        if frame.f_code.co_name == "main" and {"infile", "outfile"} <= set(frame.f_locals):
             output = frame.f_locals["outfile"]
             try:
                 if stat.S_ISSOCK(os.fstat(output.fileno()).st_mode):

@@ -17,10 +17,12 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import types as T
 
+from pillarbox.aio.chained import as_fields
 from pillarbox.aio.journal import Journal, StaleAnswers, open_journal, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, RowIdentity, execution_id, expire_batches
 from pillarbox.ledger.function_code import code_hash, is_other_code, keep_code, kept_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.record import Record
 from pillarbox.spark.types import time_zone
@@ -51,10 +53,12 @@ class Keeping:
     that failed. identity: the name of the ledger's place as the driver sees it; None where it cannot.
     inputs: the positions of the columns that count, None for all. plan: tells this use of the operator apart
     from all others. code: tells whether the function has changed. told: takes what tasks called
-    again to the driver; None where they log it.
+    again to the driver; None where they log it. is_behind: the rows are those that another function gives,
+    and their identity is that of the rows of the DataFrame, whose columns these are; what another function
+    gets of this one has no type (`results` is None).
     """
 
-    results: T.DataType
+    results: T.DataType | None
     zone: str | None
     columns: tuple[str, ...]
     key: tuple[int, ...] | None
@@ -65,6 +69,7 @@ class Keeping:
     plan: str
     code: str | None
     told: Accumulator[Any] | None
+    is_behind: bool = False
 
     def check_place(self, ledger: Ledger) -> None:
         """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
@@ -89,7 +94,7 @@ class Keeping:
             run,
             batch=batch,
             config=self.config,
-            identify=self.row_identity(),
+            identify=ChainedIdentity(options.ledger.inputs) if self.is_behind else self.row_identity(),
             execution=self.execution(),
             prepare=self.prepare(),
             attempt="" if context is None else str(context.partitionId()),
@@ -141,6 +146,9 @@ class Keeping:
         counted = range(len(self.columns)) if self.inputs is None else self.inputs
         others = tuple(place for place in counted if place not in key)
         whole = counted if self.inputs is None else (*key, *others)
+        if self.is_behind:
+            # Only the key is asked for. What the function gets is another row.
+            whole, others = range(len(self.columns)), ()
         names = self._names(others)
         values_of = self._values_of(others)
         # Without names given, the arguments of a column are known by their places, as they always were.
@@ -166,10 +174,13 @@ class Keeping:
     def config(self) -> dict[str, Any]:
         """What of the operator, besides its uid and key, decides whose results these are."""
         # One function may be called for several columns, under one uid.
-        return {"shape": self.results.simpleString(), "zone": self.zone, "arguments": self.arguments}
+        shape = None if self.results is None else self.results.simpleString()
+        return {"shape": shape, "zone": self.zone, "arguments": self.arguments}
 
     def prepare(self) -> Callable[[Any], Any]:
         """What makes of a result what is kept."""
+        if self.results is None:
+            return as_fields
         zone = None if self.zone is None else time_zone(self.zone)
         if self.arguments is None:
             assert isinstance(self.results, T.StructType)
@@ -181,13 +192,14 @@ def settle_ledger(
     fn: Callable[..., Any],
     options: Options,
     columns: Sequence[str],
-    results: T.DataType,
+    results: T.DataType | None,
     zone: str | None,
     *,
     session: Any,
     streaming: bool | None,
     arguments: str | None,
     only_failed: bool = False,
+    is_behind: bool = False,
 ) -> Keeping | None:
     """How tasks use the ledger of `options`; None where there is none. Any thread of the driver.
 
@@ -199,14 +211,16 @@ def settle_ledger(
         return None
     key = None if options.key is None else tuple(_position("key", name, columns) for name in options.key)
     inputs = None
-    if ledger.inputs is not None:
+    # Behind another function they are columns of its rows, which nobody knows yet.
+    if ledger.inputs is not None and not is_behind:
         inputs = tuple(_position("inputs", name, columns) for name in ledger.inputs)
     if options.run is None and streaming is False and not _in_micro_batch(session):
         raise ValueError(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
             "run='2026-11-21'; only a streaming query has one of its own"
         )
-    check_keepable(results)
+    if results is not None:
+        check_keepable(results)
     ledger.check()
     # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
     apart = session is not None and _is_connect(session) and ledger.local_path is not None
@@ -223,6 +237,7 @@ def settle_ledger(
         uuid.uuid4().hex,
         code_hash(fn),
         _listen(session, options, getattr(fn, "__qualname__", type(fn).__qualname__)),
+        is_behind,
     )
     if only_failed:
         _check_has_run(options, keeping)

@@ -12,8 +12,9 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from pillarbox.spark.record import decode_column
 from pillarbox.spark.results import RowEncoder, ValueEncoder
-from pillarbox.spark.types import decode_column, holds
+from pillarbox.spark.types import holds
 from pillarbox.spark.vectors import is_vector
 
 

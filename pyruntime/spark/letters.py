@@ -11,20 +11,23 @@ import datetime
 import decimal
 import json
 import math
+import os
 import posixpath
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pillarbox.spark.dead_letter import DeadLetterError, LetterBox, shown
+from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
+from pillarbox.redaction import reason_of, shown_address
+from pillarbox.spark.dead_letter import REMEDY, DeadLetterError, LetterBox
 from pillarbox.spark.error_column import ERROR, FAILED_AT, error_array
 from pillarbox.spark.letter_names import LetterName
-from pillarbox.spark.types import decode_column
+from pillarbox.spark.record import decode_column
 
 GROUP = 4096
 """Rows that are written together."""
@@ -51,8 +54,16 @@ class LetterWriter:
         """Put rows aside; `results` are the `Failed` of each. Raises `DeadLetterError`."""
         count = len(results)
         now = pa.scalar(datetime.datetime.now(datetime.timezone.utc), pa.timestamp("us", "UTC"))
-        columns = [*rows.columns, error_array(results), pa.repeat(now, count)]
-        self._waiting.append(pa.RecordBatch.from_arrays(columns, [*self._box.names, ERROR, FAILED_AT]))
+        keep = self._box.dead_letter.keep
+        kept = [
+            (name, column)
+            for name, column in zip(self._box.names, rows.columns, strict=True)
+            if keep == "*" or name in keep
+        ]
+        errors = error_array(results, of_chain=results[0].info.uid is not None)
+        columns = [*(column for _, column in kept), errors, pa.repeat(now, count)]
+        names = [*(name for name, _ in kept), ERROR, FAILED_AT]
+        self._waiting.append(pa.RecordBatch.from_arrays(columns, names))
         self._waiting_rows += count
         if self._waiting_rows >= GROUP:
             self._guarded(self._flush)
@@ -83,15 +94,17 @@ class LetterWriter:
             self.abort()
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        path = str(self._box.dead_letter.path)
+        path, uri = str(self._box.dead_letter.path), self._box.dead_letter.uri
         try:
             step()
         except Exception as error:
             self.abort()
-            text = str(error).replace(path, shown(path)).replace(self._box.dead_letter.uri, shown(path))
+            reason = f"{type(error).__name__}: {reason_of(error, uri)}"
+            if isinstance(error, PermissionError) and error.filename is not None:
+                reason = locked_out(str(error.filename), REMEDY)
             # Arrow's own text may hold the address with its secrets.
             raise DeadLetterError(
-                f"dead_letter={shown(path)!r}: failed rows were not written: {type(error).__name__}: {text}"
+                f"dead_letter={shown_address(path)!r}: failed rows were not written: {reason}"
             ) from None
 
     @property
@@ -110,8 +123,11 @@ class LetterWriter:
         self._waiting, self._waiting_rows = [], 0
         files = self._open()
         if self._stream is None:
-            files.create_dir(self._folder, recursive=True)
-            self._stream = files.open_output_stream(self._hidden)
+            if files.type_name == "local":
+                self._stream = self._open_local()
+            else:
+                files.create_dir(self._folder, recursive=True)
+                self._stream = files.open_output_stream(self._hidden)
         if self._box.dead_letter.format == "parquet":
             if self._parquet is None:
                 from pyarrow import parquet
@@ -121,6 +137,12 @@ class LetterWriter:
             self._parquet.write_table(table.replace_schema_metadata(self._schema.metadata))
         else:
             self._stream.write(json_lines(table))
+
+    def _open_local(self) -> BinaryIO:
+        mode = self._box.dead_letter.mode
+        mode = FILE_MODE if mode is None else mode
+        make_folders(self._folder, mode)
+        return os.fdopen(open_own(self._hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb")
 
     def _end_file(self) -> None:
         parquet, self._parquet = self._parquet, None

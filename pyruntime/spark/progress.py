@@ -21,6 +21,7 @@ from typing import TextIO
 from pillarbox.aio.observe.series import Point, Series
 from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import Totals, merged_fields
+from pillarbox.ledger.private_files import FILE_MODE, check_mode, make_folders, share_folder
 from pillarbox.spark.progress_display import Display, open_display
 from pillarbox.spark.progress_reader import ProgressReader
 
@@ -66,6 +67,8 @@ class Progress:
     bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
         a notebook, and where the output is a terminal and `rich` is installed.
     file: where it is shown; default is the notebook, or standard error.
+    mode: of the tasks' files, such as 0o660 where the workers run as other users of the folder's group; None
+        for 0600.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Progress:
         directory: str | os.PathLike[str] | None = None,
         bar: bool | None = None,
         file: TextIO | None = None,
+        mode: int | None = None,
     ) -> None:
         if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 0):
             raise ValueError(f"total={total!r}: must be a number of rows or None")
@@ -83,6 +87,7 @@ class Progress:
         self._label = label
         self._directory = None if directory is None else Path(directory)
         self._bar = bar
+        self._mode = check_mode(mode) or FILE_MODE
         self._file = file
         self._folder: Path | None = None
         self._reader: ProgressReader | None = None
@@ -105,7 +110,13 @@ class Progress:
         """
         if self._folder is None:
             raise RuntimeError("this Progress is not running: use it in `with Progress(...) as progress:`")
-        return tempfile.mkdtemp(prefix=f"{next(self._numbers)}-", dir=self._folder)
+        return str(self._new_folder(f"{next(self._numbers)}-", self._folder))
+
+    def _new_folder(self, prefix: str, parent: Path | None) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        # Tasks give their files what the folder has.
+        share_folder(str(folder), self._mode)
+        return folder
 
     @property
     def totals(self) -> ProgressTotals:
@@ -141,19 +152,25 @@ class Progress:
                 self._reader.look()
             return self._reader.batch(query, number)
 
-    def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
+    def report(
+        self,
+        path: str | os.PathLike[str] = "report.html",
+        *,
+        title: str | None = None,
+        mode: int | None = None,
+    ) -> Path:
         """Write what has been seen as one HTML page: see `pillarbox.aio.observe.report`. Any thread."""
         from pillarbox.aio.observe.html_report import report
 
-        return report(self, path, title=self._label if title is None else title)
+        return report(self, path, title=self._label if title is None else title, mode=mode)
 
     def __enter__(self) -> Progress:
         if self._thread is not None:
             raise RuntimeError("this Progress has been used already: make another one")
         display = open_display(self._label, self._total, self._bar, self._file)
         if self._directory is not None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="pillarbox-progress-", dir=self._directory))
+            make_folders(str(self._directory.absolute()), self._mode)
+        self._folder = self._new_folder("pillarbox-progress-", self._directory)
         self._reader = ProgressReader(self._folder, time.monotonic)
         self._began = time.monotonic()
         self._thread = threading.Thread(

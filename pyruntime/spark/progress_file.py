@@ -8,15 +8,19 @@ replacing, so a reader never sees half.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import uuid
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark import TaskContext
 
-from pillarbox.aio.job import Job
+from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.observe.totals import to_json, totals_of
+from pillarbox.ledger.private_files import FILE_MODE, locked_out, replacing
+
+log = logging.getLogger("pillarbox")
 
 INTERVAL = 0.25
 """Seconds between two writes."""
@@ -25,14 +29,22 @@ CLOSE = 5.0
 """Seconds that the last write may take."""
 
 
+class Counted(Protocol):
+    """Has counts, such as a job, or one function of its chain."""
+
+    def statistics(self) -> OperatorStatistics | None:
+        """The counts so far; None before it has begun. Any thread."""
+
+
 class ProgressFile:
     """Writes the totals of `job` to a file in `folder` until it is closed. For the task's thread."""
 
-    def __init__(self, folder: str, job: Job) -> None:
+    def __init__(self, folder: str, job: Counted) -> None:
         self._job = job
         self._head = _head()
         stage, partition, attempt = (self._head[name] for name in ("stage", "partition", "attempt"))
         self._path = os.path.join(folder, f"{stage}-{partition}-{attempt}-{uuid.uuid4().hex}.json")
+        self._warned = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pillarbox-progress-file", daemon=True)
         self._thread.start()
@@ -51,12 +63,16 @@ class ProgressFile:
         statistics = self._job.statistics()
         if statistics is None:
             return
-        part = f"{self._path}.part"
         written = {**self._head, "running": running, "totals": to_json(totals_of(statistics))}
         try:
-            with open(part, "w", encoding="utf-8") as file:
-                json.dump(written, file)
-            os.replace(part, self._path)
+            # Those of the folder: the driver has said who may read them.
+            mode = os.stat(os.path.dirname(self._path)).st_mode & 0o666 | FILE_MODE
+            with replacing(self._path, mode) as file:
+                file.write(json.dumps(written).encode())
+        except PermissionError:
+            if not self._warned:
+                self._warned = True
+                log.warning("progress: %s", locked_out(os.path.dirname(self._path), "Progress(mode=0o660)"))
         except OSError:
             # The folder goes when the driver has seen enough; counts are never worth a task.
             return

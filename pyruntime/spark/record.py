@@ -3,21 +3,24 @@
 A column becomes Python objects when a record first asks for it, for a slice of the batch at once;
 columns that the function does not touch never do. Used on the thread of the event loop, or in
 worker threads by blocking functions.
+
+Values are PySpark's (structs are `Row`s, maps are dicts), with one difference: a `timestamp` is a
+datetime with a time zone, that of the session, so that it means the same instant on every machine.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Row
+from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.sources import Lot
-from pillarbox.spark.types import decode_column
+from pillarbox.task import RowBatch
 
 SLICE = 1024
 """Rows of a batch that are decoded together, at most."""
@@ -138,13 +141,18 @@ def record_type(names: tuple[str, ...]) -> type[Record]:
     return type("Record", (Record,), {"__slots__": (), "__module__": __name__, **columns})
 
 
-def records(slices: Iterable[pa.RecordBatch]) -> Iterator[Lot]:
-    """The records of batches, a lot for each batch, in order."""
-    for batch in slices:
-        count = batch.num_rows
-        record = record_type(tuple(batch.schema.names))
-        # Made by `map`, so that no line of Python runs for a row but the record's own.
-        yield map(record, repeat(Columns(batch), count), range(count)), batch.nbytes // count + RECORD_BYTES
+def rows_of(batch: pa.RecordBatch) -> RowBatch:
+    """The records of an Arrow batch that is not empty."""
+    count = batch.num_rows
+    record = record_type(tuple(batch.schema.names))
+    # Made by `map`, so that no line of Python runs for a row but the record's own.
+    rows = list(map(record, repeat(Columns(batch), count), range(count)))
+    return RowBatch(rows, batch.nbytes // count + RECORD_BYTES)
+
+
+def records(slices: Iterable[pa.RecordBatch]) -> Iterator[RowBatch]:
+    """The records of Arrow batches, a batch of rows for each, in order."""
+    return map(rows_of, slices)
 
 
 def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,3 +161,50 @@ def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = min(SLICE, max(1, SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
+
+
+# -- values of Arrow columns ----------------------------------------------------------------------
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+
+def decode_column(column: pa.Array) -> list[Any]:
+    """The values of an Arrow column as Python objects."""
+    values: list[Any] = column.to_pylist()
+    convert = decoder(column.type)
+    return values if convert is None else [convert(value) for value in values]
+
+
+def decoder(arrow: pa.DataType) -> Convert | None:
+    """A function from Arrow's values of this type to PySpark's; None where they are the same."""
+    if pa.types.is_struct(arrow):
+        return _struct_decoder(arrow)
+    if pa.types.is_map(arrow):
+        key, value = decoder(arrow.key_type) or _same, decoder(arrow.item_type) or _same
+        return lambda pairs: None if pairs is None else {key(k): value(v) for k, v in pairs}
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        element = decoder(arrow.value_type)
+        if element is None:
+            return None
+        return lambda values: None if values is None else [element(value) for value in values]
+    return None
+
+
+def _struct_decoder(arrow: pa.StructType) -> Convert:
+    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    names = [field.name for field in fields]
+    if any(b"variant" in (field.metadata or {}) for field in fields):
+        return lambda value: None if value is None else T.VariantVal(value["value"], value["metadata"])
+    make = Row(*names)
+    converts = [decoder(field.type) or _same for field in fields]
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        return make(*[to(value[name]) for name, to in zip(names, converts, strict=True)])
+
+    return convert
+
+
+def _same(value: Any) -> Any:
+    return value

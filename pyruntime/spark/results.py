@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed
 from pillarbox.kernel import PillarboxError
@@ -24,7 +25,6 @@ from pillarbox.spark.forms import (
     BY_NAME,
     Expressions,
     compile_test,
-    field_names,
     make_vectors,
     normalizer,
     row_reader,
@@ -34,7 +34,12 @@ from pillarbox.spark.vectors import is_vector
 
 
 class ResultError(PillarboxError, TypeError):
-    """A function's result that does not fit the schema; says the result and the column."""
+    """A function's result that does not fit the schema; says the result and the column.
+
+    `without_data` says the same without the result.
+    """
+
+    without_data: str | None = None
 
 
 class EncodedRow:
@@ -176,7 +181,9 @@ class RowEncoder:
 
     def _misfit(self, result: Any, error: Exception) -> ResultError:
         columns = ", ".join(f"{column.field.name} {column.field.type}" for column in self._columns)
-        return ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
+        misfit = ResultError(f"result {shorten(result)} does not fit the schema ({columns}): {error}")
+        misfit.without_data = f"the result does not fit the schema ({columns}): {type(error).__name__}"
+        return misfit
 
     def _row(self, row: Any) -> tuple[Any, ...]:
         values = self._values(row)

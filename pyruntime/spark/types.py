@@ -1,10 +1,6 @@
-"""Between Arrow columns and the Python values that functions take and give.
+"""Arrow's types for Spark's, and the time zone of a session. Pure functions: any thread.
 
-Inputs are decoded by their Arrow type; for results `forms` has the values of each Spark type.
-Pure functions: any thread.
-
-Values are PySpark's (structs are `Row`s, maps are dicts), with one difference: a `timestamp` is a
-datetime with a time zone, that of the session, so that it means the same instant on every machine.
+Inputs are decoded by their Arrow type (`record`); for results `forms` has the values of each Spark type.
 """
 
 from __future__ import annotations
@@ -12,14 +8,9 @@ from __future__ import annotations
 import datetime
 import re
 import zoneinfo
-from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.types import Row
-
-Convert: TypeAlias = Callable[[Any], Any]
 
 _SIMPLE: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
@@ -95,45 +86,3 @@ def time_zone(name: str) -> datetime.tzinfo | None:
         return datetime.timezone.utc if name in ("Z", "UTC", "GMT") else None
     offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
     return datetime.timezone(offset if match[1] == "+" else -offset)
-
-
-def decode_column(column: pa.Array) -> list[Any]:
-    """The values of an Arrow column as Python objects."""
-    values: list[Any] = column.to_pylist()
-    convert = decoder(column.type)
-    return values if convert is None else [convert(value) for value in values]
-
-
-def decoder(arrow: pa.DataType) -> Convert | None:
-    """What makes a PySpark value of a value that Arrow gave for this type; None where they are the same."""
-    if pa.types.is_struct(arrow):
-        return _struct_decoder(arrow)
-    if pa.types.is_map(arrow):
-        key, value = decoder(arrow.key_type) or _same, decoder(arrow.item_type) or _same
-        return lambda pairs: None if pairs is None else {key(k): value(v) for k, v in pairs}
-    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
-        element = decoder(arrow.value_type)
-        if element is None:
-            return None
-        return lambda values: None if values is None else [element(value) for value in values]
-    return None
-
-
-def _struct_decoder(arrow: pa.StructType) -> Convert:
-    fields = [arrow.field(i) for i in range(arrow.num_fields)]
-    names = [field.name for field in fields]
-    if any(b"variant" in (field.metadata or {}) for field in fields):
-        return lambda value: None if value is None else T.VariantVal(value["value"], value["metadata"])
-    make = Row(*names)
-    converts = [decoder(field.type) or _same for field in fields]
-
-    def convert(value: Any) -> Any:
-        if value is None:
-            return None
-        return make(*[to(value[name]) for name, to in zip(names, converts, strict=True)])
-
-    return convert
-
-
-def _same(value: Any) -> Any:
-    return value

@@ -33,7 +33,8 @@ class Work:
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
     progress: the folder for live counts. letters: where failed rows are put aside. prompt: whether results
-    leave at once. keeping: how the ledger is used. spread: whether rows are tuples of arguments.
+    leave at once. keeping: how the ledger is used. spread: whether rows are tuples of arguments. uid: the
+    name of the function in a chain.
     """
 
     fn: Callable[..., Any]
@@ -45,6 +46,7 @@ class Work:
     prompt: bool = False
     keeping: Keeping | None = None
     spread: bool = False
+    uid: str | None = None
 
     @property
     def time_zone(self) -> datetime.tzinfo | None:
@@ -60,7 +62,11 @@ def check_nullable(errors: str, schema: T.StructType) -> None:
 
 
 def settle_output(
-    given: T.StructType, keep: Any, results: T.StructType, errors: str
+    given: T.StructType,
+    keep: Any,
+    results: T.StructType,
+    errors: str,
+    error_type: T.StructType = ERROR_TYPE,
 ) -> tuple[list[str], T.StructType]:
     """The columns of `given` that are kept, and all that leave: these, the results, `_error` if asked for.
 
@@ -74,7 +80,7 @@ def settle_output(
             raise ValueError(
                 f"errors='column': keep and schema have a column {ERROR!r} already, which says what failed"
             )
-        output = output.add(ERROR, ERROR_TYPE)
+        output = output.add(ERROR, error_type)
     check_unique("keep and schema", output.names)
     check_nullable(errors, results)
     return kept, output
@@ -97,18 +103,21 @@ def settle(
     latency: Any,
     columns: Sequence[str],
     shape: str,
-    results: T.DataType,
+    results: T.DataType | None,
     streaming: bool | None = None,
     arguments: str | None = None,
     only_failed: bool = False,
+    uid: str | None = None,
+    is_behind: bool = False,
 ) -> Work:
     """The work for one use of `fn`; raises TypeError or ValueError for what cannot be.
 
     token: as `check_sendable` gave it. columns: those of the input row. shape: of input and output, which
     tells operators of one query apart, in the next process as well. results: the type of what the function
-    gives. streaming: whether it is over a stream, None where that is not known. arguments: the columns of
-    `async_udf`, in words. only_failed: call only rows
-    of which the ledger says that they failed.
+    gives, None where another function gets that. streaming: whether it is over a stream, None where that is
+    not known. arguments: the columns of `async_udf`, in words. only_failed: call only rows
+    of which the ledger says that they failed. uid: the name of the function in a chain; is_behind: there is
+    one in front of it.
     """
     use_driver_python(session)
     letter = dead_letter_of(dead_letter, columns)
@@ -133,5 +142,6 @@ def settle(
         streaming=streaming,
         arguments=arguments,
         only_failed=only_failed,
+        is_behind=is_behind,
     )
-    return Work(fn, token, options, zone, folder, box, prompt, keeping, arguments is not None)
+    return Work(fn, token, options, zone, folder, box, prompt, keeping, arguments is not None, uid)

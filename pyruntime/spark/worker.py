@@ -12,26 +12,26 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.chained import Stage, chain_of
 from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
-from pillarbox.aio.job import CLOSE, Job
+from pillarbox.aio.journal import Journal
 from pillarbox.aio.resource import enter_function, is_resource
-from pillarbox.aio.sinks import Chunk
-from pillarbox.aio.sources import Lot
+from pillarbox.aio.task_io import Chunk, IterableInput
+from pillarbox.aio.task_run import CLOSE, ThreadRun
+from pillarbox.ledger import RowIdentity
+from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.hangup import DisconnectWatcher
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
 from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
-
-READ_AHEAD_SLICES = 64
-READ_AHEAD_BYTES = 64 * 1024 * 1024
 
 COLLECT_AFTER = 50_000
 """Objects made since the last garbage collection that a worker waits for while it runs a job."""
@@ -93,6 +93,8 @@ class Worker:
         gc.collect()
         gc.freeze()
         self.pid = os.getpid()
+        # What nobody has asked for, asyncio logs, with its text: the process is Spark's, and its log a file.
+        logging.getLogger("asyncio").addFilter(LOG_FILTER)
         self.loop_thread = LoopThread("pillarbox-loop")
         self._resources: dict[str, _Resource] = {}
         # Spark sets this for workers that will be given other tasks.
@@ -162,60 +164,84 @@ def worker() -> Worker:
 
 def run_job(
     work: Work,
-    items: Iterable[Any],
-    unpack: Callable[[Iterable[Any]], Iterator[Lot]],
+    rows: Iterable[Any] | IterableInput,
     *,
     convert: ResultConverter | None,
     ended: Callable[[OperatorStatistics], None] | None = None,
+    then: Sequence[Work] = (),
 ) -> Generator[Chunk, None, None]:
-    """Call the function of `work` for the rows that `unpack` makes of `items`; yields (call, result) chunks.
+    """Call the function of `work` for rows, or those of an input; yields (call, result) chunks.
+
+    then: those of the functions behind it, each of which gets what the one in front gives; the results are
+    then those of the last one.
 
     convert: makes of results the form in which they are written; None for results that nobody writes.
     ended: gets the last counts, once all is through.
-    The thread that reads `items` has ended when this generator has.
+    The thread that reads has ended when this generator has.
     """
-    with _collector:
-        yield from _run_job(work, items, unpack, convert, ended)
+    failure: BaseException
+    try:
+        with _collector:
+            yield from _run_job((work, *then), rows, convert, ended)
+        return
+    except (CallFailed, CallTimeout, TooManyFailures):
+        raise
+    except Exception as error:
+        # Spark prints it, with all that it was raised from and with lines of code.
+        failure = error
+        for each in (work, *then):
+            failure = each.options.redaction.sealed(failure)
+        if failure is error:
+            raise
+    # Out here it has no context.
+    raise failure
 
 
 def _run_job(
-    work: Work,
-    items: Iterable[Any],
-    unpack: Callable[[Iterable[Any]], Iterator[Lot]],
+    works: Sequence[Work],
+    rows: Iterable[Any] | IterableInput,
     convert: ResultConverter | None,
     ended: Callable[[OperatorStatistics], None] | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
     here = worker()
-    options = work.options
-    journal = None if work.keeping is None else work.keeping.open(options)
-    entered = here.acquire(work.token, work.fn)
-    job: Job | None = None
+    work = works[0]
+    journals = _open_journals(works)
+    job: ThreadRun | None = None
+    files: list[ProgressFile] = []
+    acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
-    chunk_rows = 1 if work.prompt else min(CHUNK_ROWS, options.window)
+    chunk_rows = 1 if work.prompt else min(CHUNK_ROWS, works[-1].options.window)
     try:
-        job = Job(
-            entered,
-            options,
-            items,
+        stages = []
+        for each, journal in zip(works, journals, strict=True):
+            entered = here.acquire(each.token, each.fn)
+            acquired.append(each)
+            stages.append(Stage(entered, each.uid or "", each.options, each.letters, journal))
+        stages[-1] = stages[-1]._replace(convert=convert)
+        job = ThreadRun(
+            stages[0].fn,
+            work.options,
+            rows,
             loop_thread=here.loop_thread,
-            unpack=unpack,
-            read_ahead_items=READ_AHEAD_SLICES,
-            read_ahead_bytes=READ_AHEAD_BYTES,
-            weigh=_weigh,
             chunk_rows=chunk_rows,
             linger=0.0 if work.prompt else LINGER,
             spread=work.spread,
             idle=spark.check,
-            journal=journal,
-            convert=convert,
+            journal=stages[0].journal,
+            convert=stages[0].convert,
+            chain=None if work.uid is None else chain_of(stages, _identity_behind(works)),
         )
-        file = None if work.progress is None else ProgressFile(work.progress, job)
+        files += [
+            ProgressFile(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
+            for each in works
+            if each.progress is not None
+        ]
         spark.watch(here.loop_thread, job.abort)
         left = chunk_rows
         try:
-            while (chunk := job.take()) is not None:
+            while (chunk := job.output.take(job.look)) is not None:
                 yield chunk
                 # It is written when the next one is asked for, into a buffer of 64 KB. Who shows five rows
                 # would wait for that to be full, and the rows in it would be called in vain.
@@ -233,7 +259,7 @@ def _run_job(
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
             spark.close()
-            if file is not None:
+            for file in files:
                 file.close()
         ok = True
         statistics = job.statistics()
@@ -244,9 +270,30 @@ def _run_job(
             log.warning("a call blocks the event loop; other tasks of this worker get a loop of their own")
             _worker = None
         else:
-            here.release(work.token, failed=not ok)
+            for each in acquired:
+                here.release(each.token, failed=not ok)
 
 
-def _weigh(item: Any) -> int:
-    columns = item if isinstance(item, tuple) else (item,)
-    return sum(column.nbytes for column in columns)
+def _open_journals(works: Sequence[Work]) -> list[Journal | None]:
+    journals = [None if work.keeping is None else work.keeping.open(work.options) for work in works]
+    for journal in journals[1:]:
+        if journal is not None and journals[0] is not None:
+            journal.follow(journals[0])
+    return journals
+
+
+def _identity_behind(works: Sequence[Work]) -> RowIdentity | None:
+    """The identity of rows of the input, for the ledger of a function behind the first one."""
+    return next((each.keeping.row_identity() for each in works[1:] if each.keeping is not None), None)
+
+
+class _CountsOf:
+    """The counts of one function of a chain."""
+
+    def __init__(self, job: ThreadRun, uid: str) -> None:
+        self._job = job
+        self._uid = uid
+
+    def statistics(self) -> OperatorStatistics | None:
+        """Its counts so far; None before it has begun. Any thread."""
+        return self._job.statistics_by_uid().get(self._uid)

@@ -1,22 +1,22 @@
 """Makes output batches of chunks of results: kept columns as Arrow, results, errors. For the task's thread.
 
-Confined to one task. `RowWriter` is what `async_map` uses.
+Confined to one task. `RowWriter` is what `async_map` uses, `ChainWriter` where it calls several functions.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox.aio.call import Call
+from pillarbox.aio.attempts import Call
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.options import Options
-from pillarbox.aio.sinks import Chunk
+from pillarbox.aio.task_io import Chunk
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import Columns
@@ -35,6 +35,8 @@ class RowWriter:
     other; otherwise that is so where `options` say that they are ordered, and else they may change places.
     `encoder` converts the results that it takes.
     """
+
+    _is_chain = False
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class RowWriter:
         if self._says_errors:
             if counts is not None:
                 results = _repeated(results, counts)
-            arrays.append(error_array(results))
+            arrays.append(error_array(results, of_chain=self._is_chain))
         if not self._kept:
             return pa.RecordBatch.from_arrays(arrays, self._names)
         taken = []
@@ -103,6 +105,68 @@ class RowWriter:
         if len(taken) > 1:
             kept = [pa.concat_arrays([part.column(name) for part in taken]) for name in self._kept]
         return pa.RecordBatch.from_arrays([*kept, *arrays], self._names)
+
+
+class _Source(NamedTuple):
+    """Stands for the call of the first function, whose row a result of the last one belongs to."""
+
+    row: Any
+
+
+class ChainWriter(RowWriter):
+    """Writes the results of a chain of functions.
+
+    form: that in which failed rows leave, as `errors` says. ordered: whether all functions give results in
+    order. letters: where rows that failed in one of the functions are put aside, by its name. drops: the
+    functions whose failed rows leave nothing else.
+    """
+
+    _is_chain = True
+
+    def __init__(
+        self,
+        kept: list[str],
+        schema: T.StructType,
+        zone: datetime.tzinfo | None,
+        *,
+        form: Any,
+        ordered: bool,
+        letters: Mapping[str, LetterWriter],
+        drops: frozenset[str],
+        has_source: bool,
+    ) -> None:
+        super().__init__(kept, schema, zone, Options(errors=form, ordered=ordered), None, runs=ordered)
+        self._letters_of = letters
+        self._drops = drops
+        self._has_source = has_source
+
+    def write(self, chunk: Chunk) -> pa.RecordBatch:
+        """The output batch of a chunk; it may be empty."""
+        sourced: Any = chunk
+        if self._has_source:
+            sourced = [(_Source(call.source), result) for call, result in chunk]
+        if any(type(result) is Failed for _, result in sourced):
+            self._put_aside(sourced)
+            if self._drops:
+                sourced = [
+                    pair
+                    for pair in sourced
+                    if type(pair[1]) is not Failed or pair[1].info.uid not in self._drops
+                ]
+        if not sourced:
+            return pa.RecordBatch.from_pylist([])
+        return super().write(sourced)
+
+    def _put_aside(self, chunk: Any) -> None:
+        failed: dict[str, list[tuple[Any, Failed]]] = {}
+        for call, result in chunk:
+            if type(result) is Failed:
+                failed.setdefault(str(result.info.uid), []).append((call, result))
+        for uid, some in failed.items():
+            letters = self._letters_of.get(uid)
+            if letters is not None:
+                for batch, indices, results in _parts(*zip(*some, strict=True)):
+                    letters.add(batch.take(pa.array(indices, pa.int64())), list(results))
 
 
 def _parts_in_order(calls: Sequence[Call], results: Sequence[Any]) -> Iterator[Part]:

@@ -10,6 +10,7 @@ from pillarbox.task.checkpoint import (
     CheckpointOptions,
     CheckpointResponder,
     OperatorSnapshot,
+    SnapshotStorage,
     StopAborted,
     TaskSnapshot,
 )
@@ -20,7 +21,15 @@ from pillarbox.task.input_format import InputFormat, ReplicatingInputFormat, Ric
 from pillarbox.task.legacy import CheckpointedSource, LegacySourceThread, SourceFunction
 from pillarbox.task.legacy_input import LegacySourceInput
 from pillarbox.task.operator import Operator, OperatorContext
-from pillarbox.task.output import MAX_WATERMARK, Idleness, OperatorOutput, TaskOutput, Watermark
+from pillarbox.task.output import (
+    MAX_WATERMARK,
+    Idleness,
+    LatencyMarker,
+    OperatorOutput,
+    RowBatch,
+    TaskOutput,
+    Watermark,
+)
 from pillarbox.task.source_context import SourceCancelled, SourceContext, Timestamped
 from pillarbox.task.state import TaskCancelled, TaskState
 from pillarbox.task.status import InputStatus
@@ -41,6 +50,7 @@ __all__ = [
     "InputFormatSource",
     "InputStatus",
     "IterableSource",
+    "LatencyMarker",
     "LegacySourceInput",
     "LegacySourceThread",
     "Operator",
@@ -51,6 +61,8 @@ __all__ = [
     "ProcessingTimeService",
     "ReplicatingInputFormat",
     "RichInputFormat",
+    "RowBatch",
+    "SnapshotStorage",
     "SourceCancelled",
     "SourceContext",
     "SourceFunction",

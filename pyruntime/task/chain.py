@@ -1,4 +1,4 @@
-"""The operators of a task, one behind the other, and the elements on their way between them.
+"""The operators of a task, one behind the other, and the links between them, where elements wait for room.
 
 Confined to the mailbox thread, or to the holder of the lock where a task shares one with a legacy source.
 """
@@ -6,23 +6,329 @@ Confined to the mailbox thread, or to the holder of the lock where a task shares
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
-from pillarbox.kernel import MAX_PRIORITY, Mail, MailboxClosedError
+from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
 from pillarbox.task.failures import Failures
-from pillarbox.task.link import AFTER_BARRIER, AFTER_DATA, ChainState, Entry, Exit, Link
 from pillarbox.task.operator import Operator, OperatorContext
-from pillarbox.task.output import MAX_WATERMARK, Idleness, TaskOutput, Watermark
+from pillarbox.task.output import MAX_WATERMARK, Idleness, LatencyMarker, RowBatch, TaskOutput, Watermark
 from pillarbox.task.timers import ProcessingTimeService
 
 log = logging.getLogger("pillarbox")
 
 NOTHING: Final = object()
+END_OF_TIME: Final = Watermark(MAX_WATERMARK)
+
+
+class ChainState:
+    """State that the links of a chain share with it. Confined as they are.
+
+    check: raises `WrongThreadError` for a thread that must not touch the chain.
+    """
+
+    __slots__ = ("check", "closed", "dirty", "look", "output", "paused", "time_ended", "waits", "work_off")
+
+    def __init__(
+        self,
+        output: TaskOutput,
+        check: Callable[[], None],
+        work_off: Callable[[], None],
+        look: Callable[[], None],
+    ) -> None:
+        self.output = output
+        self.check = check
+        self.work_off = work_off
+        """Called by the entry after each element, for who knows whether somebody else will."""
+        self.look = look
+        """Called when somebody waits for room: outside of an action nobody else would look for it."""
+        self.dirty = False
+        """A link may hold something."""
+        self.waits = False
+        """Somebody waits for room in a link, or for a link to be empty."""
+        self.paused = False
+        """No element moves, and none leaves the task."""
+        self.closed = False
+        self.time_ended = False
+        """`MAX_WATERMARK` is on its way or has left, in this life of the task or in one before."""
+
+
+class Link:
+    """The output of one operator and the queue of the next one, `target`. Confined.
+
+    It has room while it is empty and its target has room: so what does not fit waits in one place only,
+    which is part of every snapshot.
+    """
+
+    __slots__ = ("_emptied", "_state", "_waiters", "queue", "target")
+
+    def __init__(self, state: ChainState, target: Operator | None) -> None:
+        self._state = state
+        self.queue: deque[Any] = deque()
+        self.target = target
+        self._waiters: list[Callable[[], object]] = []
+        self._emptied: Future[None] | None = None
+
+    def restore(self, pending: Sequence[Any]) -> None:
+        """Put here what was on its way in a snapshot."""
+        # The snapshot may be restored once more.
+        self.queue.extend(one.rest() if type(one) is RowBatch else one for one in pending)
+        self._state.time_ended |= any(type(one) is Watermark and one == END_OF_TIME for one in pending)
+
+    def collect(self, record: Any) -> None:
+        """Put a record, or a `RowBatch`, on its way to the next operator, which takes it after this one."""
+        state = self._state
+        state.check()
+        if state.closed:
+            raise RuntimeError(f"record {record!r} was emitted after the task had closed the chain")
+        self.queue.append(record)
+        state.dirty = True
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Put a watermark, in seconds of event time, on its way; the newest of several that wait counts."""
+        # spec: Chain!ProcessWatermark
+        if self.queue and type(self.queue[-1]) is Watermark:
+            self.queue.pop()
+        self.collect(Watermark(timestamp))
+
+    def emit_status(self, idle: bool) -> None:
+        """Put on its way that nothing comes for a while, or that this is over."""
+        self.collect(Idleness(idle))
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Put a marker on its way: no operator holds it, with room or without."""
+        self.collect(marker)
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Raise RuntimeError: the chain sends barriers itself."""
+        raise RuntimeError(f"{barrier!r} was emitted by an operator; the chain sends barriers itself")
+
+    # -- room ---------------------------------------------------------------------------------
+
+    @property
+    def is_available(self) -> bool:
+        """True while it is empty and the next operator has room."""
+        assert self.target is not None
+        return not self.queue and self.target.has_room
+
+    @property
+    def room(self) -> int | None:
+        """Rows to emit at a time, at most; None for any number."""
+        return None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the rows that wait here."""
+        return sum(element.held_bytes for element in self.queue if type(element) is RowBatch)
+
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called once when there is room again, at the end of the action that made it."""
+        self._state.check()
+        self._waiters.append(wake)
+        self._state.waits = True
+        self._state.look()
+
+    def available(self) -> Future[Any]:
+        """A future that is done when there is room again."""
+        future: Future[Any] = Future()
+        self.call_when_room(partial(future.set_result, None))
+        return future
+
+    def emptied(self) -> Future[None] | None:
+        """A future that is done when nothing waits here; None where nothing does."""
+        if not self.queue:
+            return None
+        self._emptied = Future()
+        self._state.waits = True
+        return self._emptied
+
+    def wake(self) -> bool:
+        """Call who waits for room, if there is some; returns True while somebody waits. The chain only."""
+        # spec: Chain!Wake
+        if self._emptied is not None and not self.queue:
+            emptied, self._emptied = self._emptied, None
+            emptied.set_result(None)
+        if self._waiters and self.is_available:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter()
+        return bool(self._waiters) or self._emptied is not None
+
+
+class Exit(Link):
+    """The output of the last operator: the task's output, but for a task that is paused. Confined."""
+
+    __slots__ = ("_armed", "_executor", "_is_mailed", "_is_told", "_room_mail")
+
+    def __init__(self, state: ChainState) -> None:
+        super().__init__(state, None)
+        self._armed = False
+        self._is_told: Callable[[Callable[[], None]], None] | None = getattr(
+            state.output, "call_when_room", None
+        )
+        self._executor: MailboxExecutor | None = None
+        self._room_mail = Mail(self._look, priority=MIN_PRIORITY, description="the output has room")
+        self._is_mailed = False
+
+    def setup(self, executor: MailboxExecutor) -> None:
+        """Take the executor by which an output of another thread says that it has room."""
+        self._executor = executor
+
+    def collect(self, record: Any) -> None:
+        """Give a record to the task's output; while the chain is paused, keep it."""
+        state = self._state
+        if state.paused or state.closed:
+            super().collect(record)
+        else:
+            state.check()
+            state.output.collect(record)
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Give a watermark to the task's output; while the chain is paused, keep it."""
+        state = self._state
+        if state.paused or state.closed:
+            super().emit_watermark(timestamp)
+        else:
+            state.check()
+            state.output.emit_watermark(timestamp)
+
+    def emit_status(self, idle: bool) -> None:
+        """Tell the task's output, if it wants to know; while the chain is paused, keep it."""
+        state = self._state
+        if state.paused or state.closed:
+            super().collect(Idleness(idle))
+        else:
+            state.check()
+            emit_status: Callable[[bool], None] | None = getattr(state.output, "emit_status", None)
+            if emit_status is not None:
+                emit_status(idle)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Give a marker to the task's output, if wanted; a pause drops it, which it would measure else."""
+        emit = getattr(self._state.output, "emit_latency_marker", None)
+        if emit is not None and not self._state.paused and not self._state.closed:
+            emit(marker)
+
+    @property
+    def is_available(self) -> bool:
+        """True while the task's output has room and nothing is kept back for it."""
+        return not self.queue and self._state.output.is_available
+
+    @property
+    def room(self) -> int | None:
+        """Rows that the task's output takes at a time; None for any number."""
+        room: int | None = getattr(self._state.output, "room", None)
+        return room
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the task's output says it holds."""
+        held: int = getattr(self._state.output, "held_bytes", 0)
+        return held
+
+    def watch(self) -> None:
+        """Have the output say when it has room again, if it has none. The chain only."""
+        if self._armed or self._state.output.is_available:
+            return
+        self._armed = True
+        if self._is_told is not None:
+            self._is_told(self._has_room)
+        else:
+            available: Callable[[], Future[Any]] = self._state.output.available  # type: ignore[attr-defined]
+            available().add_done_callback(self._may_have_room)
+
+    def _has_room(self) -> None:
+        """On the mailbox thread, outside of any action."""
+        self._armed = False
+        assert self._executor is not None
+        if not self._is_mailed:
+            self._is_mailed = self._executor.try_put(self._room_mail)
+
+    def _look(self) -> None:
+        # The chain moves and wakes at the end of every action; there is nothing to do here.
+        self._is_mailed = False
+
+    def _may_have_room(self, future: Future[Any]) -> None:
+        """Any thread."""
+        assert self._executor is not None
+        try:
+            self._executor.execute(self._future_done, future, description="the output has room")
+        except MailboxClosedError:
+            return
+
+    def _future_done(self, future: Future[Any]) -> None:
+        self._armed = False
+        if not future.cancelled() and (error := future.exception()) is not None:
+            raise error
+
+    def work_off(self) -> None:
+        """Give what was kept to the task's output."""
+        queue = self.queue
+        while queue:
+            element = queue.popleft()
+            if type(element) is Watermark:
+                self.emit_watermark(element.timestamp)
+            elif type(element) is Idleness:
+                self.emit_status(element.idle)
+            else:
+                self.collect(element)
+
+
+class Entry(Link):
+    """The link behind the task's input: the queue of the first operator. Confined.
+
+    After an aligned barrier it takes nothing until the barrier has been worked off, after the end of
+    the data nothing but barriers.
+    """
+
+    __slots__ = ("overtaking", "refusal")
+
+    def __init__(self, state: ChainState, target: Operator) -> None:
+        super().__init__(state, target)
+        self.refusal: str | None = None
+        """Why no record is taken."""
+        self.overtaking: deque[CheckpointBarrier] = deque()
+        """Unaligned barriers that the input has emitted and that were not taken yet."""
+
+    def collect(self, record: Any) -> None:
+        """Take a record of the input. Raises RuntimeError after a barrier and after the end of the data."""
+        if self.refusal is not None:
+            raise RuntimeError(f"the input emitted {record!r} {self.refusal}")
+        super().collect(record)
+        self._state.work_off()
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Take a watermark of the input, the last one once. Raises RuntimeError as `collect` does."""
+        state = self._state
+        if timestamp == MAX_WATERMARK and state.time_ended and self.refusal is None:
+            # An input that was restored at its end says the end again.
+            return
+        super().emit_watermark(timestamp)
+        state.time_ended |= timestamp == MAX_WATERMARK
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Take a barrier: an aligned one in its place, an unaligned one before all that waits.
+
+        Neither is taken before the input's call has returned: only then does the input know its position.
+        """
+        self._state.check()
+        if barrier.options.aligned:
+            self.queue.append(barrier)
+            self._state.dirty = True
+            if self.refusal is None:
+                self.refusal = AFTER_BARRIER
+        else:
+            self.overtaking.append(barrier)
+        self._state.work_off()
+
+
+AFTER_BARRIER = "after a barrier, in the same call; a barrier must be the last element of a call"
+AFTER_DATA = "after the end of its data"
 
 
 class OperatorChain:
@@ -36,6 +342,10 @@ class OperatorChain:
        its own and of those behind runs.
     3. A snapshot can therefore be taken at every moment at which a mail runs: the operators in front of one
        that yields have returned, and what they emitted is in the links, which go into the snapshot.
+    4. What an operator has no room for waits in the link in front of it, and nowhere else: a `RowBatch` with
+       its position, a watermark, a status. After every action the chain moves what can be moved, those
+       nearest to the output first, and then calls who waits for room. Room comes back in two ways, by a link
+       that is empty now and by an operator that has emitted, so each link is asked and no event is relied on.
 
     operators: at least one, with different `uid`s. check: raises for a thread that must not touch the
     chain. on_barrier: called with each barrier of the input, when all before it has been worked off.
@@ -53,7 +363,9 @@ class OperatorChain:
         "_mail_ended",
         "_on_barrier",
         "_process",
+        "_process_batch",
         "_state",
+        "_waits_for_room",
         "contexts",
         "entry",
         "operators",
@@ -77,12 +389,21 @@ class OperatorChain:
         twice = sorted({uid for uid in self.uids if self.uids.count(uid) > 1})
         if twice:
             raise ValueError(f"uids {', '.join(map(repr, twice))}: each operator of a chain needs its own")
-        self._state = ChainState(output, check, self._work_off_outside)
+        self._state = ChainState(output, check, self._work_off_outside, self._look_outside)
         self._on_barrier = on_barrier
-        self.entry = Entry(self._state)
+        self.entry = Entry(self._state, self.operators[0])
         self._exit = Exit(self._state)
-        self._links: list[Link] = [self.entry, *(Link(self._state) for _ in self.operators[1:])]
+        behind = (Link(self._state, operator) for operator in self.operators[1:])
+        self._links: list[Link] = [self.entry, *behind]
         self._process = tuple(operator.process for operator in self.operators)
+        # None where rows are taken one by one.
+        self._process_batch = tuple(
+            operator.process_batch if type(operator).process_batch is not Operator.process_batch else None
+            for operator in self.operators
+        )
+        self._waits_for_room = tuple(
+            type(operator).has_room is not Operator.has_room for operator in self.operators
+        )
         self._at_work: list[Any] = [NOTHING] * len(self.operators)
         self._finished = [False] * len(self.operators)
         self._first_free = 0
@@ -96,32 +417,31 @@ class OperatorChain:
         self,
         executor: Callable[[int], MailboxExecutor],
         make_timers: Callable[[MailboxExecutor], ProcessingTimeService],
+        fail: Callable[[BaseException], None],
     ) -> None:
-        """Give each operator its context; `executor(priority)` makes its executor."""
+        """Give each operator its context; `executor(priority)` makes its executor, `fail` ends the task."""
         self._state.check()
+        self._exit.setup(executor(MIN_PRIORITY))
         last = len(self.operators) - 1
         contexts = []
-        for position in range(len(self.operators)):
+        for position, uid in enumerate(self.uids):
             output = self._exit if position == last else self._links[position + 1]
-            context = OperatorContext(
-                self.uids[position],
-                position,
-                executor(position),
-                output,
-                make_timers,
-                partial(self._admitted, position),
+            admitted = partial(self._admitted, position)
+            contexts.append(
+                OperatorContext(uid, position, executor(position), output, make_timers, admitted, fail)
             )
-            contexts.append(context)
         self.contexts = tuple(contexts)
         for operator, context in zip(self.operators, contexts, strict=True):
             operator.setup(context)
 
-    def open(self, snapshots: Mapping[str, OperatorSnapshot] | None = None) -> None:
+    def open(self, snapshots: Mapping[str, OperatorSnapshot] | None = None, time_ended: bool = False) -> None:
         """Restore and open the operators, from the output to the input.
 
+        time_ended: `MAX_WATERMARK` was on its way in the snapshot, or had left.
         Raises ValueError if `snapshots` has a `uid` that the chain has not: its state would be lost.
         """
         self._state.check()
+        self._state.time_ended = time_ended
         known = {} if snapshots is None else snapshots
         lost = sorted(set(known) - set(self.uids))
         if lost:
@@ -143,25 +463,36 @@ class OperatorChain:
     def finishing(self) -> Iterator[Future[Any]]:
         """Finish the operators, from the input to the output; the caller waits for each future given.
 
-        For each: end its input, wait for what is under way, let no more timers begin, wait for those that
-        had begun, finish it, and wait for the mail that it had put. Event time comes to its end first.
-        Those that were restored as finished keep what they have emitted then: only their timers end.
+        Event time comes to its end first. For each: wait until it has taken all that is on its way to it, end
+        its input, wait for what is under way, for timers that had begun, finish it, and wait for its mail.
+        Of those that were restored as finished only the timers end. Once the task has failed or was
+        cancelled, which any step may bring about, no operator is finished.
         """
+        state = self._state
         left = [position for position, finished in enumerate(self._finished) if not finished]
-        if left and not any(link.time_ended for link in self._links[: left[0] + 1]):
-            self._links[left[0]].queue.append(Watermark(MAX_WATERMARK))
-            self._state.dirty = True
+        if left and not state.time_ended:
+            # spec: Chain!EndOfInput
+            self._links[left[0]].queue.append(END_OF_TIME)
+            state.time_ended = state.dirty = True
         self.end_data()
         self.work_off()
         for position, (operator, context) in enumerate(zip(self.operators, self.contexts, strict=True)):
             if self._finished[position]:
                 yield from self._quiesce_timers(context)
                 continue
+            # spec: Chain!EndInput
+            while (on_its_way := self._links[position].emptied()) is not None:
+                yield on_its_way
+            if state.closed or state.paused:
+                return
             under_way = self._call(position, operator.end_input)
             self.work_off()
             if under_way is not None:
                 yield under_way
             yield from self._quiesce_timers(context)
+            # spec: Chain!Finish
+            if state.closed or state.paused:
+                return
             self._call(position, operator.finish)
             self._finished[position] = True
             self.work_off()
@@ -189,9 +520,11 @@ class OperatorChain:
         if timers is not None:
             yield timers.timers_done()
 
-    def close(self, failures: Failures) -> None:
-        """Close every operator, whatever the others raise, and drop what is on its way."""
+    def stop(self, failures: Failures) -> None:
+        """Let no operator emit any more, and drop what is on its way. Idempotent."""
         self._state.check()
+        if self._state.closed:
+            return
         self._state.closed = True
         for link in (*self._links, self._exit):
             link.queue.clear()
@@ -199,7 +532,21 @@ class OperatorChain:
             if position < len(self.contexts):
                 step = f"ending the timers of operator {self.uids[position]!r}"
                 failures.run(step, self.contexts[position].shutdown_timers)
-            failures.run(f"closing operator {self.uids[position]!r}", operator.close)
+            failures.run(f"stopping operator {self.uids[position]!r}", operator.stop)
+
+    def close(self, failures: Failures) -> dict[str, Any]:
+        """Stop and close every operator, whatever the others raise; returns the futures to wait for."""
+        self.stop(failures)
+        closing: dict[str, Any] = {}
+
+        def close(uid: str, operator: Operator) -> None:
+            future = operator.close()
+            if future is not None:
+                closing[uid] = future
+
+        for uid, operator in zip(self.uids, self.operators, strict=True):
+            failures.run(f"closing operator {uid!r}", close, uid, operator)
+        return closing
 
     # -- elements -----------------------------------------------------------------------------
 
@@ -209,8 +556,11 @@ class OperatorChain:
         try:
             mail = getattr(fn, "__self__", None)
             result = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
-            if self._state.dirty:
+            state = self._state
+            if state.dirty:
                 self.work_off()
+            if (state.waits or state.dirty) and not state.paused:
+                self.wake()
         finally:
             self._depth -= 1
         return result
@@ -239,41 +589,94 @@ class OperatorChain:
             self._first_free = first
 
     def work_off(self) -> None:
-        """Move elements until none is left behind the operator that is at work, if one is.
+        """Move elements until none can move behind the operator that is at work, if one is.
 
         Not checked for its thread, as it ends every action: what runs the actions has checked it.
         """
         state = self._state
         first = self._first_free
         links = self._links
-        at_work = self._at_work
         last = len(links) - 1
         position = last
+        stuck = False
         while position >= first and not state.paused:
             queue = links[position].queue
             if not queue:
                 position -= 1
-                continue
-            element = queue.popleft()
-            if type(element) is CheckpointBarrier:
-                self._barrier(element)
-                continue
-            at_work[position] = element
-            self._first_free = position + 1
-            try:
-                if type(element) is Watermark:
-                    self.operators[position].process_watermark(element.timestamp)
-                elif type(element) is Idleness:
-                    self.operators[position].process_status(element.idle)
-                else:
-                    self._process[position](element)
-            finally:
-                at_work[position] = NOTHING
-                self._first_free = first
-            if position != last:
+            elif not self._move(position, queue):
+                stuck = True
+                position -= 1
+            elif position != last:
                 position += 1
         if first == 0 and not state.paused:
-            state.dirty = False
+            state.dirty = stuck
+
+    def _move(self, position: int, queue: deque[Any]) -> bool:
+        """Give the operator at `position` what comes next; False if it has no room for any of it."""
+        element = queue[0]
+        kind = type(element)
+        operator = self.operators[position]
+        if kind is CheckpointBarrier:
+            queue.popleft()
+            self._barrier(element)
+            return True
+        if kind is LatencyMarker:
+            queue.popleft()
+            self.contexts[position].output.emit_latency_marker(element)
+            return True
+        if self._waits_for_room[position] and not operator.has_room:
+            return False
+        first = self._first_free
+        if kind is RowBatch:
+            process_batch = self._process_batch[position]
+            if process_batch is not None:
+                before = element.position
+                self._first_free = position + 1
+                try:
+                    took_all = process_batch(element)
+                finally:
+                    self._first_free = first
+                # The operator may have ended the task.
+                if took_all and queue and queue[0] is element:
+                    queue.popleft()
+                return took_all or element.position > before
+            if len(element) and not operator.has_room:
+                return False
+            batch: RowBatch = element
+            if not len(batch):
+                queue.popleft()
+                return True
+            (element,) = batch.take(1)
+            if not len(batch):
+                queue.popleft()
+        else:
+            queue.popleft()
+        self._at_work[position] = element
+        self._first_free = position + 1
+        try:
+            if kind is Watermark:
+                operator.process_watermark(element.timestamp)
+            elif kind is Idleness:
+                operator.process_status(element.idle)
+            else:
+                self._process[position](element)
+        finally:
+            self._at_work[position] = NOTHING
+            self._first_free = first
+        return True
+
+    def wake(self) -> None:
+        """Call who waits for room that there is now, behind the operator that is at work, if one is."""
+        # spec: Chain!Wake
+        first = self._first_free
+        waits = self._exit.wake()
+        for link in reversed(self._links[first:]):
+            waits |= link.wake()
+        if first == 0:
+            self._state.waits = waits
+        if waits or self._state.dirty:
+            # Whoever waits does so because of the output in the end, or of an operator whose mail will come.
+            self._exit.watch()
 
     def pause(self) -> None:
         """Let nothing move, and nothing leave the task, until `resume`."""
@@ -307,34 +710,54 @@ class OperatorChain:
         if self._depth == 0:
             self.take_overtaking()
             self.work_off()
+            self._look_outside()
+
+    def _look_outside(self) -> None:
+        if self._depth == 0 and not self._state.paused:
+            self.wake()
 
     # -- checkpoints --------------------------------------------------------------------------
+
+    @property
+    def time_ended(self) -> bool:
+        """True if `MAX_WATERMARK` is on its way or has left: it comes once in all lives of a task."""
+        return self._state.time_ended
 
     def snapshot(self, barrier: CheckpointBarrier, check: Callable[[], None]) -> dict[str, OperatorSnapshot]:
         """The state of all operators and what is on its way to them, by `uid`.
 
-        `check()` raises `CheckpointDeclined` when the checkpoint is no longer wanted, which may come about
-        while the chain works off what the operators emit. Raises what an operator raises; those that have
-        heard of a checkpoint that is declined hear of its end too.
+        `check()` raises `CheckpointDeclined` when the checkpoint is no longer wanted. What an operator raises
+        declines it, and so does an operator that fails the task; those that have heard of it hear of that.
         """
         self._state.check()
         heard = []
+        asked = 0
         try:
             if barrier.options.aligned:
                 # What a restore has left in front of an operator must be in it before it prepares.
                 self.work_off()
             for position, operator in enumerate(self.operators):
+                asked = position
                 heard.append(position)
                 self._call(position, operator.prepare_snapshot, barrier)
                 if barrier.options.aligned:
                     self.work_off()
             check()
-            states = [operator.snapshot_state(barrier) for operator in self.operators]
+            states = []
+            for asked, operator in enumerate(self.operators):  # noqa: B007
+                states.append(operator.snapshot_state(barrier))
             check()
-        except CheckpointDeclined:
+            if self._state.closed:
+                # What was on its way is dropped, and operators that were stopped have let go of their rows.
+                raise CheckpointDeclined(barrier.id, "the task had failed before it was taken")
+        except Exception as error:
+            # spec: Chain!Decline
             for position in heard:
                 self._call(position, self.operators[position].notify_checkpoint_aborted, barrier.id)
-            raise
+            if isinstance(error, CheckpointDeclined):
+                raise
+            reason = f"operator {self.uids[asked]!r} raised {type(error).__name__}: {error}"
+            raise CheckpointDeclined(barrier.id, reason) from error
         return {
             uid: OperatorSnapshot(state, self._pending(position), self._finished[position])
             for position, (uid, state) in enumerate(zip(self.uids, states, strict=True))
@@ -343,7 +766,9 @@ class OperatorChain:
     def _pending(self, position: int) -> tuple[Any, ...]:
         at_work = self._at_work[position]
         waiting = (
-            element for element in self._links[position].queue if type(element) is not CheckpointBarrier
+            element.rest() if type(element) is RowBatch else element
+            for element in self._links[position].queue
+            if type(element) not in (CheckpointBarrier, LatencyMarker)
         )
         return tuple(waiting) if at_work is NOTHING else (at_work, *waiting)
 

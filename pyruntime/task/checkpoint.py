@@ -74,6 +74,10 @@ class TaskSnapshot(NamedTuple):
     """What the input's `snapshot_state` returned; None for an input without one."""
     operators: dict[str, OperatorSnapshot]
     """By the operators' `uid`s."""
+    output: Any = None
+    """What the output's `snapshot_state` returned; None for an output without one."""
+    time_ended: bool = False
+    """`MAX_WATERMARK` was on its way or had left: it is not put again."""
 
 
 class CheckpointDeclined(PillarboxError):
@@ -115,6 +119,16 @@ class CheckpointResponder(Protocol):
 
     def decline(self, error: CheckpointDeclined) -> None:
         """The task has declined one."""
+
+
+class SnapshotStorage(Protocol):
+    """Writes the snapshots of a task. On a thread of the task's own, one call at a time."""
+
+    def write(self, snapshot: TaskSnapshot) -> None:
+        """Keep a snapshot, durably. What this raises declines the checkpoint, and nothing may be left."""
+
+    def discard(self, checkpoint_id: int) -> None:
+        """Remove the snapshot of a checkpoint that was aborted while it was written, if it is there."""
 
 
 class CheckpointOrder:

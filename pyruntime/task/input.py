@@ -47,21 +47,20 @@ class StatefulInput(Protocol):
         """
 
 
-def position_of(input: TaskInput) -> Any:
-    """The input's position, or None if it has none. Mailbox thread."""
-    return input.snapshot_state() if isinstance(input, StatefulInput) else None
+def state_of(end: Any) -> Any:
+    """The state of a task's input or output, or None if it has none. Mailbox thread."""
+    return end.snapshot_state() if isinstance(end, StatefulInput) else None
 
 
-def restore_position(input: TaskInput, state: Any, task: str) -> None:
-    """Have the input of `task` go to the position `state`; None is no position. Mailbox thread.
+def restore_end(end: Any, state: Any, name: str) -> None:
+    """Restore an input or output, called `name` in words, from `state`; None is no state. Mailbox thread.
 
-    Raises ValueError for an input that cannot.
+    Raises ValueError for one that cannot.
     """
     if state is None:
         return
-    if not isinstance(input, StatefulInput):
+    if not isinstance(end, StatefulInput):
         raise ValueError(
-            f"the snapshot holds an input's state, {state!r}, which the input of task {task!r} "
-            "cannot restore: it has no restore_state"
+            f"the snapshot holds a state, {state!r}, which the {name} cannot restore: it has no restore_state"
         )
-    input.restore_state(state)
+    end.restore_state(state)

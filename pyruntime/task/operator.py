@@ -5,13 +5,14 @@ All methods of an operator are called on the mailbox thread, and by the chain on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
-from pillarbox.task.output import OperatorOutput
+from pillarbox.task.output import OperatorOutput, RowBatch
 from pillarbox.task.timers import ProcessingTimeService
 
 
@@ -25,7 +26,7 @@ class OperatorContext:
 
     __slots__ = (
         "_admitted", "_closed", "_make_timers", "_quiesced", "_timers",
-        "executor", "output", "position", "uid",
+        "executor", "fail", "output", "position", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -36,11 +37,14 @@ class OperatorContext:
         output: OperatorOutput,
         make_timers: Callable[[MailboxExecutor], ProcessingTimeService],
         admitted: Callable[[], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.uid = uid
         self.position = position
         self.executor = executor
         self.output = output
+        self.fail = fail
+        """End the task at once with an error that comes outside of any action, as in a coroutine."""
         self._make_timers = make_timers
         self._admitted = admitted
         self._timers: ProcessingTimeService | None = None
@@ -92,7 +96,8 @@ class Operator:
     3. An operator may yield (`context.executor.yield_()`), for instance while it has no room. An unaligned
        checkpoint may be taken in each of its yields: its state must then be whole. Yield before the
        element changes the state, and before you emit, or say `context.admitted()`.
-    4. While a method, mail or timer of it is in a yield it gets no element. Other mail of its own runs.
+    4. While a method, mail or timer of it is in a yield it gets no element. Other mail of its own runs, its
+       timers too; deferrable mail only if the yield asks for it.
 
     The life of an operator is Flink's `StreamOperator`.
     """
@@ -117,9 +122,27 @@ class Operator:
     def open(self) -> None:
         """Get ready for elements. The operators behind this one are open already."""
 
+    @property
+    def has_room(self) -> bool:
+        """True if the next element may come; otherwise it waits in front of the operator.
+
+        Unless overridden, that is while the operator's output has room. Whoever overrides it is given no
+        record, batch, watermark or status while it is False, and need say nothing when it becomes True: it
+        is looked at after every action of the task.
+        """
+        return self.context.output.is_available
+
     def process(self, record: Any) -> None:
         """Work on one record."""
         raise NotImplementedError(f"{type(self).__qualname__} is an operator without `process`")
+
+    def process_batch(self, batch: RowBatch) -> bool:
+        """Take as many rows of `batch` as there is room for; return True once all of them were taken.
+
+        The others wait in front of the operator, and go into its snapshot. Unless overridden, each row is
+        given to `process`. Must not yield.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} takes its rows one by one")
 
     def process_watermark(self, timestamp: float) -> None:
         """Work on a watermark, in seconds of event time. Hands it on, unless overridden."""
@@ -160,5 +183,13 @@ class Operator:
         put here has still to emit must therefore be in the state, to be put again by `open`.
         """
 
-    def close(self) -> None:
-        """Let go of everything; nothing is emitted any more."""
+    def stop(self) -> None:
+        """Emit nothing from now on: the task ends, well or not. Called before `close`; must not wait."""
+
+    def close(self) -> Future[Any] | asyncio.Future[Any] | None:
+        """Let go of everything; nothing is emitted any more.
+
+        A future is waited for before the task ends, and its error is the task's, unless that has one; in
+        `StreamTask.run`, which blocks, it must be one that another thread completes.
+        """
+        return None

@@ -41,17 +41,6 @@ class Steps:
         self.advance()
 
 
-def wait_for(steps: Iterator[Future[Any]], executor: MailboxExecutor, call: Callable[..., Any]) -> None:
-    """Run `steps` to their end, running mail of `executor`'s priority while one waits. Mailbox thread.
-
-    Each step is run by `call(fn, *args)`, the waiting is not.
-    """
-    while (future := call(next, steps, None)) is not None:
-        future.add_done_callback(partial(_put, executor, raise_of))
-        while not future.done():
-            executor.yield_()
-
-
 def raise_of(future: Future[Any]) -> None:
     """Raise the error of a future that is done; a cancelled one has none. Any thread."""
     if not future.cancelled() and (error := future.exception()) is not None:

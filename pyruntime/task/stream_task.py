@@ -7,11 +7,12 @@ checkpoint requests, the notices and `state` are for any thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError, TaskMailbox
 from pillarbox.mailbox import (
@@ -21,26 +22,86 @@ from pillarbox.mailbox import (
     MailboxProcessor,
     TaskActionExecutor,
 )
-from pillarbox.task.actions import ChainActions
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,
     CheckpointBarrier,
     CheckpointOptions,
     CheckpointResponder,
+    SnapshotStorage,
     TaskSnapshot,
 )
 from pillarbox.task.checkpointing import Checkpointing
 from pillarbox.task.failures import Failures
-from pillarbox.task.input import TaskInput, position_of, restore_position
+from pillarbox.task.input import TaskInput, restore_end
 from pillarbox.task.operator import Operator
 from pillarbox.task.output import TaskOutput
 from pillarbox.task.shapes import check_methods
 from pillarbox.task.state import TaskCancelled, TaskState
 from pillarbox.task.status import InputStatus
-from pillarbox.task.steps import Steps, wait_for
+from pillarbox.task.steps import Steps
 from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
 from pillarbox.task.waiting import suspend_until
+
+log = logging.getLogger("pillarbox")
+
+T = TypeVar("T")
+Act = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+
+
+class ChainActions:
+    """Runs an action, then has the chain move what the action emitted. Thread-safe if `inner` is.
+
+    `act` is the chain's method that does so; set before the first action. `check` raises
+    `WrongThreadError` on a thread that must not touch the chain: any but the mailbox thread and, where there
+    is a lock that says whether a thread holds it, who holds it.
+    """
+
+    __slots__ = ("_inner", "_is_held", "_mailbox", "act", "check")
+
+    def __init__(self, inner: TaskActionExecutor, mailbox: TaskMailbox) -> None:
+        self._inner = None if inner is IMMEDIATE else inner
+        self.act: Act = _act
+        self._mailbox = mailbox
+        self._is_held = holder_of(getattr(inner, "lock", None))
+        self.check: Callable[[], None] = (
+            mailbox.check_is_mailbox_thread if inner is IMMEDIATE else self._check_lock
+        )
+
+    def run(self, fn: Callable[..., object], /, *args: Any) -> None:
+        """Call `fn(*args)`, then move elements. Any thread that `inner` allows; raises what they raise."""
+        if self._inner is None:
+            self.act(fn, args)
+        else:
+            self._inner.run(self.act, fn, args)
+
+    def call(self, fn: Callable[..., T], /, *args: Any) -> T:
+        """As `run`; returns the result of `fn`."""
+        result: T = self.act(fn, args) if self._inner is None else self._inner.call(self.act, fn, args)
+        return result
+
+    def _check_lock(self) -> None:
+        if not self._is_held():
+            self._mailbox.check_is_mailbox_thread()
+
+
+def holder_of(lock: Any) -> Callable[[], bool]:
+    """What says whether the calling thread holds `lock`: its `is_held`, or `_is_owned()` as `RLock` has it.
+
+    False always for a lock that has neither, and for None. Any thread.
+    """
+    if hasattr(lock, "is_held"):
+        return partial(getattr, lock, "is_held")
+    owned: Callable[[], bool] = getattr(lock, "_is_owned", _never)
+    return owned
+
+
+def _never() -> bool:
+    return False
+
+
+def _act(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return fn(*args)
 
 
 class StreamTask:
@@ -57,8 +118,10 @@ class StreamTask:
        a yield runs it too. Notices have the highest priority.
 
     clock: for timers and metrics, in seconds, never going back; None: seconds since 1970.
-    responder: hears how checkpoints come out.
+    responder: hears how checkpoints come out. storage: writes snapshots, on a thread of its own, before a
+    checkpoint counts as taken; None for snapshots that are whoever's asked for them.
     action_executor: what every action runs in. mailbox: one that this thread owns; for tests.
+    latency_interval: seconds between two measurements of the latency of mail; None for none.
 
     Raises TypeError for an input, output or operator that is none, ValueError for no operators or two of
     one uid. The model is Flink's `StreamTask`.
@@ -73,11 +136,14 @@ class StreamTask:
         name: str = "task",
         clock: Callable[[], float] | None = None,
         responder: CheckpointResponder | None = None,
+        storage: SnapshotStorage | None = None,
         action_executor: TaskActionExecutor = IMMEDIATE,
         mailbox: TaskMailbox | None = None,
+        latency_interval: float | None = 1.0,
     ) -> None:
         check_methods("input", input, "emit_next", "available", "close")
-        check_methods("output", output, "collect", "emit_watermark", "emit_barrier", "available")
+        waiting = "call_when_room" if hasattr(output, "call_when_room") else "available"
+        check_methods("output", output, "collect", "emit_watermark", "emit_barrier", waiting)
         self.name = name
         self._input = input
         self.output = output
@@ -89,10 +155,14 @@ class StreamTask:
         self.chain = OperatorChain(operators, output, check=actions.check, on_barrier=self._barrier)
         actions.act = self.chain.act
         self.processor = MailboxProcessor(
-            self._process_input, mailbox, action_executor=actions, clock=self._clock
+            self._process_input,
+            mailbox,
+            action_executor=actions,
+            clock=self._clock,
+            latency_interval=latency_interval,
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
-        self._checkpointing = Checkpointing(self, responder)
+        self._checkpointing = Checkpointing(self, responder, storage)
         self._state = TaskState.CREATED
         self._in_loop = False
         self._cancelled = False
@@ -100,6 +170,7 @@ class StreamTask:
         self._data_ended = False
         self._steps: Steps | None = None
         self._complete = False
+        self._failure: BaseException | None = None
         self._held: Future[None] | None = None
 
     # -- any thread ---------------------------------------------------------------------------
@@ -182,12 +253,10 @@ class StreamTask:
                 f"task {self.name!r} is {self._state.value}; it can be restored only when created"
             )
         try:
-            self._call(self._open, snapshot)
+            self._restore(snapshot)
         except BaseException as error:
             self._close(error)
             raise
-        self._checkpointing.begin()
-        self._state = TaskState.RUNNING
 
     def run(self) -> None:
         """Run until the task has ended or is suspended; restore it first if it was not. Mailbox thread.
@@ -202,14 +271,40 @@ class StreamTask:
         """As `run`, beside the other coroutines of this thread's event loop. Mailbox thread.
 
         An operator that yields blocks the event loop while it waits. A coroutine that is cancelled cancels
-        the task.
+        the task, and ends when the operators have closed, however often it is cancelled.
         """
-        with self._living():
+        self._enter()
+        try:
+            self._begin()
             try:
                 await self.processor.run_async()
             except asyncio.CancelledError:
-                self._cancelled = True
+                self._cancelled = self._failure is None
                 raise
+            if not self._end():
+                return
+        except BaseException as error:
+            first = self._first(error)
+            await self._close_async(first)
+            if first is error:
+                raise
+            raise first from None
+        finally:
+            self._in_loop = False
+        await self._close_async(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the task at once: nothing is emitted from now on, and `run` raises `error`. Mailbox thread.
+
+        For errors that come outside of any action, as in a coroutine of the same event loop; what an action
+        raises ends the task by itself. The first one counts. No effect once the task has ended.
+        """
+        self.processor.mailbox.check_is_mailbox_thread()
+        if self._closed or self._failure is not None:
+            return
+        self._failure = error
+        self.chain.stop(Failures(error))
+        self.processor.all_actions_completed()
 
     def run_step(self) -> bool:
         """Run the mail that has come and one default action, without blocking. Mailbox thread.
@@ -229,50 +324,122 @@ class StreamTask:
             self._cancelled = True
             self._close(None)
 
+    def _restore(self, snapshot: TaskSnapshot | None) -> None:
+        self._call(self._open, snapshot)
+        self._checkpointing.begin()
+        self._state = TaskState.RUNNING
+
     @contextmanager
     def _living(self) -> Iterator[None]:
-        self.processor.mailbox.check_is_mailbox_thread()
-        if self._state is TaskState.CREATED:
-            self.restore()
-        if self._state is not TaskState.RUNNING or self._in_loop:
-            what = "already runs" if self._in_loop else f"is {self._state.value} and cannot run again"
-            raise RuntimeError(f"task {self.name!r} {what}")
-        self._in_loop = True
+        self._enter()
         try:
+            self._begin()
             yield
-            self._raise_if_cancelled()
-            if not self._complete:
+            if not self._end():
                 return
-            self._wind_up()
-            self._raise_if_cancelled()
         except BaseException as error:
-            self._close(error)
-            raise
+            first = self._first(error)
+            self._close(first)
+            if first is error:
+                raise
+            raise first from None
         finally:
             self._in_loop = False
         self._close(None)
 
-    def _open(self, snapshot: TaskSnapshot | None) -> None:
-        self.chain.setup(self.processor.executor, self._make_timers)
-        if snapshot is not None:
-            restore_position(self._input, snapshot.input, self.name)
-        self.chain.open(None if snapshot is None else snapshot.operators)
+    def _enter(self) -> None:
+        """Enter the loop, which the task may do once at a time."""
+        self.processor.mailbox.check_is_mailbox_thread()
+        if self._in_loop or self._state not in (TaskState.CREATED, TaskState.RUNNING):
+            what = "already runs" if self._in_loop else f"is {self._state.value} and cannot run again"
+            raise RuntimeError(f"task {self.name!r} {what}")
+        self._in_loop = True
 
-    def _wind_up(self) -> None:
-        wait_for(self.chain.quiesce_timers(), self._executor, self._call)
+    def _begin(self) -> None:
+        """Restore the task if it was not."""
+        if self._failure is not None:
+            raise self._failure
+        if self._state is TaskState.CREATED:
+            self._restore(None)
+
+    def _first(self, error: BaseException) -> BaseException:
+        """The error that the task fails with, where `error` has ended its loop."""
+        return error if self._failure is None else self._failure
+
+    def _end(self) -> bool:
+        """The loop has ended: run what mail is left, and return True, if the task has come to its end."""
+        self._raise_if_failed()
+        if not self._complete:
+            return False
         self.processor.prepare_close()
         self.chain.end_mail()
         self.processor.drain()
+        self._raise_if_failed()
+        return True
+
+    def _open(self, snapshot: TaskSnapshot | None) -> None:
+        self.chain.setup(self.processor.executor, self._make_timers, self.fail)
+        if snapshot is not None:
+            restore_end(self._input, snapshot.input, f"input of task {self.name!r}")
+            restore_end(self.output, snapshot.output, f"output of task {self.name!r}")
+            self.chain.open(snapshot.operators, snapshot.time_ended)
+        else:
+            self.chain.open()
 
     def _close(self, cause: BaseException | None) -> None:
+        """Close everything, waiting for operators that close on another thread. Once."""
         if self._closed:
             return
-        self._closed = True
         failures = Failures(cause)
+        for uid, future in self._begin_close(failures).items():
+            if asyncio.isfuture(future) and not future.done():
+                # Only the event loop can end it, and this thread is the loop's.
+                future.add_done_callback(_retrieve)
+            else:
+                failures.run(f"closing operator {uid!r}", future.result)
+        last_write = self._close_mail(failures)
+        if last_write is not None:
+            last_write.result()
+        self._end_close(cause, failures)
+
+    async def _close_async(self, cause: BaseException | None) -> None:
+        """As `_close`, beside the other coroutines of the event loop."""
+        if self._closed:
+            return
+        failures = Failures(cause)
+        closing = {
+            uid: future if asyncio.isfuture(future) else asyncio.wrap_future(future)
+            for uid, future in self._begin_close(failures).items()
+        }
+        interrupted = await _ended(closing.values())
+        for uid, future in closing.items():
+            # Who ends the event loop cancels them all.
+            if not future.cancelled():
+                failures.run(f"closing operator {uid!r}", future.result)
+        last_write = self._close_mail(failures)
+        if last_write is not None:
+            interrupted = await _ended([asyncio.wrap_future(last_write)]) or interrupted
+        self._end_close(cause, failures)
+        if interrupted is not None and cause is None:
+            raise interrupted
+
+    def _begin_close(self, failures: Failures) -> dict[str, Any]:
+        self._closed = True
         failures.run("closing the input", self._input.close)
-        failures.run("closing the operators", self._call, self.chain.close, failures)
+        closing: dict[str, Any] = {}
+        failures.run("closing the operators", lambda: closing.update(self._call(self.chain.close, failures)))
+        return closing
+
+    def _close_mail(self, failures: Failures) -> Future[None] | None:
+        """Close the mailbox. The future, if there is one, is done when no snapshot is written any more.
+
+        Whoever restores the next life must find the storage as this one leaves it.
+        """
         failures.run("closing the mailbox", self.processor.close)
         failures.run("declining checkpoints", self._checkpointing.end)
+        return self._checkpointing.last_write
+
+    def _end_close(self, cause: BaseException | None, failures: Failures) -> None:
         if self._cancelled:
             self._state = TaskState.CANCELLED
         else:
@@ -287,7 +454,9 @@ class StreamTask:
         self.processor.all_actions_completed()
         raise TaskCancelled(self.name)
 
-    def _raise_if_cancelled(self) -> None:
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._cancelled:
             raise TaskCancelled(self.name)
 
@@ -310,6 +479,9 @@ class StreamTask:
         self._steps.advance()
 
     def _finished(self, held: Future[None], then: Callable[[], None]) -> None:
+        if self._failure is not None or self._cancelled:
+            # The operators were not all finished, and a savepoint would say that they were.
+            return
         self._steps = None
         self._held = None
         then()
@@ -328,9 +500,15 @@ class StreamTask:
             held.set_result(None)
 
     def _end_loop(self) -> None:
-        """End the loop: the task has come to its end."""
+        """Wait for the timers that have begun, and end the loop: the task has come to its end."""
+        held = self._hold_input()
+        self._steps = Steps(self.chain.quiesce_timers(), self._executor, partial(self._loop_ended, held))
+        self._steps.advance()
+
+    def _loop_ended(self, held: Future[None]) -> None:
         self._complete = True
         self.processor.all_actions_completed()
+        held.set_result(None)
 
     def _hold_input(self) -> Future[None]:
         held: Future[None] = Future()
@@ -338,10 +516,6 @@ class StreamTask:
         return held
 
     # -- checkpoints, on the mailbox thread ---------------------------------------------------
-
-    def _input_state(self) -> Any:
-        """The input's position, or None if it has none."""
-        return position_of(self._input)
 
     def _barrier(self, barrier: CheckpointBarrier) -> None:
         self._checkpointing.barrier(barrier)
@@ -352,21 +526,21 @@ class StreamTask:
         if self._held is not None:
             suspend_until(self._held, controller, self.processor, "idle")
             return
-        output = self.output
-        if not output.is_available:
-            suspend_until(output.available(), controller, self.processor, "back_pressured")
-            return
         entry = self.chain.entry
+        # spec: Chain!Read, Chain!SuspendInput
+        if not entry.is_available:
+            entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
+            return
         status = self._input.emit_next(entry)
         if entry.overtaking:
             self.chain.take_overtaking()
         if status is InputStatus.MORE_AVAILABLE:
             return
         if status is InputStatus.NOTHING_AVAILABLE:
-            if output.is_available:
+            if entry.queue or entry.is_available:
                 suspend_until(self._input.available(), controller, self.processor, "idle")
             else:
-                suspend_until(output.available(), controller, self.processor, "back_pressured")
+                entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
             return
         self.chain.work_off()
         self._input_ended(status)
@@ -386,6 +560,23 @@ class StreamTask:
             self.chain.end_data()
         else:
             raise TypeError(f"the input of task {self.name!r} said {status!r}; it must say an InputStatus")
+
+
+async def _ended(futures: Iterable[asyncio.Future[Any]]) -> asyncio.CancelledError | None:
+    """Wait until all of them are done, however often it is cancelled; returns the last cancellation."""
+    interrupted: asyncio.CancelledError | None = None
+    while left := [future for future in futures if not future.done()]:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as error:
+            interrupted = error
+    return interrupted
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Tell of an error that nobody can be given any more."""
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("an operator could not be closed: %s: %s", type(error).__name__, error)
 
 
 def _nothing() -> None:

@@ -24,6 +24,8 @@ TIMERS_A_MAIL = 64
 """Timers that fire in one mail at most."""
 SECONDS_A_MAIL = 0.001
 """Seconds after which a mail lets no further timer begin."""
+MAX_DEFERRAL_S = 0.005
+"""Seconds for which yields may skip the timers that are due and have not begun."""
 
 
 def monotonic_epoch() -> Callable[[], float]:
@@ -39,7 +41,7 @@ class TimersDone(Future[None]):
     """Done when a quiesced service has no timer left that had begun. Made by the service.
 
     To wait for it on the mailbox thread would be to wait for oneself: there `result` and `exception` run mail
-    of the operator's priority instead, until it is done. It cannot be cancelled.
+    of the operator's priority instead, deferrable mail too, until it is done. It cannot be cancelled.
     """
 
     def __init__(self, service: ProcessingTimeService) -> None:
@@ -71,7 +73,9 @@ class ProcessingTimeService:
     2. A mail fires no more than `timers_a_mail` timers and lets none begin after a millisecond; what else is
        due fires in another mail, behind those that wait. So checkpoints, watermarks and input wait for one
        timer and a millisecond at most, however many are due.
-    3. A timer that yields lets others fire meanwhile.
+    3. That other mail alone is deferrable, so a yield that does not ask for such mail skips it, and sees at
+       once what it waits for; but no longer than 5 ms. So an operator that yields until a timer has
+       fired, in a timer too, gets there, however many are due.
     4. What a timer raises is raised by its mail, and so ends the task; so does a clock that raises.
     5. `quiesce` forgets what is not due, and lets what is due fire; `timers_done()` is done after the last of
        them. Ask for it while the mailbox still accepts mail.
@@ -93,8 +97,8 @@ class ProcessingTimeService:
         "_deadlines",
         "_done",
         "_executor",
-        "_mail_waits",
         "_quiesced",
+        "_rest_waits",
         "_running",
         "_thread",
         "_timers_a_mail",
@@ -121,7 +125,7 @@ class ProcessingTimeService:
         self._deadlines = Deadlines(clock=float)
         self._alarm = Alarm(self._put_mail, self._clock, name)
         self._alarm_at: float | None = None
-        self._mail_waits = False
+        self._rest_waits = False
         self._running = 0
         self._quiesced = False
         self._thread = get_ident()
@@ -185,7 +189,7 @@ class ProcessingTimeService:
             return
         self._keep_what_is_due()
         # The alarm may have put a mail already, or be about to; one too many finds nothing to do.
-        if self._deadlines and not self._mail_waits and not self._put_mail():
+        if self._deadlines and not self._rest_waits and not self._put_mail():
             self._forget_all()
         self._resolve_if_done()
 
@@ -228,16 +232,16 @@ class ProcessingTimeService:
             return
         moment = max(timer._timestamp, 0.0)
         timer._handle = self._deadlines.arm(moment, timer)
-        # While a mail waits it is the mail that sets the alarm, when it has run.
-        if not self._mail_waits and (self._alarm_at is None or moment < self._alarm_at):
-            try:
-                self._alarm.bring_forward(moment)
-            except BaseException:
-                # Its thread did not start. Who asked for the timer hears of it, and has none.
-                self._deadlines.cancel(timer._handle)
-                _end(timer)
-                raise
-            self._alarm_at = moment
+        try:
+            # The alarm may stand for later by now. What is due waits with the rest, but no longer.
+            if self._rest_waits and moment <= (now := self._clock()):
+                moment = now + MAX_DEFERRAL_S
+            self._bring_forward(moment)
+        except BaseException:
+            # The clock, or the thread that did not start. Who asked for the timer hears of it, and has none.
+            self._deadlines.cancel(timer._handle)
+            _end(timer)
+            raise
 
     def _cancel(self, timer: Timer) -> bool:
         self._check_thread()
@@ -252,26 +256,53 @@ class ProcessingTimeService:
         # The deadlines belong to the same thread, and raise the right error elsewhere.
         self._deadlines.cancel(NOT_ARMED)
 
+    def _bring_forward(self, moment: float) -> None:
+        if self._alarm_at is None or moment < self._alarm_at:
+            self._alarm.bring_forward(moment)
+            self._alarm_at = moment
+
     def _put_mail(self) -> bool:
         """Any thread; False once the mailbox takes no mail."""
         return self._executor.try_execute(self._fire, description="fire the timers that are due")
 
+    def _put_rest(self) -> bool:
+        """False once the mailbox takes no mail."""
+        self._rest_waits = self._rest_waits or self._executor.try_execute(
+            self._fire_rest, description="fire the rest of the timers that are due", deferrable=True
+        )
+        return self._rest_waits
+
     def _fire(self) -> None:
-        """The mail."""
-        now = begin = self._clock()
+        """The mail of the alarm, which rings no more before this has set it again."""
+        now = self._clock()
+        timer, moment, accepted = self._prepare(now)
+        self._alarm_at = moment
+        self._alarm.reset(moment)
+        self._call_due(timer, now, accepted)
+
+    def _fire_rest(self) -> None:
+        """The mail for what another one has left."""
+        self._rest_waits = False
+        now = self._clock()
+        timer, moment, accepted = self._prepare(now)
+        # If the alarm has rung meanwhile, its own mail sets it.
+        if moment is not None:
+            self._bring_forward(moment)
+        self._call_due(timer, now, accepted)
+
+    def _prepare(self, now: float) -> tuple[Timer | None, float | None, bool]:
+        """The first timer that is due, the moment of the alarm, and whether there will be mail for the rest.
+
+        What comes next is settled before the first call, for a call may yield, and then others must fire.
+        """
         timer = self._take_due(now)
-        left: int | None = self._timers_a_mail
-        # What comes next is settled before the first call, for a call may yield, and then others must fire.
-        if not self._prepare_next_mail(now):
-            left = None
-        while timer is not None:
-            self._call(timer)
-            now = self._clock()
-            if left is not None:
-                left -= 1
-                if left == 0 or now - begin >= SECONDS_A_MAIL:
-                    return
-            timer = self._take_due(now)
+        moment = self._deadlines.next_deadline()
+        if moment is None or moment > now:
+            return timer, moment, True
+        if self._put_rest():
+            return timer, now + MAX_DEFERRAL_S, True
+        self._keep_what_is_due()
+        return timer, None, False
 
     def _take_due(self, now: float) -> Timer | None:
         first = self._deadlines.peek()
@@ -282,20 +313,16 @@ class ProcessingTimeService:
         timer._handle = NOT_ARMED
         return timer
 
-    def _prepare_next_mail(self, now: float) -> bool:
-        """See to it that what is left fires; False if no mail is accepted, so that this one must do it."""
-        self._mail_waits = False
-        moment = self._deadlines.next_deadline()
-        if moment is not None and moment <= now:
-            self._mail_waits = True
-            if not self._put_mail():
-                self._mail_waits = False
-                self._keep_what_is_due()
-                return False
-            return True
-        self._alarm_at = moment
-        self._alarm.reset(moment)
-        return True
+    def _call_due(self, timer: Timer | None, begin: float, limited: bool) -> None:
+        """Call `timer` and those that are due after it; if `limited`, leave some of them to the next mail."""
+        left = self._timers_a_mail
+        while timer is not None:
+            self._call(timer)
+            now = self._clock()
+            left -= 1
+            if limited and (left <= 0 or now - begin >= SECONDS_A_MAIL):
+                return
+            timer = self._take_due(now)
 
     def _call(self, timer: Timer) -> None:
         callback = timer._callback
@@ -343,7 +370,7 @@ class ProcessingTimeService:
                 "timers_done() was waited for inside a timer, which is one of those to be done"
             )
         while not self._done.done():
-            self._executor.yield_()
+            self._executor.yield_(deferrable=True)
 
 
 def _end(timer: Timer) -> None:

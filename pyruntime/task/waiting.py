@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
-from pillarbox.mailbox.default_action import Reason
+from pillarbox.mailbox.processor import Reason
 
 
 def suspend_until(

@@ -1,7 +1,7 @@
 """Tools for tests: property suites, recorded histories and their checks, for our kernel and for yours.
 
-`mailbox_suite`, `queue_suite` and `handover_suite` need Hypothesis, the extra `testing`; they are imported
-when they are asked for. Everything else is plain Python.
+`OperatorMachine`, `mailbox_suite`, `queue_suite` and `handover_suite` need Hypothesis, the extra `testing`;
+they are imported when they are asked for. Everything else is plain Python.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.testing.axioms import Violation, handover_violations, mailbox_violations
 from pillarbox.testing.clock import FakeClock
-from pillarbox.testing.ends import CollectedOutput, PushedInput
+from pillarbox.testing.ends import CollectedOutput, PushedInput, ReplayedInput, RestingOutput
 from pillarbox.testing.guide import mailbox_guide
 from pillarbox.testing.harness import OperatorHarness
 from pillarbox.testing.history import Event, Recorder, numbered_handles
@@ -22,7 +22,13 @@ from pillarbox.testing.source_harness import SourceHarness
 from pillarbox.testing.virtual_loop import VirtualTimeLoop
 
 if TYPE_CHECKING:
-    from pillarbox.testing.suites import Disagreement, handover_suite, mailbox_suite, queue_suite
+    from pillarbox.testing.suites import (
+        Disagreement,
+        OperatorMachine,
+        handover_suite,
+        mailbox_suite,
+        queue_suite,
+    )
 
 __all__ = [
     "BLOCKED",
@@ -34,10 +40,13 @@ __all__ = [
     "HandoverModel",
     "MailboxModel",
     "OperatorHarness",
+    "OperatorMachine",
     "OrderedModel",
     "PushedInput",
     "Raised",
     "Recorder",
+    "ReplayedInput",
+    "RestingOutput",
     "ScheduleFailed",
     "SeededScheduler",
     "SourceHarness",
@@ -57,7 +66,9 @@ __all__ = [
     "queue_suite",
 ]
 
-_NEED_HYPOTHESIS = frozenset({"Disagreement", "handover_suite", "mailbox_suite", "queue_suite"})
+_NEED_HYPOTHESIS = frozenset(
+    {"Disagreement", "OperatorMachine", "handover_suite", "mailbox_suite", "queue_suite"}
+)
 
 
 def __getattr__(name: str) -> Any:

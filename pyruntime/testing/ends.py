@@ -1,17 +1,28 @@
-"""The two ends of a task under test: an input that a test pushes into, an output that keeps what comes.
+"""The two ends of a task under test: inputs that are pushed into or replayed, outputs that keep what comes.
 
 `PushedInput` may be pushed into by any thread; `CollectedOutput` belongs to the mailbox thread, but for
-its switch, which any thread may turn.
+its switch, which any thread may turn. `ReplayedInput` and `RestingOutput` belong to the mailbox thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
-from pillarbox.task import CheckpointBarrier, Idleness, InputStatus, OperatorOutput, TaskOutput, Watermark
+from pillarbox.task import (
+    CheckpointBarrier,
+    Idleness,
+    InputStatus,
+    LatencyMarker,
+    OperatorOutput,
+    RowBatch,
+    TaskOutput,
+    Watermark,
+)
 
 
 class PushedInput:
@@ -59,6 +70,8 @@ class PushedInput:
             output.emit_watermark(element.timestamp)
         elif isinstance(element, Idleness):
             cast("OperatorOutput", output).emit_status(element.idle)
+        elif isinstance(element, LatencyMarker):
+            cast("OperatorOutput", output).emit_latency_marker(element)
         elif isinstance(element, CheckpointBarrier):
             output.emit_barrier(element)
         else:
@@ -77,6 +90,65 @@ class PushedInput:
     def close(self) -> None:
         """Count it. Mailbox thread."""
         self.closed += 1
+
+
+class ReplayedInput:
+    """An input of elements in memory that is restored to its position. Mailbox thread.
+
+    elements: rows, `Watermark`s and `Idleness`es. Rows leave in batches of at most `batch_rows`, up to the
+    next mark. A subclass may say otherwise what leaves for some rows, and what comes behind the last element.
+    """
+
+    def __init__(self, elements: Sequence[Any], batch_rows: int) -> None:
+        self.elements = elements
+        self.batch_rows = batch_rows
+        self.position = 0
+        """Elements that were emitted, which is the state of the input."""
+
+    def batch(self, rows: list[Any]) -> Any:
+        """The record that leaves for these rows."""
+        return RowBatch(rows, 1)
+
+    def at_end(self) -> InputStatus:
+        """What the input says behind its last element."""
+        return InputStatus.END_OF_INPUT
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the next rows, or the next mark."""
+        rows: list[Any] = []
+        while self.position < len(self.elements) and len(rows) < self.batch_rows:
+            element = self.elements[self.position]
+            if isinstance(element, (Watermark, Idleness)):
+                break
+            rows.append(element)
+            self.position += 1
+        if rows:
+            output.collect(self.batch(rows))
+            return InputStatus.MORE_AVAILABLE
+        if self.position == len(self.elements):
+            return self.at_end()
+        mark = self.elements[self.position]
+        self.position += 1
+        if isinstance(mark, Watermark):
+            output.emit_watermark(mark.timestamp)
+        else:
+            cast("OperatorOutput", output).emit_status(mark.idle)
+        return InputStatus.MORE_AVAILABLE
+
+    def available(self) -> Future[None] | None:
+        """None: something is always there."""
+        return None
+
+    def snapshot_state(self) -> int:
+        """The position."""
+        return self.position
+
+    def restore_state(self, state: int) -> None:
+        """Go on from a position."""
+        self.position = state
+
+    def close(self) -> None:
+        """Nothing: the elements stay."""
 
 
 class CollectedOutput:
@@ -101,6 +173,10 @@ class CollectedOutput:
     def emit_status(self, idle: bool) -> None:
         """Keep an `Idleness`. Mailbox thread."""
         self.elements.append(Idleness(idle))
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Keep a `LatencyMarker`. Mailbox thread."""
+        self.elements.append(marker)
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Keep a barrier. Mailbox thread."""
@@ -136,9 +212,64 @@ class CollectedOutput:
     @property
     def records(self) -> list[Any]:
         """The records alone. Mailbox thread."""
-        return [e for e in self.elements if not isinstance(e, (Watermark, Idleness, CheckpointBarrier))]
+        marks = (Watermark, Idleness, LatencyMarker, CheckpointBarrier)
+        return [element for element in self.elements if not isinstance(element, marks)]
 
     @property
     def watermarks(self) -> list[float]:
         """The timestamps of the watermarks alone, in seconds. Mailbox thread."""
         return [element.timestamp for element in self.elements if isinstance(element, Watermark)]
+
+
+class RestingOutput:
+    """An output that takes `room` batches, and then none for `rest_s` seconds of `loop`. Mailbox thread.
+
+    It keeps the rows and marks that come. `committed` has the number of those before each barrier, by its id:
+    of a task that is killed, those before the last one count.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, room: int = 1, rest_s: float = 1.0) -> None:
+        self.elements: list[Any] = []
+        self.committed: dict[int, int] = {}
+        self._loop = loop
+        self._room_left = self._room_each = room
+        self._rest_s = rest_s
+        self._wake: Callable[[], object] | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it takes a batch."""
+        return self._room_left > 0
+
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        """Call `wake` when it takes a batch again; one at a time."""
+        assert self._wake is None
+        self._wake = wake
+        self._loop.call_later(self._rest_s, self._rested)
+
+    def _rested(self) -> None:
+        self._room_left = self._room_each
+        wake, self._wake = self._wake, None
+        assert wake is not None
+        wake()
+
+    def collect(self, batch: RowBatch) -> None:
+        """Keep the rows of a batch. Raises AssertionError if there was no room."""
+        # A mark parts the batches of one emission.
+        assert self.is_available or isinstance(self.elements[-1], (Watermark, Idleness)), (
+            "emitted without room"
+        )
+        self._room_left -= 1
+        self.elements += batch.rows
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Keep a watermark."""
+        self.elements.append(Watermark(timestamp))
+
+    def emit_status(self, idle: bool) -> None:
+        """Keep an `Idleness`."""
+        self.elements.append(Idleness(idle))
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Count what came before the barrier."""
+        self.committed[barrier.id] = len(self.elements)

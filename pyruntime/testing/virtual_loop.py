@@ -36,6 +36,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             raise ValueError(f"seconds={seconds!r}: must be at least 0, time does not go back")
         self._now += seconds
 
+    def run_ready(self, turns: int) -> bool:
+        """Run what is ready, in so many turns at most, without letting time pass; True if nothing is left."""
+        for _ in range(turns):
+            if not self._is_ready():
+                return True
+            self.call_soon(self.stop)
+            self.run_forever()
+        return not self._is_ready()
+
+    def _is_ready(self) -> bool:
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return bool(self._ready) or bool(timers and timers[0].when() <= self._now)  # type: ignore[attr-defined]
+
     @property
     def armed_timers(self) -> int:
         """Timers that are scheduled and not cancelled."""

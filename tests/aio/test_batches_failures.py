@@ -153,6 +153,7 @@ def test_only_the_poison_row_fails_after_few_more_rounds(size: int) -> None:
     play(script)
 
 
+@pytest.mark.contract(convicts=["parts_of_batch_charged"])
 def test_a_part_is_called_once_and_a_row_alone_has_its_attempts() -> None:
     async def script() -> None:
         service = Scripted(poison(3))

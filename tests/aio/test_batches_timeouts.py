@@ -34,6 +34,7 @@ def test_attempt_timeout_cancels_the_call_of_a_batch_which_is_then_tried_again_w
     play(script)
 
 
+@pytest.mark.contract(convicts=["late_batch_answers"])
 def test_a_row_that_makes_every_batch_too_slow_is_found_and_times_out_alone() -> None:
     async def script() -> None:
         class Slow(Service):

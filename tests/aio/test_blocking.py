@@ -195,6 +195,7 @@ def test_code_that_blocks_is_warned_of_while_it_blocks(kind: str, warned: Warnin
     assert "assert warned.there.wait(60)" in text
 
 
+@pytest.mark.contract(convicts=["threads_share_context"])
 def test_a_plain_function_may_block_as_long_as_it_likes(warned: Warnings) -> None:
     def lookup(row: int) -> int:
         time.sleep(0.2)

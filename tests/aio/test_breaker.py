@@ -263,6 +263,7 @@ class Answering(asyncio.Protocol):
         self.open_ones.discard(self.transport)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_real_service_whose_port_is_closed_for_three_seconds_loses_no_row() -> None:
     aiohttp = pytest.importorskip("aiohttp")
@@ -427,6 +428,7 @@ def test_what_is_no_overload_uses_up_attempts() -> None:
     assert rig.operator.statistics().calls == len(calls) == 6
 
 
+@pytest.mark.contract(convicts=["cancelled_call_still_answers"])
 def test_a_service_that_hangs_after_a_refusal_is_probed_and_no_more() -> None:
     begun: list[float] = []
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, async_map
-from pillarbox.aio.call import Call
+from pillarbox.aio.attempts import Call
 from pillarbox.aio.single_flight import SingleFlight
-from pillarbox.aio.sinks import Chunk, HandoverSink, cut_chunk
 from pillarbox.aio.sizes import size_of
+from pillarbox.aio.task_io import Chunk, HandoverOutput, cut_chunk
 from pillarbox.kernel import Handover
+from pillarbox.task import RowBatch
 from tests.aio.virtual import Rig, play
 
 MIB = 1024 * 1024
@@ -195,8 +196,8 @@ def test_a_chunk_is_cut_before_the_row_that_is_too_much() -> None:
 def test_chunks_that_are_handed_over_have_no_more_bytes_than_a_chunk_may_have() -> None:
     async def script() -> list[list[int]]:
         outbox = Handover(1)
-        sink = HandoverSink(outbox, asyncio.get_running_loop(), rows=2048, linger=1000.0, chunk_bytes=10)
-        sink.emit(chunk_of(4, 4, 4, 4, 25, 1, 1), 43)
+        sink = HandoverOutput(outbox, asyncio.get_running_loop(), rows=2048, linger=1000.0, chunk_bytes=10)
+        sink.collect(RowBatch(chunk_of(4, 4, 4, 4, 25, 1, 1), held_bytes=43))
         sink.finish()
         taken: list[list[int]] = []
         while len(taken) < 4:
@@ -260,8 +261,8 @@ def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
     run = results._run
     assert run is not None
     assert run.job is not None
-    assert run.job._operator is not None
-    flights = run.job._operator._flights
+    assert run.job._run is not None
+    flights = run.job._run.operator._flights
     assert flights is not None
     assert [*flights._results] == [(View, (10 + number,)) for number in range(5)]
     results.close()

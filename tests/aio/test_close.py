@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, OpenFailed, async_map
-from pillarbox.aio import job
+from pillarbox.aio import task_run
 from pillarbox.aio.options import Options
 from pillarbox.wire.loop_thread import LoopThread
 from tests.threads import begun
@@ -258,7 +258,7 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
     busy, free = threading.Event(), threading.Event()
     thread.call(lambda: (busy.set(), free.wait(30)))
     assert busy.wait(30)
-    here = job.Job(call, Options(), range(1000), loop_thread=thread, read_ahead_items=1)
+    here = task_run.ThreadRun(call, Options(), range(1000), loop_thread=thread, read_ahead_items=1)
     closed: list[bool] = []
     closing = threading.Thread(target=lambda: closed.append(here.close()))
     closing.start()
@@ -275,7 +275,7 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
 def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(job, "CLOSE", 0.2)
+    monkeypatch.setattr(task_run, "CLOSE", 0.2)
     queue: SimpleQueue[int | None] = SimpleQueue()
     session = Session()
     queue.put(1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Options, Retry, async_map
+from pillarbox import Batch, CallFailed, Options, Retry, async_map
 from pillarbox.aio import journal
 from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope, compact
 
@@ -128,7 +128,7 @@ def test_the_order_holds_where_some_rows_are_found_and_others_called(ledger: Led
     assert set(service.calls.values()) == {1}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["later_rows_acknowledged"])
 def test_what_was_taken_from_a_process_that_is_killed_is_never_called_again(tmp_path: Path) -> None:
     program = """
 import asyncio, os, sys
@@ -321,7 +321,10 @@ class Held:
         return [[row, "late"] for row in rows]
 
 
-@pytest.mark.contract("An attempt that has lost its lease makes no more calls, nor any a second time.")
+@pytest.mark.contract(
+    "An attempt that has lost its lease makes no more calls, nor any a second time.",
+    convicts=["adopted_result_ignored", "lost_lease_calls"],
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
     ledger: Ledger, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -379,7 +382,7 @@ async def odd_fails(row: int) -> int:
     return row
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["substitute_recorded"])
 def test_what_stands_for_a_time_out_or_for_no_call_is_nobodys_answer(ledger: Ledger) -> None:
     async def call(row: int) -> int:
         if row < 3:
@@ -396,6 +399,7 @@ def test_what_stands_for_a_time_out_or_for_no_call_is_nobodys_answer(ledger: Led
     assert sorted(kept(ledger, "few")) == [3, 4]
 
 
+@pytest.mark.contract(convicts=["error_stays_recorded", "late_answer_not_kept"])
 def test_an_answer_that_comes_after_its_time_out_is_kept(ledger: Ledger) -> None:
     over = threading.Event()
     calls = Counter[int]()
@@ -640,3 +644,63 @@ def test_a_place_that_cannot_be_written_is_refused_at_the_call(tmp_path: Path) -
     (tmp_path / "file").touch()
     with pytest.raises((LedgerError, OSError)):
         async_map(odd_fails, [1], ledger=Ledger(str(tmp_path / "file" / "below")), uid="uid", run="run")
+
+
+@pytest.mark.contract(
+    "A call that ends in the turn in which its run is broken off is not made again, also one of a batch.",
+    convicts=["answers_of_batch_lost_at_end"],
+)
+@pytest.mark.parametrize("batch", [None, Batch(2)], ids=["alone", "batch"])
+@pytest.mark.parametrize("errors", ["column", "fail"])
+def test_what_ends_in_the_turn_in_which_a_run_is_broken_off_is_kept(
+    tmp_path: Path, batch: Batch | None, errors: str
+) -> None:
+    ended: Counter[int] = Counter()
+
+    async def run(most: int | None) -> list[Any]:
+        answer = asyncio.Event()
+        waiting: set[int] = set()
+
+        async def many(rows: list[int]) -> list[int]:
+            if most is not None and rows[0] > 1:
+                waiting.update(rows)
+                await answer.wait()
+            ended.update(rows)
+            return rows
+
+        async def one(row: int) -> int:
+            return (await many([row]))[0]
+
+        options = Options(ledger=Ledger(tmp_path), uid="uid", run="run", batch=batch, errors=errors)
+        results = async_map(one if batch is None else many, range(6), options=options)
+        if most is None:
+            return [result async for result in results]
+        taken = [await anext(results) for _ in range(most)]
+        while len(waiting) < 4:
+            await asyncio.sleep(0)
+        # Who waits for the answer goes on in the next turn, and the run is broken off in this one.
+        answer.set()
+        await results.aclose()
+        return taken
+
+    assert len(asyncio.run(run(2))) == 2
+    assert ended == Counter(range(6))
+    assert len(asyncio.run(run(None))) == 6
+    assert ended == Counter(range(6))
+
+
+def test_the_answers_beside_a_row_that_ends_the_job_are_kept(tmp_path: Path) -> None:
+    ended: Counter[int] = Counter()
+
+    async def many(rows: list[int]) -> list[int | ValueError]:
+        ended.update(rows)
+        return [ValueError("the second") if row == 1 and ended[1] == 1 else row for row in rows]
+
+    def run() -> list[int]:
+        given: dict[str, Any] = {"ledger": Ledger(tmp_path), "uid": "uid", "run": "run"}
+        return list(async_map(many, range(4), batch=Batch(4), **given))
+
+    with pytest.raises(CallFailed, match="the second"):
+        run()
+    assert run() == [0, 1, 2, 3]
+    assert ended == Counter({1: 2, 0: 1, 2: 1, 3: 1})

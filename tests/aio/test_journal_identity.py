@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import shutil
@@ -10,6 +11,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,15 @@ from pyarrow import fs
 
 from pillarbox import Options, async_map
 from pillarbox.aio import async_map as async_map_function
+from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.journal import open_journal
+from pillarbox.aio.wait_state import FinishedRow
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope, execution_id
+from pillarbox.task import StreamTask, TaskSnapshot
+from pillarbox.testing import ReplayedInput
+from tests.aio.test_chains import Sources
+from tests.aio.test_wait_snapshots import UNALIGNED
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -69,7 +78,7 @@ def test_a_row_whose_key_is_null_gets_its_own_answer(location: str, key: list[st
     assert twice == [[rows[0]["text"], 1], [rows[0]["text"], 2]]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["other_input_joins"])
 @pytest.mark.parametrize("capacity", [1, 100])
 def test_a_key_that_comes_twice_with_different_inputs_ends_the_job(location: str, capacity: int) -> None:
     service = Service()
@@ -109,10 +118,12 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows are tasks of one execution."""
     same = execution_id("action")
 
-    def of_one_execution(options: Options, fn: Any) -> Any:
-        return options.ledger and open_journal(options, str(options.run), execution=same)
+    def of_one_execution(options: Options, run: str, **given: Any) -> Any:
+        return open_journal(options, run, **{**given, "execution": same, "alone": False})
 
-    monkeypatch.setitem(async_map_function.__globals__, "_open_journal", of_one_execution)
+    monkeypatch.setitem(async_map_function.__globals__, "open_journal", of_one_execution)
+    # The services of one execution are different functions here.
+    monkeypatch.setitem(async_map_function.__globals__, "keep_code", lambda *_: None)
 
 
 @pytest.mark.contract
@@ -155,7 +166,7 @@ def in_flight_at_once(ledger: Ledger) -> dict[str, Any]:
     return {text: outcome for text, outcome in outcomes.items() if isinstance(outcome, LedgerConflictError)}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["news_of_others_missed"])
 @pytest.mark.usefixtures("one_execution")
 def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_well(location: str) -> None:
     refused = in_flight_at_once(Ledger(location))
@@ -398,3 +409,63 @@ def test_a_column_without_a_fingerprint_is_named_and_what_to_do(location: str) -
     with pytest.raises(LedgerValueError, match=r"column 'socket': .* Ledger\(\.\.\., inputs=\[\.\.\.\]\)"):
         run(service, rows, Ledger(location))
     assert run(service, rows, Ledger(location, inputs=["text"])) == [["x", 1]]
+
+
+@pytest.mark.contract
+def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(location: str) -> None:
+    rows = ["stuck", "a row", "a row"]
+    calls: list[str] = []
+    keys: dict[int, list[bytes]] = {1: [], 2: []}
+    kept = Options(ledger=Ledger(location), uid="a", run="run", ordered=True)
+
+    async def first(row: str) -> str:
+        calls.append(row)
+        if row == "stuck" and len(calls) <= len(rows):
+            await asyncio.Event().wait()
+        return row.upper()
+
+    async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
+        loop = asyncio.get_running_loop()
+        journal = open_journal(kept, "run", execution=execution_id())
+        identify = journal.identify
+
+        def spy(call: Any) -> None:
+            identify(call)
+            keys[number].append(call.key)
+
+        journal.identify = spy  # type: ignore[method-assign]
+        limits: dict[str, Any] = {"loop": loop, "context": contextvars.copy_context()}
+        place = ChainPlace("a", True, False, False, attrgetter("key"))
+        one = AsyncWaitOperator(first, kept, uid="a", place=place, journal=journal, **limits)
+        place = ChainPlace("b", False, True, False)
+        other = AsyncWaitOperator(plain, Options(), uid="b", place=place, **limits)
+        output = Sources(loop, 9)  # type: ignore[arg-type]
+        task = StreamTask(ReplayedInput(rows, 3), [one, other], output, latency_interval=None)  # type: ignore[arg-type]
+        task.restore(snapshot)
+        running = asyncio.ensure_future(task.run_async())
+        taken = None
+        while snapshot is None and (taken is None or len(durable(taken)) < 2):
+            # The ledger's thread works meanwhile.
+            checkpoint = 0 if taken is None else taken.barrier.id + 1
+            taken = await asyncio.wrap_future(task.trigger_checkpoint_async(checkpoint, UNALIGNED))
+        if snapshot is None:
+            running.cancel()
+        await asyncio.wait([running])
+        if snapshot is not None:
+            running.result()
+        return taken, output.elements
+
+    snapshot, _ = asyncio.run(life(1, None))
+    _, elements = asyncio.run(life(2, snapshot))
+    assert calls == [*rows, "stuck"]
+    assert elements[:3] == [("stuck", (0,), "STUCK"), *[("a row", (0,), "A ROW")] * 2]
+    assert keys[1] == keys[2] and len(set(keys[1])) == 3
+
+
+async def plain(row: Any) -> Any:
+    return row
+
+
+def durable(snapshot: TaskSnapshot) -> list[Any]:
+    entries = snapshot.operators["a"].state.entries
+    return [each for each in entries if isinstance(each, FinishedRow) and each.is_durable]

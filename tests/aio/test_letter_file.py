@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def test_later_runs_add_to_the_file_and_one_without_failures_makes_none(tmp_path
     for _ in range(2):
         assert list(async_map(picky, [2, (2, "b")], dead_letter=str(path), errors="null")) == [None, None]
     assert [letter["row"] for letter in letters(path)] == [2, [2, "b"]] * 2
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "failed.jsonl"
+    path.touch()
+    path.chmod(0o640)
+    assert list(async_map(picky, [2], dead_letter=path)) == []
+    assert letters(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_what_json_has_no_form_for_stands_as_its_repr(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def test_an_async_iterator_that_is_returned_is_gathered() -> None:
     assert list(async_map(several, [1, 2])) == [[1, -1], [2, -2]]
 
 
+@pytest.mark.contract(convicts=["context_leaks_to_next_row"])
 def test_calls_see_the_context_of_the_caller_and_not_each_others() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("caller")

@@ -11,8 +11,8 @@ import pytest
 from pillarbox import Batch, Options, Retry
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.failure import Failed
-from pillarbox.aio.job import Job
 from pillarbox.aio.journal import open_journal
+from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger, execution_id
 from pillarbox.wire.loop_thread import LoopThread
 from tests.aio.virtual import HOUR, Rig, Scripted, again, play
@@ -220,7 +220,7 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
         options: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null"}
 
         thread = LoopThread("test-loop")
-        job = Job(
+        job = ThreadRun(
             call,
             Options(**options),
             range(3),

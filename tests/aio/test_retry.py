@@ -243,3 +243,21 @@ def test_what_is_no_retry_is_refused_with_what_is_allowed(retry: object) -> None
         TypeError, match=r"retry=.*: must be a pillarbox.Retry, an object of tenacity, or None"
     ):
         retry_policy(retry)
+
+
+class Group(Exception):
+    """As a group of errors of Python 3.11 and later."""
+
+    def __init__(self, *exceptions: Exception) -> None:
+        super().__init__(exceptions)
+        self.exceptions = exceptions
+
+    def derive(self, exceptions: Any) -> Group:
+        return Group(*exceptions)
+
+
+@pytest.mark.contract(convicts=["group_tried_for_one"])
+def test_a_group_of_errors_is_tried_again_if_each_of_them_is() -> None:
+    retry = Retry(on=(ConnectionError,))
+    assert retry.wants(Group(ConnectionError(), ConnectionError()))
+    assert not retry.wants(Group(ConnectionError(), ValueError()))

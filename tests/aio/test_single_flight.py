@@ -94,7 +94,7 @@ def test_a_function_says_what_is_compared() -> None:
         rows = [row["at"] for row in one.calls]
         assert rows == []
         done: list[Any] = []
-        rig.emit = lambda results, held: done.extend(results)  # type: ignore[method-assign]
+        rig.collect = lambda batch: done.extend(batch.rows)  # type: ignore[method-assign]
         await rig.end()
         assert [row["at"] for row in one.calls] == [0, 1]
         assert [call.row["at"] for call, _ in done] == [0, 1, 2]

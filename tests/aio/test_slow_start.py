@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pillarbox import Options
-from pillarbox.aio.operator import AsyncOperator
-from pillarbox.aio.sinks import HandoverSink
-from pillarbox.aio.sources import CollectionSource
+from pillarbox.aio.task_io import CollectionInput, HandoverOutput
+from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import Handover
+from pillarbox.task import RowBatch
 from tests.aio.virtual import HOUR, play
 
 ROWS = 2048
@@ -27,11 +27,11 @@ class Task:
         self.outbox = Handover(1)
         loop = asyncio.get_running_loop()
         options = Options(capacity=100)
-        self.operator = AsyncOperator(
+        self.run = TaskRun(
             self._call,
             options,
-            CollectionSource(range(rows)),
-            HandoverSink(self.outbox, loop, rows=min(ROWS, options.window), linger=LINGER),
+            CollectionInput(range(rows)),
+            HandoverOutput(self.outbox, loop, rows=min(ROWS, options.window), linger=LINGER),
             loop=loop,
             context=contextvars.copy_context(),
         )
@@ -42,15 +42,15 @@ class Task:
         return row
 
     async def stop(self) -> None:
-        self.operator.stop()
-        await self.operator.ended
+        self.run.stop()
+        await self.run.ended
 
 
 @pytest.mark.contract
 def test_the_first_results_of_a_task_leave_after_the_first_call_and_not_after_a_pause() -> None:
     async def script() -> None:
         task = Task()
-        task.operator.start()
+        task.run.start()
         await asyncio.sleep(0.0201)
         assert len(task.outbox.try_take()) >= 1
         assert task.calls <= 200
@@ -63,7 +63,7 @@ def test_the_first_results_of_a_task_leave_after_the_first_call_and_not_after_a_
 def test_a_task_whose_results_nobody_takes_stops_calling() -> None:
     async def script() -> None:
         task = Task()
-        task.operator.start()
+        task.run.start()
         await asyncio.sleep(HOUR)
         # Two small chunks on their way, and what waits for its turn: 8 x capacity.
         assert task.calls <= 800 + 1 + 2
@@ -76,7 +76,7 @@ def test_a_task_whose_results_nobody_takes_stops_calling() -> None:
 def test_a_reader_that_is_slow_at_first_costs_no_calls_however_long_it_takes() -> None:
     async def script() -> None:
         task = Task()
-        task.operator.start()
+        task.run.start()
         taken = 0
         for size in (1, 2, 4, 8):
             await asyncio.sleep(HOUR)
@@ -94,11 +94,11 @@ def test_each_chunk_that_is_taken_doubles_the_next_one() -> None:
     async def script() -> list[int]:
         loop = asyncio.get_running_loop()
         outbox = Handover(1)
-        sink = HandoverSink(outbox, loop, rows=16, linger=LINGER)
+        sink = HandoverOutput(outbox, loop, rows=16, linger=LINGER)
         sizes = []
         for _ in range(200):
-            if sink.has_room:
-                sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+            if sink.is_available:
+                sink.collect(RowBatch([(None, 0)]))
             if (chunk := outbox.try_take()) is not None:
                 sizes.append(len(chunk))
                 await asyncio.sleep(0)
@@ -113,13 +113,13 @@ def test_a_few_results_wait_no_longer_than_the_linger_time_while_the_output_grow
     async def script() -> None:
         loop = asyncio.get_running_loop()
         outbox = Handover(1)
-        sink = HandoverSink(outbox, loop, rows=16, linger=LINGER)
+        sink = HandoverOutput(outbox, loop, rows=16, linger=LINGER)
         for _ in range(3):
-            sink.emit([(None, 0)], 0)  # type: ignore[list-item]
-            sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+            sink.collect(RowBatch([(None, 0)]))
+            sink.collect(RowBatch([(None, 0)]))
             outbox.try_take()
             await asyncio.sleep(0)
-        sink.emit([(None, 0)], 0)  # type: ignore[list-item]
+        sink.collect(RowBatch([(None, 0)]))
         await asyncio.sleep(LINGER * 1.01)
         assert outbox.try_take() is not None
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from pillarbox.aio.failure import Failed
-from pillarbox.aio.operator import AsyncOperator
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
-from pillarbox.aio.sources import Lot
+from pillarbox.aio.task_run import TaskRun
+from pillarbox.task import MAX_WATERMARK, InputStatus, RowBatch, TaskOutput
 
 T = TypeVar("T")
 
@@ -91,13 +92,14 @@ class Rig:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.loop = loop
+        self.row_bytes = 1
         self.emitted: list[tuple[Any, Any]] = []
         self.times: dict[Any, float] = {}
         self.error: BaseException | None = None
         self._rows: list[Any] = []
         self._no_more = False
-        self._wake: Callable[[], None] | None = None
-        self.operator = AsyncOperator(
+        self._awaited: Future[None] | None = None
+        self.run = TaskRun(
             fn,
             Options(**options),
             self,
@@ -107,7 +109,8 @@ class Rig:
             spread=spread,
             convert=convert,
         )
-        self.operator.start()
+        self.operator = self.run.operator
+        self.run.start()
 
     @property
     def results(self) -> list[Any]:
@@ -124,53 +127,54 @@ class Rig:
         """No more rows come; wait until the job has ended."""
         self._no_more = True
         self._awake()
-        await self.operator.ended
+        await self.run.ended
 
     async def stop(self) -> None:
         """End the job early, and wait for that."""
-        self.operator.stop()
-        await self.operator.ended
+        self.run.stop()
+        await self.run.ended
 
     def _awake(self) -> None:
-        wake, self._wake = self._wake, None
-        if wake is not None:
-            wake()
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited.set_result(None)
 
-    # -- as the source ------------------------------------------------------------------------
+    # -- as the input ------------------------------------------------------------------------
 
-    def poll(self) -> Lot | None:
-        rows: Iterator[Any] = iter(self._rows)
-        found = bool(self._rows)
-        self._rows = []
-        return (rows, 1) if found else None
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        if not self._rows:
+            return InputStatus.END_OF_INPUT if self._no_more else InputStatus.NOTHING_AVAILABLE
+        rows, self._rows = self._rows, []
+        output.collect(RowBatch(rows, self.row_bytes))
+        return InputStatus.MORE_AVAILABLE
 
-    @property
-    def ended(self) -> bool:
-        return self._no_more and not self._rows
-
-    def arm(self, wake: Callable[[], None]) -> bool:
+    def available(self) -> Future[None] | None:
         if self._rows or self._no_more:
-            return False
-        self._wake = wake
-        return True
+            return None
+        self._awaited = Future()
+        return self._awaited
 
     def close(self) -> None:
         self._rows = []
 
-    # -- as the sink --------------------------------------------------------------------------
+    # -- as the output ------------------------------------------------------------------------
 
-    has_room = True
-    room: int | None = None
+    is_available = True
+    has_ended = False
 
     def call_when_room(self, wake: Callable[[], None]) -> None:
         raise AssertionError("there is always room")
 
-    held_bytes = 0
-
-    def emit(self, results: list[tuple[Any, Any]], held: int) -> None:
-        for call, result in results:
+    def collect(self, batch: RowBatch) -> None:
+        for call, result in batch.rows:
             self.emitted.append((call.row, result))
             self.times[call.row] = round(self.loop.now, 6)
+
+    def emit_watermark(self, timestamp: float) -> None:
+        self.has_ended = timestamp == MAX_WATERMARK
+
+    def emit_barrier(self, barrier: Any) -> None:
+        pass
 
     def finish(self) -> None:
         pass

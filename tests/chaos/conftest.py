@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fuzz.chaos.job import STREAMS
 from fuzz.chaos.places import Cluster, Local, Place
 from fuzz.chaos.plan import Plan, Planned
 from fuzz.chaos.run import Outcome, Session
@@ -66,9 +67,9 @@ def harmed() -> Callable[..., Outcome]:
             1,
             f"{SEED} {kind}",
             kind,
-            dice.random() < 0.5,
+            dice.random() < 0.5 or kind == "column",
             ROWS,
-            parts or (4 if kind == "batch" else 6),
+            parts or (6 if kind in STREAMS else 4),
             0.08,
             0.02,
             planned,

@@ -36,8 +36,8 @@ def output(*files: list[Row], in_order: bool = False) -> Verdict:
     return verdict
 
 
-def killed(at: float, until: float | None = None, durable: set[int] | None = None) -> Fired:
-    return Fired("worker", at, at if until is None else until, "", True, durable or set())
+def killed(at: float, until: float | None = None, durable: set[int] | None = None, pid: int = 0) -> Fired:
+    return Fired("worker", at, at if until is None else until, "", True, durable or set(), {pid})
 
 
 def repeated(first: Call, second: Call, *faults: Fired) -> Verdict:
@@ -111,18 +111,21 @@ def test_a_call_that_the_job_did_not_wait_for_is_no_repeated_one() -> None:
 def test_two_calls_of_a_row_at_a_time_need_two_attempts() -> None:
     first, second = Call(1, 7, 9.8, 10.1, "ok"), Call(2, 7, 10.0, 10.2, "ok")
     assert repeated(first, second).wrong
-    beside = repeated(first, second, killed(9.9, until=12.0))
+    stopped = killed(9.7, until=12.0, pid=40)
+    first.caller, second.caller = "40-a", "50-b"
+    beside = repeated(first, second, stopped)
     assert (beside.concurrent, beside.wrong) == (1, [])
+    first.caller = "60-c"
+    assert repeated(first, second, stopped).wrong
 
 
 def test_a_call_that_ended_with_its_caller_is_counted_apart() -> None:
-    fault = killed(10.0)
-    fault.peers = {4000}
-    for peer, outcome, count in (4000, "gone", 1), (5000, "gone", 0), (4000, "ok", 1):
-        first = Call(1, 7, 9.9, 10.01, outcome, peer=peer)
-        verdict = repeated(first, Call(2, 7, 10.5, 10.6, "ok", peer=6000), fault)
+    fault = killed(10.0, pid=40)
+    for caller, outcome, count in ("40-a", "gone", 1), ("50-b", "gone", 0), ("40-a", "ok", 1):
+        first = Call(1, 7, 9.9, 10.01, outcome, caller)
+        verdict = repeated(first, Call(2, 7, 10.5, 10.6, "ok", "60-c"), fault)
         assert (verdict.in_flight, verdict.repeated, verdict.wrong) == (count, 0, [])
-    before = repeated(Call(1, 7, 9.8, 9.99, "ok", peer=4000), Call(2, 7, 10.5, 10.6, "ok", peer=6000), fault)
+    before = repeated(Call(1, 7, 9.8, 9.99, "ok", "40-a"), Call(2, 7, 10.5, 10.6, "ok", "60-c"), fault)
     assert (before.in_flight, before.repeated) == (0, 1)
 
 
@@ -146,19 +149,19 @@ def test_a_full_disk_has_to_be_given_as_the_reason() -> None:
 def test_recovery_is_the_time_to_the_first_new_answer_of_the_task_that_was_harmed(tmp_path: Path) -> None:
     log = CallLog(tmp_path / "calls.log")
     log.calls = {
-        1: Call(1, 0, 9.0, 9.9, "ok", peer=4000),
-        2: Call(2, 1, 9.9, 10.0, "gone", peer=4000),
-        3: Call(3, 100, 9.9, 10.0, "gone", peer=5000),
+        1: Call(1, 0, 9.0, 9.9, "ok", "40-a"),
+        2: Call(2, 1, 9.9, 10.0, "gone", "40-a"),
+        3: Call(3, 100, 9.9, 10.0, "gone", "50-b"),
     }
     # Of another task, of a row that had been answered before, and the one that counts.
-    log.calls[4] = Call(4, 101, 10.0, 10.1, "ok", peer=5000)
-    log.calls[5] = Call(5, 0, 10.1, 11.0, "ok", peer=6000)
-    log.calls[6] = Call(6, 1, 10.1, 12.0, "ok", peer=6000)
+    log.calls[4] = Call(4, 101, 10.0, 10.1, "ok", "50-b")
+    log.calls[5] = Call(5, 0, 10.1, 11.0, "ok", "60-c")
+    log.calls[6] = Call(6, 1, 10.1, 12.0, "ok", "60-c")
     log.answered = {0: 9.9, 101: 10.1, 1: 12.0}
     part_of = lambda key: key // 100  # noqa: E731
     fault = killed(10.0)
     assert recovery(fault, log, part_of) is None
-    fault.peers = {4000}
+    fault.pids = {40}
     assert recovery(fault, log, part_of) == 2.0
     fault.at = fault.until = 20.0
     assert recovery(fault, log, part_of) is None

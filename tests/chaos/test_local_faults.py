@@ -39,6 +39,17 @@ def test_a_stream_goes_on_from_its_checkpoint_and_no_finished_call_is_paid_again
     assert outcome.starts == 2
 
 
+@pytest.mark.parametrize("kind", ["shuffled", "repeated", "twice", "changed", "column"])
+def test_each_kind_of_input_gives_each_row_once_and_with_one_answer(
+    local: Session, harmed: Harmed, kind: str
+) -> None:
+    faults = ["worker", "power loss"]
+    outcome = harmed(local, kind, *faults)
+    assert set(happened(outcome)) <= set(faults)
+    assert outcome.fired
+    assert outcome.verdict.wrong == []
+
+
 @pytest.mark.contract
 def test_a_full_disk_ends_the_job_with_that_reason_and_loses_nothing(local: Session, harmed: Harmed) -> None:
     outcome = harmed(local, "batch", "full disk")

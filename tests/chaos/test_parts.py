@@ -21,9 +21,10 @@ from fuzz.chaos.check import Verdict
 from fuzz.chaos.committed import Row, committed_rows, durable_calls
 from fuzz.chaos.disk import SmallDisk
 from fuzz.chaos.faults import FAULTS, Fired, set_clock
+from fuzz.chaos.job import KINDS
 from fuzz.chaos.places import environment
 from fuzz.chaos.plan import plan_run
-from fuzz.chaos.report import json_line, read_runs, summary
+from fuzz.chaos.report import excused, json_line, read_runs, summary
 from fuzz.chaos.run import Outcome
 from fuzz.chaos.server import Server
 from fuzz.chaos.stacks import dump_stacks
@@ -39,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def ask(server: Server, key: int, patience: float = 10.0) -> dict[str, int]:
-    with urllib.request.urlopen(f"{server.url}/call/{key}", timeout=patience) as response:
+    with urllib.request.urlopen(f"{server.url}/call/{key}", b"", timeout=patience) as response:
         said: dict[str, int] = json.loads(response.read())
         return said
 
@@ -76,7 +77,7 @@ def test_the_service_resets_connections_those_of_calls_that_it_has_as_well(serve
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
             server.command("hang", 60)
-            waiting = asyncio.create_task(session.get(f"{server.url}/call/1"))
+            waiting = asyncio.create_task(session.post(f"{server.url}/call/1"))
             while 1 not in server.log.calls:
                 await asyncio.sleep(0)
                 server.log.read()
@@ -84,11 +85,11 @@ def test_the_service_resets_connections_those_of_calls_that_it_has_as_well(serve
             with pytest.raises(aiohttp.ClientConnectionError):
                 await waiting
             with pytest.raises(aiohttp.ClientConnectionError):
-                await session.get(f"{server.url}/call/2")
+                await session.post(f"{server.url}/call/2")
 
     asyncio.run(main())
     # The client asks once more by itself when a connection that it has used before ends.
-    assert set(ended(server, 2)) == {"gone"}
+    assert set(ended(server, 2)) == {"reset"}
 
 
 def test_a_call_whose_client_leaves_is_written_down_as_gone(server: Server) -> None:
@@ -110,7 +111,7 @@ def test_the_dice_of_the_service_depend_on_seed_key_and_call_only(tmp_path: Path
             ended(server, 12)
             outcomes.append({call.key: call.outcome for call in server.log.calls.values()})
     assert outcomes[0] == outcomes[1]
-    assert set(Counter(outcomes[0].values())) == {"ok", "fail", "gone"}
+    assert set(Counter(outcomes[0].values())) == {"ok", "fail", "gone", "reset"}
 
 
 def test_the_clock_of_the_wall_is_stepped_in_processes_that_run_and_no_other_clock(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_plan_depends_on_its_seed_and_number_only() -> None:
     assert plans[0].faults != plan_run(4, 0, cluster=True).faults
     assert {planned.kind for plan in plans for planned in plan.faults} == set(FAULTS)
     assert {plan.ordered for plan in plans} == {True, False}
-    assert {plan.kind for plan in plans} == {"batch", "stream", "state"}
+    assert {plan.kind for plan in plans} == set(KINDS)
     assert all(0 < planned.share < 1 for plan in plans for planned in plan.faults)
 
 
@@ -189,7 +190,7 @@ def test_the_stacks_of_a_process_that_hangs_name_the_function(tmp_path: Path) ->
 def test_what_is_written_about_runs_is_read_again(tmp_path: Path) -> None:
     plan = plan_run(3, 1, cluster=False)
     verdict = Verdict(answered=100, in_window=4, oldest=0.1)
-    fired = [Fired("worker", 1.0, 2.0, "77", True, {5}, {4000})]
+    fired = [Fired("worker", 1.0, 2.0, "77", True, {5}, {40})]
     outcome = Outcome(plan, "ledger", "local", verdict, fired, [("worker", 1.5)], 9.0, 1, [1.0, 2.0])
     path = tmp_path / "runs.jsonl"
     path.write_text((json_line(outcome) + "\n") * 3)
@@ -199,6 +200,19 @@ def test_what_is_written_about_runs_is_read_again(tmp_path: Path) -> None:
     assert summary(again) == summary([outcome] * 3)
     assert summary(again)["repeated for a fault"] == 4.0
     assert summary(again)["recovery, median, s"] == 1.5
+
+
+def test_the_report_says_which_calls_each_allowance_has_excused() -> None:
+    plan = plan_run(3, 1, cluster=False)
+    verdict = Verdict(excused={"worker: slack": [7, 9], "worker: loss window": [1, 2, 3, 4, 5, 6]})
+    outcome = Outcome(plan, "ledger", "local", verdict, [], [], 9.0, 1, [])
+    by_hand = Outcome(plan, "gather", "local", verdict, [], [], 9.0, 1, [])
+    said = [" ".join(line.split()) for line in excused([outcome, by_hand])]
+    assert said[1:] == [
+        "worker: loss window 6 local run 1: 1, 2, 3, 4, 5, ...",
+        "worker: slack 2 local run 1: 7, 9",
+    ]
+    assert excused([by_hand]) == ["no call is excused"]
 
 
 def write(path: Path, *ids: int) -> Path:

@@ -9,8 +9,8 @@ import pytest
 
 from spec import contracts
 from spec.contracts import Contract, ContractError
+from spec.defects import seeded
 from spec.manifest import read_all
-from spec.mutation import seeded
 
 TEST = """
 import pytest

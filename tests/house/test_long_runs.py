@@ -179,6 +179,7 @@ def test_a_run_is_of_a_commit_whatever_runs_before_it_have_written_down(tmp_path
     (tmp_path / "spec").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "code.py").write_text("")
+    (tmp_path / "spec" / "README.md").write_text("| defect |")
     long_runs.remember("spec", run_of("2026-11-20"), tmp_path)
     git("init", "-q")
     git("add", ".")
@@ -186,6 +187,7 @@ def test_a_run_is_of_a_commit_whatever_runs_before_it_have_written_down(tmp_path
     of = long_runs.commit(tmp_path)
     assert of is not None and len(of) == 10
     long_runs.remember("chaos", run_of("2026-11-21"), tmp_path)
+    (tmp_path / "spec" / "README.md").write_text("| defect | caught |")
     assert long_runs.commit(tmp_path) == of
     (tmp_path / "code.py").write_text("changed = True")
     assert long_runs.commit(tmp_path) is None

@@ -45,8 +45,8 @@ def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client
 
 
 WITHOUT_LOCKS = """
-import os, random, sys, threading
-# The standard library looks for this in its own way.
+import asyncio, os, random, sys, threading
+# The standard library looks for these in its own way.
 
 class WithoutLocks:
     def find_spec(self, name, path=None, target=None):

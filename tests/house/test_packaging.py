@@ -159,13 +159,13 @@ def headers(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "MAJOR 1",
             "MAJOR 9",
-            "version 9.0 .*.*has version 1.0 .*: build it with the pillarbox that it runs with",
+            "version 9.2 .*.*has version 1.2 .*: build it with the pillarbox that it runs with",
         ),
-        ("MINOR 0", "MINOR 7", "version 1.7 .* has version 1.0 "),
+        ("MINOR 2", "MINOR 7", "version 1.7 .* has version 1.2 "),
         (
             "} pillarbox_functions;",
             "void (*more)(void);\n} pillarbox_functions;",
-            r"version 1.0 .*\(\d+ bytes\).* has version 1.0 \(\d+ bytes\)",
+            r"version 1.2 .*\(\d+ bytes\).* has version 1.2 \(\d+ bytes\)",
         ),
         (
             "unsigned char queued;",

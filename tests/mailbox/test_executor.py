@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import CancelledError, Executor, Future, as_completed, wait
+from typing import Any
 
 import pytest
 
@@ -85,11 +88,54 @@ def test_an_error_of_submitted_work_goes_to_its_future_only(processor: MailboxPr
     assert good.result(0) == 1
 
 
+@pytest.mark.contract(
+    "An executor keeps nothing of work that has ended: neither its future nor its result.",
+    convicts=["submitted_futures_kept", "refused_future_waits"],
+)
+@pytest.mark.parametrize("end", ["result", "error", "cancelled", "refused"])
+def test_an_executor_keeps_nothing_of_work_that_has_ended(processor: MailboxProcessor, end: str) -> None:
+    class Large:
+        """A result."""
+
+    def work() -> Large:
+        if end == "error":
+            raise LookupError
+        result = Large()
+        seen.append(weakref.ref(result))
+        return result
+
+    seen: list[weakref.ref[Any]] = []
+    executor = processor.executor()
+    if end == "refused":
+        processor.prepare_close()
+        gc.collect()
+        before = sum(type(each) is Future for each in gc.get_objects())
+        for _ in range(10):
+            with pytest.raises(MailboxClosedError):
+                executor.submit(work)
+        gc.collect()
+        assert sum(type(each) is Future for each in gc.get_objects()) == before
+        return
+    futures = [executor.submit(work) for _ in range(10)]
+    seen += map(weakref.ref, futures)
+    if end == "cancelled":
+        assert all(future.cancel() for future in futures)
+    processor.run_mailbox_step()
+    assert all(future.done() for future in futures)
+    del futures
+    gc.collect()
+    assert len(seen) == (20 if end == "result" else 10)
+    assert [ref() for ref in seen] == [None] * len(seen)
+
+
+@pytest.mark.contract(convicts=["interrupt_goes_to_future"])
 def test_an_interrupt_in_submitted_work_goes_to_the_loop_too(processor: MailboxProcessor) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     future = processor.executor().submit(interrupt)
+    # Were the interrupt lost, the loop would end, and not wait for more.
+    processor.executor().execute(processor.all_actions_completed)
     with pytest.raises(KeyboardInterrupt):
         processor.run_mailbox_loop()
     assert isinstance(future.exception(0), KeyboardInterrupt)
@@ -156,6 +202,7 @@ def test_work_is_refused_after_the_end_with_an_error_that_says_so(
     executor.shutdown()
 
 
+@pytest.mark.contract(convicts=["executes_after_shutdown"])
 def test_a_shut_down_executor_refuses_work_and_leaves_the_mailbox_open(processor: MailboxProcessor) -> None:
     shut_down, other = processor.executor(3), processor.executor(3)
     shut_down.shutdown()
@@ -190,6 +237,19 @@ def test_a_shutdown_on_the_mailbox_thread_runs_what_was_submitted(processor: Mai
     assert len(processor.mailbox) == 1
 
 
+@pytest.mark.contract
+def test_a_shutdown_on_the_mailbox_thread_runs_deferrable_mail_with_nothing_else_left() -> None:
+    processor = MailboxProcessor(idle)
+    executor = processor.executor()
+    future = executor.submit(int, "5")
+    # What does the work is now in deferrable mail, and in a mailbox into which nothing else can come.
+    (mail,) = processor.mailbox.drain()
+    executor.execute(mail.run, deferrable=True)
+    processor.prepare_close()
+    executor.shutdown(wait=True)
+    assert future.result(0) == 5
+
+
 def test_a_shutdown_does_not_wait_for_the_work_that_asks_for_it(processor: MailboxProcessor) -> None:
     executor = processor.executor()
     first = executor.submit(executor.shutdown)
@@ -209,6 +269,7 @@ def test_a_shutdown_may_cancel_what_has_not_begun(processor: MailboxProcessor) -
     assert wait(futures, timeout=30).not_done == set()
 
 
+@pytest.mark.contract(convicts=["batch_runs_on"])
 def test_a_shutdown_that_waits_returns_when_the_task_closes() -> None:
     with Task() as processor:
         executor = processor.executor()
@@ -273,20 +334,52 @@ def test_a_description_is_made_only_when_it_is_shown(processor: MailboxProcessor
 # ---- yields
 
 
-def test_a_yield_may_leave_deferrable_mail_where_it_is(processor: MailboxProcessor) -> None:
+@pytest.mark.contract
+def test_a_yield_leaves_deferrable_mail_where_it_is() -> None:
     log: list[str] = []
+    processor = MailboxProcessor(idle)
     executor = processor.executor(1)
     executor.execute(log.append, "deferrable", deferrable=True)
-    executor.execute(log.append, "ordinary")
-    processor.executor(0).execute(log.append, "low")
-    assert executor.try_yield_ignoring_deferrable()
-    assert not executor.try_yield_ignoring_deferrable()
-    assert log == ["ordinary"]
+    executor.execute(log.append, "urgent and deferrable", deferrable=True, urgent=True)
+    executor.execute(log.append, "first")
+    executor.execute(log.append, "second")
     assert executor.try_yield()
+    executor.yield_()
+    assert log == ["first", "second"]
     assert not executor.try_yield()
-    assert log == ["ordinary", "deferrable"]
+    assert len(processor.mailbox) == 2
+    processor.run_mailbox_step()
+    assert log == ["first", "second", "urgent and deferrable", "deferrable"]
+
+
+@pytest.mark.contract
+def test_a_yield_that_asks_for_deferrable_mail_runs_what_has_waited_longest() -> None:
+    log: list[str] = []
+    processor = MailboxProcessor(idle)
+    executor = processor.executor(1)
+    for text, deferrable in (("a", True), ("b", False), ("c", True)):
+        executor.execute(log.append, text, deferrable=deferrable)
+    processor.executor(0).execute(log.append, "low", deferrable=True)
+    assert executor.try_yield(deferrable=True)
+    executor.yield_(deferrable=True)
+    executor.yield_(deferrable=True)
+    assert not executor.try_yield(deferrable=True)
+    assert log == ["a", "b", "c"]
     processor.drain()
     assert log[-1] == "low"
+
+
+@pytest.mark.contract
+def test_a_yield_to_which_deferrable_mail_alone_is_left_raises_once_no_other_can_come() -> None:
+    log: list[str] = []
+    processor = MailboxProcessor(idle)
+    executor = processor.executor()
+    executor.execute(log.append, "deferrable", deferrable=True)
+    processor.prepare_close()
+    with pytest.raises(MailboxClosedError, match="no more can come"):
+        executor.yield_()
+    executor.yield_(deferrable=True)
+    assert log == ["deferrable"]
 
 
 @pytest.mark.contract

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor
+from pillarbox import MailboxClosedError
+from pillarbox.kernel import Mail, TaskMailbox
+from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
 
 
 async def run(processor: MailboxProcessor) -> None:
@@ -89,6 +92,37 @@ def test_an_error_of_a_mail_ends_the_run() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.contract(
+    "A guest runs the mail that comes between its last look and a quiesce, before it ends.",
+    convicts=["guest_drops_mail_at_quiesce"],
+)
+def test_mail_that_comes_just_before_a_quiesce_is_run_by_a_guest() -> None:
+    class Late(TaskMailbox):
+        """Gets mail from another thread, and is quiesced by it, when its guest is about to sleep."""
+
+        def arm_wakeup(self, callback: Callable[[], object]) -> bool:
+            def close() -> None:
+                self.put(Mail(ran.append, "urgent", urgent=True))
+                self.put(Mail(ran.append, "deferrable", deferrable=True))
+                self.quiesce()
+
+            if not ran:
+                thread = threading.Thread(target=close)
+                thread.start()
+                thread.join()
+            return super().arm_wakeup(callback)
+
+    async def main() -> None:
+        processor = MailboxProcessor(Controller.suspend_default_action, Late(), latency_interval=None)
+        with pytest.raises(MailboxClosedError):
+            await run(processor)
+        assert len(processor.mailbox) == 0
+
+    ran: list[str] = []
+    asyncio.run(main())
+    assert ran == ["urgent", "deferrable"]
+
+
 def test_mail_after_the_loop_was_closed_harms_nobody() -> None:
     loop = asyncio.new_event_loop()
 
@@ -131,5 +165,50 @@ def test_a_guest_that_was_stopped_takes_no_more_steps() -> None:
             await asyncio.sleep(0)
         assert processor.statistics().default_actions == 0
         assert ends == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.contract(convicts=["guest_sleeps_on"])
+def test_a_coroutine_that_resumes_a_suspended_guest_wakes_it() -> None:
+    suspensions: list[Suspension] = []
+
+    def action(controller: Controller) -> None:
+        if suspensions:
+            controller.all_actions_completed()
+        suspensions.append(controller.suspend_default_action())
+
+    async def main() -> None:
+        running = asyncio.ensure_future(MailboxProcessor(action, latency_interval=None).run_async())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(suspensions) == 1
+        suspensions[0].resume()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        running.cancel()
+        assert len(suspensions) == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.contract(convicts=["cancelled_guest_loses_error"])
+def test_the_error_of_a_guest_that_is_cancelled_in_the_same_turn_is_raised_at_its_end() -> None:
+    async def main() -> None:
+        processor = MailboxProcessor(lambda controller: controller.suspend_default_action())
+        running = asyncio.ensure_future(processor.run_async())
+        await asyncio.sleep(0)
+
+        def fails() -> None:
+            running.cancel()
+            raise ValueError("first")
+
+        processor.executor().execute(fails)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        processor.prepare_close()
+        with pytest.raises(ValueError, match="first"):
+            processor.drain()
+        processor.close()
 
     asyncio.run(main())

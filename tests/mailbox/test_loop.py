@@ -113,6 +113,7 @@ def test_mail_behind_a_suspension_runs_when_the_loop_is_run_again() -> None:
     assert log == ["behind"]
 
 
+@pytest.mark.contract(convicts=["suspend_promises_too_much"])
 def test_suspending_a_mailbox_that_is_closed_says_that_it_has_no_effect() -> None:
     said: list[bool] = []
 
@@ -255,6 +256,7 @@ def test_another_thread_that_quiesces_wakes_a_loop_that_waits_for_mail() -> None
         processor.run_mailbox_loop()
 
 
+@pytest.mark.contract(convicts=["resumed_twice", "suspended_action_runs"])
 def test_a_suspension_that_many_threads_resume_is_resumed_once() -> None:
     held: list[Suspension] = []
 
@@ -310,7 +312,6 @@ def test_what_is_confined_refuses_other_threads_and_leaves_no_trace() -> None:
         processor.close,
         executor.yield_,
         executor.try_yield,
-        executor.try_yield_ignoring_deferrable,
         executor.should_interrupt,
         executor.is_idle,
     ):

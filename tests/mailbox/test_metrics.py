@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 from pillarbox.mailbox.histogram import BUCKETS, LatencyHistogram, bound_of, bucket_of
+from pillarbox.mailbox.processor import REASONS
 from pillarbox.mailbox.times import WINDOW, Doing, TaskTimes, TimeShares
 
 
@@ -127,6 +128,24 @@ def test_only_the_last_minute_counts() -> None:
     assert times.shares() == (0.0, 0.0, 0.0)
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from([None, *Doing]), st.sampled_from([0.0, 0.125, 0.5, 0.875, 1.0, 2.25])))
+)
+def test_time_adds_up_however_it_falls_into_seconds(steps: list[tuple[Doing | None, float]]) -> None:
+    clock = Clock(100.25)
+    times = TaskTimes(clock)
+    spent = dict.fromkeys(Doing, 0.0)
+    steps = steps[:20]  # less than the window
+    for doing, seconds in steps:
+        times.switch(doing)
+        clock.now += seconds
+        if doing is not None:
+            spent[doing] += seconds
+    length = clock.now - 100.25
+    expected = [spent[doing] / length if length else 0.0 for doing in Doing]
+    assert list(times.shares()) == pytest.approx(expected)
+
+
 def test_a_clock_that_goes_back_takes_no_time_away() -> None:
     clock = Clock()
     times = TaskTimes(clock)
@@ -178,6 +197,24 @@ def test_waiting_counts_for_the_reason_of_the_suspension(reasons: list[str], sha
     assert snapshot.idle + snapshot.back_pressured == pytest.approx(0.75)
     clock.now += 4.0
     assert processor.metrics.snapshot().busy == pytest.approx(0.125)
+
+
+@pytest.mark.contract(convicts=["back_pressure_never_ends"])
+def test_a_task_that_was_back_pressured_and_waits_for_input_is_idle() -> None:
+    clock, suspensions = Clock(), list[Suspension]()
+    reasons = iter(REASONS[::-1])
+
+    def action(controller: Controller) -> None:
+        suspensions.append(controller.suspend_default_action(next(reasons)))
+
+    processor = MailboxProcessor(action, clock=clock, latency_interval=None)
+    for doing in (Doing.BACK_PRESSURED, Doing.IDLE):
+        assert not processor.run_mailbox_step()
+        assert processor.metrics.times.doing is doing
+        clock.now += 1.0
+        suspensions.pop().resume()
+    snapshot = processor.metrics.snapshot()
+    assert (snapshot.idle, snapshot.back_pressured) == pytest.approx((0.5, 0.5))
 
 
 def test_mail_that_runs_under_a_suspended_action_is_busy_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import CancelledError
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import MailboxClosedError, WrongThreadError
-from pillarbox.kernel import Mail
+from pillarbox.kernel import Mail, TaskMailbox
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 
 
@@ -265,3 +266,57 @@ def test_one_mailbox_takes_mail_of_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert done == processor.statistics().mails == 4000
+
+
+@pytest.mark.contract(
+    "A mail that ends the loop is the last one of its batch that runs, and each that has run is counted."
+)
+def test_a_mail_that_ends_the_loop_is_the_last_of_its_batch_that_runs_and_each_is_counted() -> None:
+    said: list[object] = []
+    processor = MailboxProcessor(lambda _: said.append("default action"), latency_interval=None)
+    counted = lambda: said.append(processor.statistics().mails)  # noqa: E731
+    processor.mailbox.put_all([Mail(counted), Mail(processor.suspend), Mail(counted), Mail(counted)])
+    processor.run_mailbox_loop()
+    # `suspend` is urgent: it comes before what waits.
+    assert said == [1]
+    processor.mailbox.put(Mail(processor.all_actions_completed))
+    processor.mailbox.put(Mail(counted))
+    processor.run_mailbox_loop()
+    assert said == [1, 4, 5]
+    assert processor.statistics().mails == 6
+    assert len(processor.mailbox) == 1
+
+
+def test_a_processor_counts_no_mail_that_its_mailbox_has_run_before() -> None:
+    mailbox = TaskMailbox()
+    mailbox.put_all([Mail(int), Mail(int)])
+    assert mailbox.run_batch() == 2
+    processor = MailboxProcessor(lambda _: None, mailbox, latency_interval=None)
+    assert processor.statistics().mails == 0
+    mailbox.put(Mail(int))
+    processor.run_mailbox_step()
+    assert processor.statistics().mails == processor.metrics.snapshot().mails == 1
+
+
+@pytest.mark.contract("A mail that the loop runs crosses the border between Python and the kernel once.")
+def test_a_mail_that_the_loop_runs_crosses_the_border_between_python_and_the_kernel_once() -> None:
+    def crossings(mails: int) -> int:
+        processor = MailboxProcessor(lambda _: None, latency_interval=None)
+        processor.mailbox.put_all([Mail(nothing) for _ in range(mails)])
+        events: list[str] = []
+
+        def note(_: object, event: str, __: object) -> None:
+            events.append(event)
+
+        sys.setprofile(note)
+        try:
+            processor.run_mailbox_step()
+        finally:
+            sys.setprofile(None)
+        assert processor.statistics().mails == mails
+        return events.count("call") + events.count("c_call")
+
+    def nothing() -> None:
+        """What the mails do."""
+
+    assert crossings(110) - crossings(10) == 100

@@ -159,6 +159,44 @@ def test_the_first_of_two_errors_that_are_caught_is_raised(processor: MailboxPro
         processor.run_mailbox_loop()
 
 
+@pytest.mark.contract(convicts=["old_failure_raised_again"])
+def test_a_yield_raises_what_its_own_mail_raises_and_nothing_of_an_earlier_one(
+    processor: MailboxProcessor,
+) -> None:
+    executor, log = processor.executor(), []
+
+    def stubborn() -> None:
+        with contextlib.suppress(ValueError):
+            executor.yield_()
+        executor.yield_()
+        log.append("after the yields")
+
+    executor.execute(stubborn)
+    executor.execute(fail)
+    executor.execute(log.append, "its own mail")
+    with pytest.raises(ValueError, match="of a mail"):
+        processor.run_mailbox_loop()
+    assert log == ["its own mail", "after the yields"]
+
+
+@pytest.mark.contract(convicts=["drain_forgets_failure"])
+def test_an_error_that_a_mail_catches_before_it_drains_the_mailbox_ends_the_task(
+    processor: MailboxProcessor,
+) -> None:
+    executor = processor.executor()
+
+    def stubborn() -> None:
+        with contextlib.suppress(ValueError):
+            executor.yield_()
+        processor.drain()
+        processor.all_actions_completed()
+
+    executor.execute(stubborn)
+    executor.execute(fail)
+    with pytest.raises(ValueError, match="of a mail"):
+        processor.run_mailbox_loop()
+
+
 def test_an_error_that_a_coroutine_beside_the_task_catches_ends_the_task() -> None:
     async def main() -> None:
         slept = asyncio.Event()

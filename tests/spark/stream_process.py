@@ -8,6 +8,8 @@
     calls                    says "calls" and the rows whose calls have begun
 
 The row 666 fails. A row below 0 is answered once the file that is named as the argument is there.
+With a second argument rows are called in batches of so many, one at a time; one that has 668 among others
+fails.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pillarbox.aio.batch import Batch
 from pillarbox.aio.options import Options
 from pillarbox.spark.record import Record, records
 from pillarbox.spark.stream.calls import Engine, acquire_engine
@@ -41,13 +44,26 @@ async def double(record: Any) -> int:
     return int(record.id) * 2
 
 
+async def double_all(records: list[Any]) -> list[int]:
+    begun.extend(record.id for record in records)
+    if len(records) > 1 and any(record.id == 668 for record in records):
+        raise ValueError("668 among others")
+    while any(record.id < 0 for record in records) and not gate.exists():
+        await asyncio.sleep(0.01)
+    return [int(record.id) * 2 for record in records]
+
+
 def made(text: str) -> list[Record]:
     ids = pa.array(list(map(int, text.split(","))), pa.int64())
-    return [record for lot, _ in records([pa.RecordBatch.from_arrays([ids], ["id"])]) for record in lot]
+    return [record for batch in records([pa.RecordBatch.from_arrays([ids], ["id"])]) for record in batch.rows]
 
 
 def main() -> None:
-    work = Work(double, "token", Options(ordered=False, capacity=2, reorder=2))
+    if len(sys.argv) > 2:
+        batch = Batch(int(sys.argv[2]))
+        work = Work(double_all, "token", Options(ordered=False, capacity=1, reorder=batch.size, batch=batch))
+    else:
+        work = Work(double, "token", Options(ordered=False, capacity=2, reorder=2))
     engine = acquire_engine("a stream", lambda: Engine("a stream", work, None, fetch))
     serve(engine.loop_thread)
     entries: list[Entry] = []

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Retry
+from pillarbox import Collector, Retry
 from pillarbox.spark import async_map
 
 
@@ -127,6 +127,35 @@ def test_a_plain_function_runs_in_threads(spark: SparkSession) -> None:
     rows = async_map(spark.range(0, 50, 1, 2), call, schema="id long, thread string", capacity=4).collect()
     assert [row.id for row in rows] == list(range(50))
     assert all(row.thread.startswith("pillarbox-call-") for row in rows)
+
+
+@pytest.mark.contract
+def test_a_function_with_a_collector_brings_its_rows_by_it_on_spark(spark: SparkSession) -> None:
+    def call(row: Any, collector: Collector[Any]) -> None:
+        import threading
+
+        def answer() -> None:
+            if row.id == 3:
+                collector.fail(ValueError("three"))
+            else:
+                collector.complete([(row.id, i) for i in range(row.id % 3)])
+
+        threading.Thread(target=answer).start()
+
+    df = spark.range(0, 40, 1, 2)
+    rows = async_map(df, call, schema="id long, i long", capacity=4, errors="drop").collect()
+    assert [tuple(row) for row in rows] == [(i, k) for i in range(40) if i != 3 for k in range(i % 3)]
+
+
+def test_a_function_that_returns_a_future_gives_what_that_gives_on_spark(spark: SparkSession) -> None:
+    def call(row: Any) -> Any:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: row.id * 2)
+
+    rows = async_map(spark.range(0, 20, 1, 2), call, schema="n long").collect()
+    assert [row.n for row in rows] == [*range(0, 40, 2)]
 
 
 def test_a_record_is_read_by_attribute_by_name_and_by_position(spark: SparkSession) -> None:

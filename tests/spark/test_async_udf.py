@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Ledger, Retry
+from pillarbox import Collector, Ledger, Retry
 from pillarbox.spark import async_udf
 from tests.versions import needs_pyspark, pyspark_version
 
@@ -70,6 +70,19 @@ def test_a_blocking_function_is_taken(spark: SparkSession) -> None:
 
     rows = spark.range(0, 50, 1, 2).select(double("id").alias("n")).collect()
     assert [row.n for row in rows] == list(range(0, 100, 2))
+
+
+@pytest.mark.contract
+def test_a_column_function_takes_a_collector_behind_its_columns(spark: SparkSession) -> None:
+    @async_udf("long", capacity=4)
+    def add(one: int, other: int = 100, *, result: Collector[int]) -> None:
+        import threading
+
+        threading.Thread(target=lambda: result.complete(one + other)).start()
+
+    df = spark.range(0, 50, 1, 2)
+    rows = df.select(add("id", "id").alias("twice"), add("id").alias("more")).collect()
+    assert [tuple(row) for row in rows] == [(2 * i, i + 100) for i in range(50)]
 
 
 def test_an_object_is_opened_around_its_calls(spark: SparkSession) -> None:
@@ -241,6 +254,22 @@ def test_a_registered_function_keeps_its_errors_and_its_dead_letters(
 
     spark.udf.register("odd", odd)
     rows = spark.sql("select odd(id) as odd from range(0, 4, 1, 1)").collect()
+    assert [row.odd.result for row in rows] == [None, 1, None, 3]
+    assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "letters")).collect()) == [0, 2]
+
+
+@needs_pyspark(4, 1, "column functions in SQL")
+def test_a_registered_function_with_a_collector_has_its_columns_in_its_dead_letters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    @async_udf("long", errors="column", dead_letter=str(tmp_path / "letters"))
+    def odd(n: int, collector: Collector[int]) -> None:
+        if n % 2 == 0:
+            collector.fail(ValueError(n))
+        collector.complete(n)
+
+    spark.udf.register("odd_by_collector", odd)
+    rows = spark.sql("select odd_by_collector(id) as odd from range(0, 4, 1, 1)").collect()
     assert [row.odd.result for row in rows] == [None, 1, None, 3]
     assert sorted(row.n for row in spark.read.parquet(str(tmp_path / "letters")).collect()) == [0, 2]
 

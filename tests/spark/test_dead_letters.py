@@ -153,6 +153,7 @@ def test_dead_letters_go_together_with_other_errors(spark: SparkSession, tmp_pat
     assert spark.read.parquet(str(tmp_path / "l")).count() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_a_task_that_fails_leaves_nothing_and_the_next_attempt_leaves_each_row_once(
     run_script: RunScript, tmp_path: Path
@@ -236,6 +237,23 @@ def test_dead_letters_that_cannot_be_are_refused_on_the_driver(
         async_map(spark.range(1), picky, schema="n long", **arguments)
     with pytest.raises(error, match=message):
         async_udf("long", **arguments)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_of_a_failed_row_only_the_columns_that_are_kept_are_put_aside(
+    spark: SparkSession, tmp_path: Path, kind: Any
+) -> None:
+    people = spark.range(0, 8, 1, 1).selectExpr("id", "'Ada' as name", "make_interval(0, 0, 0, 1) as span")
+    aside = DeadLetter(tmp_path / "l", kind, keep=["id", "name"] if kind == "json" else ["id"])
+    assert async_map(people, picky, schema="n long", dead_letter=aside).count() == 6
+    found = getattr(spark.read, kind)(str(tmp_path / "l"))
+    assert set(found.columns) == {*aside.keep, "_error", "_failed_at"}
+    assert sorted(row.id for row in found.collect()) == [2, 6]
+    with pytest.raises(ValueError, match=r"keep=\['nobody'\]\): no column 'nobody'; the input has id, name"):
+        async_map(people, picky, schema="n long", dead_letter=DeadLetter(tmp_path / "l", keep=["nobody"]))
+    with pytest.raises(TypeError, match="keep='id': must be"):
+        DeadLetter(tmp_path / "l", keep="id")
 
 
 def test_a_local_path_is_tried_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 RunScript = Callable[..., list[str]]
 
 
+@pytest.mark.slow
 @pytest.mark.contract
-@pytest.mark.parametrize("partitions", [*(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2)), 4])
+@pytest.mark.parametrize("partitions", [1, 2, 4])
 def test_a_worker_that_is_killed_in_the_middle_loses_and_repeats_no_row(
     run_script: RunScript, tmp_path: Path, partitions: int
 ) -> None:
@@ -56,6 +57,7 @@ print(list(map(tuple, df.select("id", column("id")).collect())) == expected, (tm
     assert lines == ["True True"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_a_query_that_is_stopped_leaves_the_session_usable(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pillarbox import Options
-from pillarbox.aio.sources import one_lot
 from pillarbox.spark import worker as spark_worker
 from pillarbox.spark.hangup import DisconnectWatcher, unread_bytes
 from pillarbox.spark.work import Work
@@ -172,7 +171,7 @@ def test_the_output_of_a_task_grows_by_what_spark_has_read(
     failure: list[BaseException] = []
 
     def chunks() -> Any:
-        with closing(run_job(work, range(ROWS), one_lot, convert=None)) as found:
+        with closing(run_job(work, range(ROWS), convert=None)) as found:
             for chunk in found:
                 given.append(len(chunk))
                 yield chunk

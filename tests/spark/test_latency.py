@@ -80,6 +80,7 @@ else:
 needs_pipelined = pytest.mark.skipif(not knows_pipelined(), reason="this PySpark cannot deliver promptly")
 
 
+@pytest.mark.slow
 @pytest.mark.contract('With latency="low" a row is seen downstream before the next is read.')
 @needs_pipelined
 @pytest.mark.parametrize("kind", ["map", "udf", "stream"])

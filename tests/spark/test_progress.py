@@ -64,6 +64,7 @@ def test_tasks_partitions_and_the_series_add_up_to_the_totals(spark: SparkSessio
     assert seconds == sorted(seconds) and seconds[-1] == progress.totals.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_a_task_that_runs_again_counts_its_rows_once_and_its_calls_twice(run_script: Any) -> None:
     lines = run_script(

@@ -93,7 +93,7 @@ IDENTITY = uuid.UUID(int=7)
         ("string", pd.NA, None),
         ("double", pd.NA, None),
         ("timestamp", pd.NaT, None),
-        ("timestamp", np.datetime64("NaT"), None),
+        ("timestamp", np.datetime64("NaT", "us"), None),
         ("double", np.float32(0.5), 0.5),
         ("boolean", np.bool_(True), True),
         ("long", 4.0, 4),

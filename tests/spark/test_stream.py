@@ -67,6 +67,7 @@ def test_slow_calls_leave_later_and_hold_no_micro_batch_and_are_made_once_whiche
     assert sorted(map(int, noted(Path(calls)))) == list(range(60))
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_rows_of_a_key_leave_in_their_order_and_those_of_others_do_not_wait_and_available_now_ends(
     spark: SparkSession, tmp_path: Path
@@ -159,6 +160,7 @@ def test_a_row_that_fails_ends_the_query_with_its_error_and_stays_to_be_called_b
     assert sorted(row.id for row in sink.rows) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_calls_nothing(
     spark: SparkSession, tmp_path: Path
@@ -187,6 +189,7 @@ def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_ca
         assert sorted(noted(tmp_path / "calls")) == ["1", "2", "2"]
 
 
+@pytest.mark.slow
 def test_event_time_is_carried_and_a_watermark_behind_counts_rows_that_left_late(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Process:
     """A worker process that is told what to do."""
 
-    def __init__(self, gate: Path) -> None:
+    def __init__(self, gate: Path, *words: str) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.stream_process", str(gate)],
+            [sys.executable, "-m", "tests.spark.stream_process", str(gate), *words],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -54,11 +54,11 @@ def gate(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def process(gate: Path) -> Iterator[Callable[[], Process]]:
+def process(gate: Path) -> Iterator[Callable[..., Process]]:
     with ExitStack() as stack:
 
-        def start() -> Process:
-            made = Process(gate)
+        def start(*words: str) -> Process:
+            made = Process(gate, *words)
             stack.callback(made.close)
             return made
 
@@ -104,6 +104,42 @@ def test_a_call_is_adopted_by_its_ticket_and_no_other(process: Callable[[], Proc
     gate.touch()
     assert here.ask("wait 60") == ["-4", "-2", "-6"]
     assert sorted(here.ask("calls")) == ["-1", "-2", "-3"]
+
+
+def taken_apart(here: Process) -> tuple[str, list[str]]:
+    """Calls four rows in one batch that fails; its first half runs, its second half waits."""
+    owner, numbers = here.ask("call -1,2,3,668")
+    while len(here.ask("calls")) < 6:
+        pass
+    assert here.ask("calls") == ["-1", "2", "3", "668", "-1", "2"]
+    return owner, numbers.split(",")
+
+
+def test_rows_are_adopted_while_their_batch_is_taken_apart(
+    process: Callable[..., Process], gate: Path
+) -> None:
+    here = process("4")
+    owner, (first, second, third, last) = taken_apart(here)
+    here.tell(f"open {owner} 668,3,2,-1 {last},{third},{second},{first}")
+    assert here.ask("wait 0.1") == []
+    gate.touch()
+    assert here.ask("wait 60") == ["1336", "6", "4", "-2"]
+    assert here.ask("calls")[6:] == ["3", "668", "3", "668"]
+
+
+@pytest.mark.contract(
+    "A row of a stream that nobody waits for is not called again, also when its batch is being taken apart."
+)
+def test_a_row_that_nobody_waits_for_leaves_the_batch_that_is_taken_apart(
+    process: Callable[..., Process], gate: Path
+) -> None:
+    here = process("4")
+    owner, (first, second, third, _) = taken_apart(here)
+    here.tell(f"open {owner} -1,2,3 {first},{second},{third}")
+    assert here.ask("wait 0.1") == []
+    gate.touch()
+    assert here.ask("wait 60") == ["-2", "4", "6"]
+    assert here.ask("calls")[6:] == ["3"]
 
 
 def test_a_call_that_another_process_makes_is_not_made_again(

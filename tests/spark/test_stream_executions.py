@@ -16,11 +16,11 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.options import Options
 from pillarbox.spark import async_stream
+from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.stream import calls, processor
 from pillarbox.spark.stream.pack import BUCKET, KEY, NUMBER, PART, ROWS, Pack
 from pillarbox.spark.stream.processor import ExecutionError, StreamPlan, _StreamTask
-from pillarbox.spark.stream.state import from_ipc
 from pillarbox.spark.work import Work
 from tests.spark.streams import LONGEST, read_input, rocksdb, until, write_input
 
@@ -206,6 +206,7 @@ def _ids(df: Any) -> list[int]:
     return sorted(row.id for row in df.collect())
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_two_writes_in_foreach_batch_agree_or_the_query_says_persist(
     spark: SparkSession, tmp_path: Path
@@ -220,6 +221,7 @@ def test_two_writes_in_foreach_batch_agree_or_the_query_says_persist(
         assert sorted(each for rows, _ in found.values() for each in rows) == list(range(90))
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_two_writes_behind_persist_lose_and_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
     def twice(df: Any) -> list[list[int]]:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from pillarbox.aio.call import Call
+from pillarbox.aio.attempts import Call
 from pillarbox.aio.options import Options
+from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.record import Record, records
 from pillarbox.spark.stream.pack import BUCKET, KEY, ROWS, Pack, bucket_of
-from pillarbox.spark.stream.state import from_ipc
 from pillarbox.spark.writer import RowWriter
 
 SCHEMA = T.StructType().add("n", T.LongType())
@@ -25,7 +25,7 @@ SCHEMA = T.StructType().add("n", T.LongType())
 
 def made(ids: list[int]) -> list[Record]:
     batch = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], ["id"])
-    return [record for lot, _ in records([batch]) for record in lot]
+    return [record for rows in records([batch]) for record in rows.rows]
 
 
 @given(st.permutations(range(12)), st.sampled_from([[1], [2], [1, None], [3, 0]]))

@@ -10,9 +10,10 @@ import zlib
 import pyarrow as pa
 import pytest
 
+from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.record import Record, records
 from pillarbox.spark.stream.processor import identified
-from pillarbox.spark.stream.state import VERSION, Held, StreamStateError, Ticket, decode, encode, to_ipc
+from pillarbox.spark.stream.state import VERSION, Held, StreamStateError, Ticket, decode, encode
 
 COLUMNS = (("id", pa.int64()), ("text", pa.string()), ("at", pa.timestamp("us", "UTC")))
 OUTPUT = "struct<double:bigint>"
@@ -39,7 +40,7 @@ def made(*ids: int) -> list[Record]:
         ],
         [name for name, _ in COLUMNS],
     )
-    return [record for lot, _ in records([batch]) for record in lot]
+    return [record for rows in records([batch]) for record in rows.rows]
 
 
 def values(held: list[Held]) -> list[dict[str, object]]:

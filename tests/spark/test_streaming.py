@@ -23,6 +23,7 @@ def first_time(name):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.contract
 def test_a_file_stream_yields_each_row_once_although_an_attempt_fails(
     run_script: RunScript, tmp_path: Path
@@ -55,6 +56,7 @@ print(rows == [(i, 2 * i) for i in range(300)], (tmp / "failed-row").exists())
     assert lines == ["True True"]
 
 
+@pytest.mark.slow
 def test_a_rate_stream_goes_through_a_column_although_an_attempt_fails(
     run_script: RunScript, tmp_path: Path
 ) -> None:

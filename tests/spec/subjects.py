@@ -102,8 +102,8 @@ class MailboxSubject:
 class QueueSubject:
     """A result queue of capacity 3. A handle is, as in `ResultQueueGraph`, an element and its attempt."""
 
-    def __init__(self, ordered: bool) -> None:
-        self.queue = (OrderedQueue if ordered else UnorderedQueue)(3)
+    def __init__(self, ordered: bool, owner_completes: bool = False) -> None:
+        self.queue = (OrderedQueue if ordered else UnorderedQueue)(3, owner_completes=owner_completes)
         self.handles: dict[tuple[int, int], int] = {}
         self.attempts: Counter[int] = Counter()
         queue = self.queue
@@ -119,6 +119,7 @@ class QueueSubject:
             queue.admit_restored,
             queue.clear,
             queue.close,
+            *([lambda: queue.complete(0, 1)] if owner_completes else []),
         )
 
     def given(self, element: int, handle: int) -> list[int]:

@@ -21,6 +21,7 @@ from spec.manifest import read_all
         ("SplitAssignment", 23),
         ("PartitionLog", 6),
         ("MicroBatches", 13),
+        ("Yielding", 9),
     ],
 )
 def test_every_mutant_is_run_and_caught(module: str, least: int) -> None:
@@ -33,3 +34,17 @@ def test_every_mutant_is_run_and_caught(module: str, least: int) -> None:
     # Each property is there for a mistake.
     properties = {name for run in runs for name in (*run.invariants, *run.properties)} - {"TypeOK"}
     assert {run.violates for run in planted.values()} == properties
+
+
+def test_every_mutant_of_a_chain_is_run_and_caught() -> None:
+    runs = [run for run in read_all() if run.module == "ChainChecks"]
+    mutants = [run for run in runs if run.name.startswith("mutant-")]
+    text = (tlc.SPEC / "Chain.tla").read_text()
+    # Two are those of the order of a result queue, in `ResultQueueOrder`.
+    assert {dict(run.constants)["Mutant"] for run in mutants} == {
+        *re.findall(r"Mutant [=#] \"([^\"]+)\"", text),
+        "ordered_emits_any",
+        "record_passes_watermark",
+    }
+    properties = {name for run in runs for name in (*run.invariants, *run.properties)} - {"TypeOK"}
+    assert {run.violates for run in mutants} == properties

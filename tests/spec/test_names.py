@@ -12,7 +12,7 @@ SPEC = ROOT / "spec"
 NAMED = re.compile(r"(?:#|//) spec: (.+)")
 SOURCES = [
     path
-    for folder in ("kernel", "pyruntime")
+    for folder in ("kernel", "pyruntime", "spec/include")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in {".py", ".pyx", ".pxd", ".h"}
 ]

@@ -12,18 +12,17 @@ import pytest
 from pillarbox.testing.history import Event
 from pillarbox.testing.models.mailbox import CLOSED_ERROR
 from spec import trace
-from spec.native import compiled, run
+from spec.native import compiled, plant, run
 from spec.variants import built
 
 BURST = 4
-TRACED = ("-DPILLARBOX_TRACE", "-DPILLARBOX_DEFECTS", "-O2")
+RECORDINGS = 100
 SCRIPT = Path(__file__).with_name("traced_run.py")
 
 
 def native(backend: str, operations: int, seed: int = 1, defect: str = "") -> list[Event]:
-    planted = {"PILLARBOX_DEFECT": defect}
-    words = [backend, "3", str(operations), str(seed)]
-    done = run(compiled("mailbox_trace", *TRACED), *words, environment=planted)
+    program = compiled("mailbox_trace", "-O2", planted=True, traced=True)
+    done = run(program, backend, "3", str(operations), str(seed), environment=plant(defect))
     assert done.returncode == 0, done.stderr
     return trace.read(done.stdout)
 
@@ -41,29 +40,34 @@ def python(backend: str, operations: int, seed: int = 1) -> list[Event]:
     return trace.read(done.stdout)
 
 
+# The reference model says the same as TLC without a Java, and in a twentieth of its time.
 @pytest.mark.contract
+@pytest.mark.parametrize("judge", ["model", pytest.param("tlc", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("record", "backend", "seed", "by_tlc"),
+    ("record", "backend", "seed"),
     [
-        (native, "lock-free", 1, False),
-        pytest.param(native, "lock-free", 1, True, marks=pytest.mark.slow),
-        pytest.param(native, "lock-free", 2, True, marks=pytest.mark.slow),
-        pytest.param(native, "mutex", 2, True, marks=pytest.mark.slow),
-        pytest.param(python, "lock-free", 1, True, marks=pytest.mark.slow),
-        pytest.param(python, "mutex", 1, True, marks=pytest.mark.slow),
+        (native, "lock-free", 1),
+        pytest.param(native, "lock-free", 2, marks=pytest.mark.slow),
+        pytest.param(native, "mutex", 2, marks=pytest.mark.slow),
+        pytest.param(python, "lock-free", 1, marks=pytest.mark.slow),
+        pytest.param(python, "mutex", 1, marks=pytest.mark.slow),
     ],
 )
 def test_what_real_threads_do_is_a_behaviour_of_the_specification(
-    record: Callable[..., list[Event]], backend: str, seed: int, by_tlc: bool
+    record: Callable[..., list[Event]], backend: str, seed: int, judge: str
 ) -> None:
-    events = record(backend, 300, seed)
-    assert len(events) > 900
-    turns = sum(one.thread != other.thread for one, other in pairwise(events))
-    overlaps = sum(one.end > other.start for one, other in pairwise(events))
-    # Otherwise there was nothing to put in order. Python's threads overlap only while they sleep.
-    assert turns > 20 and (overlaps > 20 or record is python), (turns, overlaps)
-    if not by_tlc:
-        # The reference model, which says the same without a Java.
+    # Threads that get one core between them overlap by chance only: then there is nothing to put in order.
+    for _ in range(RECORDINGS):
+        events = record(backend, 300, seed)
+        assert len(events) > 900
+        turns = sum(one.thread != other.thread for one, other in pairwise(events))
+        overlaps = sum(one.end > other.start for one, other in pairwise(events))
+        # Python's threads overlap only while they sleep.
+        if turns > 20 and (overlaps > 20 or record is python):
+            break
+    else:
+        raise AssertionError(f"{RECORDINGS} recordings, the last with {turns} turns and {overlaps} overlaps")
+    if judge == "model":
         assert trace.search(events, BURST).linearizable
         return
     verdicts = trace.check(events, BURST)

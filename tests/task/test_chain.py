@@ -177,6 +177,7 @@ def test_what_a_mail_emits_is_moved_when_the_mail_ends() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract(convicts=["opened_from_input"])
 def test_operators_are_restored_and_opened_from_the_output_to_the_input() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log), Logging("b", log))
@@ -255,12 +256,14 @@ def test_an_input_may_not_emit_after_a_barrier_in_the_same_call() -> None:
         rig.task.run()
 
 
-def test_an_input_may_not_emit_records_after_the_end_of_its_data() -> None:
+@pytest.mark.contract(convicts=["stopped_input_goes_on"])
+@pytest.mark.parametrize("end", [InputStatus.END_OF_DATA, InputStatus.STOPPED])
+def test_an_input_may_not_emit_records_after_the_end_of_its_data(end: InputStatus) -> None:
     rig = Rig(Map(str))
-    rig.end(InputStatus.END_OF_DATA)
+    rig.end(end)
     rig.push("late")
     with pytest.raises(RuntimeError, match="'late' after the end of its data"):
-        rig.task.run()
+        rig.step()
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -283,6 +286,7 @@ def test_an_operator_cannot_emit_from_another_thread(position: int) -> None:
     rig.task.close()
 
 
+@pytest.mark.contract(convicts=["emitted_after_close"])
 @pytest.mark.parametrize("position", [0, 1])
 def test_nothing_is_emitted_once_the_task_is_closed(position: int) -> None:
     rig = Rig(Map(str, "a"), Map(str, "b"))
@@ -296,6 +300,7 @@ def test_nothing_is_emitted_once_the_task_is_closed(position: int) -> None:
     assert rig.output.elements == []
 
 
+@pytest.mark.contract(convicts=["emits_without_room"])
 def test_an_operator_sees_whether_the_task_has_room_for_what_it_emits() -> None:
     rig = Rig(Map(str, "a"), Map(str, "b"))
     rig.task.restore()
@@ -306,6 +311,7 @@ def test_an_operator_sees_whether_the_task_has_room_for_what_it_emits() -> None:
     rooms = [output.available() for output in outputs]
     assert not any(room.done() for room in rooms)
     rig.output.unblock()
+    rig.step()
     assert all(room.done() for room in rooms)
     rig.task.close()
 

@@ -44,6 +44,7 @@ def test_an_older_checkpoint_that_comes_later_is_declined_and_the_task_goes_on()
     assert rig.output.records == [("x", 0)]
 
 
+@pytest.mark.contract(convicts=["declined_snapshot_half_told"])
 def test_one_that_is_overtaken_while_it_is_taken_is_declined() -> None:
     class YieldsInPrepare(Operator):
         uid = "yields"
@@ -86,6 +87,7 @@ def test_one_that_comes_while_the_operators_are_opened_is_declined() -> None:
     rig.task.close()
 
 
+@pytest.mark.contract(convicts=["checkpoint_taken_twice"])
 def test_the_same_checkpoint_is_not_taken_twice() -> None:
     rig = Rig(Map(str))
     futures = [rig.task.trigger_checkpoint_async(1) for _ in range(2)]
@@ -125,7 +127,7 @@ def test_a_declined_barrier_of_the_input_reaches_the_responder_only() -> None:
     rig.task.close()
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["declined_counts_as_taken", "older_checkpoint_completes_later"])
 def test_operators_hear_of_the_completion_of_what_they_have_in_it_and_of_nothing_else() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log), Declining(2))

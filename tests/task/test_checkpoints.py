@@ -11,6 +11,7 @@ import pytest
 from pillarbox.task import (
     MAX_WATERMARK,
     CheckpointBarrier,
+    CheckpointDeclined,
     CheckpointOptions,
     InputStatus,
     Operator,
@@ -52,6 +53,40 @@ def test_a_checkpoint_holds_the_states_and_its_barrier_follows_what_they_include
     rig.task.close()
 
 
+@pytest.mark.contract(
+    "A checkpoint's barrier is in the output before anybody hears that the checkpoint is taken.",
+    convicts=["acknowledged_before_barrier"],
+)
+@pytest.mark.parametrize("way", ["aligned", "unaligned", "stop", "drain", "input"])
+def test_nobody_hears_of_a_checkpoint_before_its_barrier_is_in_the_output(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, list[int]]] = []
+
+    def hear(who: str) -> None:
+        heard.append((who, barriers(rig)))
+
+    rig = Rig(Map(str))
+    monkeypatch.setattr(rig.responses, "acknowledge", lambda snapshot: hear("responder"))
+    rig.push(1)
+    rig.step()
+    if way == "input":
+        rig.push(CheckpointBarrier(7, 3.0))
+    else:
+        future = (
+            rig.task.stop_with_savepoint_async(7, drain=way == "drain")
+            if way in ("stop", "drain")
+            else rig.task.trigger_checkpoint_async(
+                7, UNALIGNED if way == "unaligned" else CheckpointOptions()
+            )
+        )
+        future.add_done_callback(lambda done: hear("caller"))
+    for _ in range(20):
+        rig.step()
+    assert heard == [("responder", [7])] + [("caller", [7])] * (way != "input")
+    rig.task.close()
+
+
 def test_what_prepare_emits_is_before_the_barrier_and_in_the_states_behind() -> None:
     rig = Rig(Buffers(), Counted())
     rig.push("x", "y")
@@ -64,6 +99,7 @@ def test_what_prepare_emits_is_before_the_barrier_and_in_the_states_behind() -> 
     rig.task.close()
 
 
+@pytest.mark.contract(convicts=["waiting_rows_forgotten"])
 def test_an_unaligned_checkpoint_does_not_wait_until_what_prepare_emits_is_worked_off() -> None:
     rig = Rig(Buffers(), Counted())
     rig.push("x", "y")
@@ -206,14 +242,18 @@ def test_an_input_that_cannot_restore_refuses_a_snapshot_with_its_state() -> Non
         Rig(Counted()).task.restore(future.result(timeout=0))
 
 
-def test_an_operator_that_cannot_be_saved_ends_the_task_and_the_future_says_so() -> None:
+@pytest.mark.contract
+@pytest.mark.parametrize("step", ["prepare", "snapshot"])
+def test_an_operator_that_cannot_be_saved_declines_the_checkpoint_and_the_task_goes_on(step: str) -> None:
     log: list[str] = []
-    rig = Rig(Logging("a", log, "snapshot"))
+    rig = Rig(Logging("before", log), Logging("a", log, step))
     future = rig.task.trigger_checkpoint_async(1)
-    with pytest.raises(ValueError, match="a snapshot 1"):
-        rig.task.run()
-    assert isinstance(future.exception(timeout=0), ValueError)
+    assert rig.run("record") == ["record", END]
+    with pytest.raises(CheckpointDeclined, match=f"operator 'a' raised ValueError: a {step} 1") as declined:
+        future.result(timeout=0)
+    assert isinstance(declined.value.__cause__, ValueError)
     assert barriers(rig) == []
+    assert {"before aborted 1", "a aborted 1"} <= set(log)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def handmade(**operators: OperatorSnapshot) -> TaskSnapshot:
 # -- finished operators ----------------------------------------------------------------------------
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["finished_again"])
 @pytest.mark.parametrize("options", [CheckpointOptions(), UNALIGNED])
 def test_an_operator_that_was_finished_before_a_checkpoint_is_not_finished_again(
     options: CheckpointOptions,
@@ -100,7 +100,7 @@ def test_an_operator_that_was_finished_before_a_checkpoint_is_not_finished_again
     assert [operator.finished for operator in snapshot.operators.values()] == [True, False]
     waiting = Waiting()
     waiting.under_way.set_result(None)
-    assert Rig(Total(), waiting).run_restored(snapshot) == [END, 6]
+    assert Rig(Total(), waiting).run_restored(snapshot) == [6], "the end of time has left before"
 
 
 def test_after_the_end_of_the_data_a_checkpoint_says_that_all_is_finished_and_nothing_comes_again() -> None:
@@ -132,7 +132,7 @@ def test_that_an_operator_is_finished_outlasts_a_second_restore() -> None:
     second.task.close()
     waiting = Waiting()
     waiting.under_way.set_result(None)
-    assert Rig(Total(), waiting).run_restored(snapshot) == [END, 3]
+    assert Rig(Total(), waiting).run_restored(snapshot) == [3]
 
 
 def test_what_was_on_its_way_to_a_finished_operator_still_flows() -> None:
@@ -159,6 +159,28 @@ def test_what_was_on_its_way_to_a_finished_operator_still_flows() -> None:
 def test_the_end_of_event_time_comes_once_though_the_input_says_it_too() -> None:
     rig = Rig(Map(str))
     assert rig.run(1, END) == ["1", END]
+
+
+@pytest.mark.contract(
+    "The end of event time comes once in all lives of a task.", convicts=["end_of_time_put_again"]
+)
+@pytest.mark.parametrize("status", [InputStatus.END_OF_DATA, InputStatus.END_OF_INPUT])
+def test_the_end_of_event_time_comes_once_in_all_lives_of_a_task(status: InputStatus) -> None:
+    rig = Rig(Waiting())
+    rig.push(1)
+    rig.end(status)
+    rig.step()
+    assert rig.output.elements == [END]
+    snapshot = checkpoint(rig, 1)
+    rig.task.close()
+    assert snapshot.time_ended
+    # One whose input says it by itself, one whose input does not.
+    for again in ([], [END]):
+        waiting = Waiting()
+        waiting.under_way.set_result(None)
+        second = Rig(waiting)
+        second.task.restore(snapshot)
+        assert second.run(*again) == [1]
 
 
 def test_the_end_of_event_time_that_was_on_its_way_comes_once() -> None:

@@ -29,7 +29,7 @@ def savepoint(id: int, drain: bool) -> CheckpointBarrier:
     return CheckpointBarrier(id, 0.0, CheckpointOptions(savepoint=True, drain=drain))
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["savepoint_does_not_hold"])
 def test_a_stop_without_drain_ends_after_the_savepoint_without_finishing_the_operators() -> None:
     log: list[str] = []
     rig = Rig(Logging("a", log))
@@ -64,7 +64,7 @@ def test_a_stop_with_drain_finishes_the_operators_before_the_savepoint() -> None
     assert rig.task.state is TaskState.FINISHED
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["watermark_leaves_pause"])
 def test_after_a_savepoint_nothing_leaves_the_task_though_timers_and_mail_still_run() -> None:
     clock = FakeClock()
 
@@ -93,7 +93,7 @@ def test_after_a_savepoint_nothing_leaves_the_task_though_timers_and_mail_still_
     assert rig.output.elements == before
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["no_checkpoint_after_abort"])
 def test_an_aborted_stop_without_drain_goes_on_and_has_lost_nothing() -> None:
     log: list[str] = []
     rig = Rig(Counted(), Logging("b", log))
@@ -122,6 +122,45 @@ def test_an_aborted_stop_without_drain_goes_on_and_has_lost_nothing() -> None:
     again = rig.task.trigger_checkpoint_async(2)
     rig.step()
     assert again.result(timeout=0).operators["counted"].state == 2
+    rig.task.close()
+
+
+@pytest.mark.contract(convicts=["kept_back_overtaken"])
+def test_after_an_aborted_stop_what_was_kept_at_the_output_leaves_before_what_waited_further_up() -> None:
+    rig = Rig(Map(str), Map(str.upper))
+    rig.step()
+    rig.task.stop_with_savepoint_async(1, timestamp=0.0)
+    rig.step()
+    first, last = rig.task.chain.contexts
+    last.executor.execute(last.output.collect, "kept")
+    first.executor.execute(first.output.collect, "waited")
+    rig.step()
+    assert rig.output.elements == [savepoint(1, False)]
+    rig.task.notify_checkpoint_aborted_async(1)
+    rig.step()
+    assert rig.output.elements == [savepoint(1, False), "kept", "WAITED"]
+    rig.task.close()
+
+
+@pytest.mark.contract(convicts=["kept_back_without_bound"])
+def test_after_an_aborted_stop_the_output_gets_no_more_at_a_time_than_it_has_room_for() -> None:
+    rig = Rig(Map(str))
+    rig.step()
+    rig.task.stop_with_savepoint_async(1, timestamp=0.0)
+    rig.step()
+    (context,) = rig.task.chain.contexts
+    assert context.output.is_available
+    context.executor.execute(context.output.collect, "kept")
+    rig.step()
+    assert not context.output.is_available
+    woken: list[bool] = []
+    context.executor.execute(context.output.call_when_room, lambda: woken.append(context.output.is_available))
+    rig.step()
+    assert woken == []
+    rig.task.notify_checkpoint_aborted_async(1)
+    rig.step()
+    assert rig.output.elements == [savepoint(1, False), "kept"]
+    assert woken == [True]
     rig.task.close()
 
 

@@ -109,6 +109,56 @@ def test_mail_runs_while_the_task_waits_for_room() -> None:
     rig.task.close()
 
 
+class Calls(Operator):
+    """Holds `room` calls that only time out, the newest first, and emits them in order; waits while full."""
+
+    def __init__(self, room: int, wait: Callable[[Calls], None]) -> None:
+        self.room = room
+        self.wait = wait
+        self.calls: list[Any] = []
+        self.ended: set[Any] = set()
+
+    def process(self, record: Any) -> None:
+        while len(self.calls) >= self.room:
+            self.wait(self)
+        self.calls.append(record)
+        now = self.context.timers.current_processing_time()
+        self.context.timers.register_timer(
+            now + 0.0005 * (self.room - record % self.room), self.times_out(record)
+        )
+
+    def times_out(self, record: Any) -> Callable[[float], None]:
+        def end(_: float) -> None:
+            self.ended.add(record)
+            while self.calls and self.calls[0] in self.ended:
+                self.output.collect(self.calls.pop(0))
+
+        return end
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("room", [1, 2, 64, 65, 300])
+def test_an_operator_that_is_blocked_by_a_full_queue_gets_its_time_outs(room: int) -> None:
+    clock = FakeClock()
+
+    def wait(operator: Calls) -> None:
+        # All are due; that of the oldest fires last, long after what one mail fires.
+        clock.advance(1.0)
+        assert operator.context.executor.try_yield(), "blocked for ever"
+
+    rig = Rig(Calls(room, wait), clock=clock)
+    rig.push(*range(2 * room + 1))
+    rig.step()
+    assert rig.output.records == list(range(2 * room))
+
+
+def test_an_operator_that_is_blocked_gets_its_time_outs_by_the_clock_of_the_system() -> None:
+    rig = Rig(Calls(200, lambda operator: operator.context.executor.yield_()))
+    rig.push(*range(401))
+    rig.step()
+    assert rig.output.records[:201] == list(range(201))
+
+
 def test_another_thread_wakes_a_task_that_waits_for_input_and_then_for_room() -> None:
     rig = Rig(Map(str))
     rig.output.block()
@@ -192,6 +242,7 @@ def test_cancel_ends_an_operator_that_yields_and_waits_in_vain() -> None:
     assert rig.output.elements == []
 
 
+@pytest.mark.contract(convicts=["cancelled_task_emits"])
 def test_an_operator_that_swallows_the_cancellation_is_ended_all_the_same() -> None:
     swallowed: list[BaseException] = []
 

@@ -236,6 +236,39 @@ def test_mail_that_an_operator_has_put_runs_before_the_next_operator_is_finished
     assert log[-4:] == ["b process last", "b end_input", "b finish", "b close"]
 
 
+@pytest.mark.contract
+def test_the_steps_of_a_task_run_deferrable_mail_with_nothing_else_left() -> None:
+    log: list[str] = []
+
+    class Waits(Map):
+        def end_input(self) -> Future[None]:
+            future: Future[None] = Future()
+            log.append("waits")
+            self.context.executor.execute(future.set_result, None, deferrable=True)
+            return future
+
+        def finish(self) -> None:
+            log.append("goes on")
+
+    assert Rig(Waits(str)).run(1) == ["1", END]
+    assert log == ["waits", "goes on"]
+
+
+@pytest.mark.contract
+def test_a_task_ends_when_all_timers_of_an_operator_that_had_begun_have_fired_however_many_they_are() -> None:
+    clock, fired = FakeClock(), list[float]()
+
+    class Times(Map):
+        def process(self, record: Any) -> None:
+            self.context.timers.register_timer(0.0, fired.append)
+
+    rig = Rig(Times(str), clock=clock)
+    rig.push(*range(500))
+    rig.end(InputStatus.STOPPED, InputStatus.END_OF_INPUT)
+    rig.task.run()
+    assert fired == [0.0] * 500
+
+
 def test_mail_left_at_the_end_of_the_input_is_run_deferrable_mail_too() -> None:
     ran: list[str] = []
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.mailbox import Controller, MailboxProcessor
-from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
+from pillarbox.task.timers import MAX_DEFERRAL_S, ProcessingTimeService, monotonic_epoch
 from pillarbox.testing.clock import FakeClock
 from tests.search import examples
 
@@ -184,7 +184,7 @@ def test_while_a_timer_yields_others_fire() -> None:
 
     def waits(_: float) -> None:
         while task.fired != [1.0, 2.0]:
-            task.executor.yield_()
+            assert task.executor.try_yield(deferrable=True)
         task.fired.append("waited")
 
     task.timers.register_timer(1.0, waits)
@@ -194,6 +194,100 @@ def test_while_a_timer_yields_others_fire() -> None:
     task.clock.advance(1.0)
     task.run()
     assert task.fired == [1.0, 2.0, "waited"]
+
+
+@pytest.mark.contract
+def test_only_what_a_mail_has_left_fires_in_deferrable_mail() -> None:
+    task = Task(timers_a_mail=2)
+    for second in range(4):
+        task.at(float(second))
+    task.clock.advance(3.0)
+    assert [mail.deferrable for mail in task.processor.mailbox.drain()] == [False]
+    task.timers._fire()
+    assert task.fired == [0.0, 1.0]
+    assert not task.executor.try_yield()
+    (rest,) = task.processor.mailbox.drain()
+    assert rest.deferrable
+    rest.run()
+    assert task.fired == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.contract
+def test_a_yield_that_asks_for_no_deferrable_mail_gets_every_timer_that_is_due() -> None:
+    task = Task(timers_a_mail=3)
+    for second in range(100):
+        task.at(float(second))
+    task.clock.advance(100.0)
+    moves = 0
+    while len(task.fired) < 100:
+        if not task.executor.try_yield():
+            # What a mail has left waits for the loop, but no longer than this.
+            task.clock.advance(MAX_DEFERRAL_S)
+            moves += 1
+            assert task.executor.try_yield()
+        assert len(task.processor.mailbox) <= 2
+    assert task.fired == [float(second) for second in range(100)]
+    assert moves == 33
+    task.at(200.0)
+    task.run()
+    task.clock.set(200.0)
+    task.run()
+    assert task.fired[100:] == [200.0]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("later", [None, 1000.0])
+def test_a_timer_registered_while_the_rest_waits_fires_in_a_yield(later: float | None) -> None:
+    task = Task(timers_a_mail=1)
+    task.at(1.0)
+    task.at(1.0)
+    if later is not None:
+        task.at(later)
+    task.clock.set(1.0)
+    assert task.executor.try_yield()
+    task.clock.advance(MAX_DEFERRAL_S)
+    assert task.executor.try_yield()
+    assert task.fired == [1.0, 1.0]
+    # The rest still waits, and has nothing left to do; a yield skips it.
+    assert not task.executor.try_yield()
+    task.at(2.0)
+    task.clock.set(2.0)
+    assert task.executor.try_yield()
+    assert task.fired[2:] == [2.0]
+    task.at(0.5)
+    assert not task.executor.try_yield()
+    task.clock.advance(MAX_DEFERRAL_S)
+    assert task.executor.try_yield()
+    assert task.fired[3:] == [0.5]
+
+
+@pytest.mark.contract
+def test_the_rest_of_the_timers_sets_the_alarm_again() -> None:
+    task = Task(timers_a_mail=1)
+    for moment in (1.0, 1.0, 2.0):
+        task.at(moment)
+    task.clock.set(1.0)
+    task.run()
+    assert task.fired == [1.0, 1.0]
+    task.clock.set(2.0)
+    task.run()
+    task.at(3.0)
+    task.clock.set(3.0)
+    task.run()
+    assert task.fired == [1.0, 1.0, 2.0, 3.0]
+
+
+def test_a_yield_gets_every_timer_by_the_clock_of_the_system(
+    real: tuple[MailboxProcessor, ProcessingTimeService],
+) -> None:
+    processor, timers = real
+    fired: list[float] = []
+    due = timers.current_processing_time()
+    for _ in range(200):
+        timers.register_timer(due, fired.append)
+    while len(fired) < 200:
+        processor.executor().yield_()
+    assert fired == [due] * 200
 
 
 # ---- periodic

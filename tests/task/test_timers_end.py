@@ -64,6 +64,20 @@ def test_timers_done_waits_on_the_mailbox_thread_without_a_deadlock() -> None:
     assert task.fired == [1.0] * 10
 
 
+@pytest.mark.contract
+def test_timers_done_runs_deferrable_mail_with_nothing_else_left() -> None:
+    task = Task(timers_a_mail=3)
+    for _ in range(10):
+        task.at(1.0)
+    task.clock.advance(1.0)
+    assert task.executor.try_yield()
+    task.timers.quiesce()
+    # Nothing else can come: a yield that does not ask would raise.
+    task.processor.prepare_close()
+    assert task.timers.timers_done().result() is None
+    assert task.fired == [1.0] * 10
+
+
 def test_timers_done_can_be_waited_for_by_yielding_within_a_mail() -> None:
     task = Task()
 

@@ -1,67 +1,63 @@
-"""CrossHair on the contracts of the pure functions, within a budget; wrong contracts are refuted in it."""
+"""CrossHair on the contracts of pure functions, within a budget; it finds the defect planted for each."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("crosshair")
 
-from fuzz.contracts import attempt_and_slot, handle_of
-from fuzz.contracts_run import CounterexampleError, check_contracts
-from pillarbox.kernel import OrderedQueue
+from fuzz import contracts
+from fuzz.contracts_run import ROOT, CounterexampleError, check_contracts
+from spec.defects import seeded, with_one
 
-# For each contract.
+# For each contract; a defect is found within a second of processor time, however long that takes.
 SECONDS = 1.0
-REFUTED_WITHIN = 10.0
+REFUTED_WITHIN = 30.0
 
-WRONG = {
-    "an urgent mail always comes first": '''
-def chosen(streak: int) -> int | None:
-    """
-    pre: 0 <= streak <= 64
-    post: __return__ == 1
-    """
-    return choose((Letter(0, False, False), Letter(0, True, False)), 0, streak, 64)
-''',
-    "a priority sorts": '''
-def chosen(first: int, second: int) -> int | None:
-    """
-    pre: first >= 0 and second >= 0
-    post: __return__ == 0 or second > first
-    post: __return__ == 1 or first >= second
-    """
-    return choose((Letter(first, False, False), Letter(second, False, False)), 0, 0, 64)
-''',
-    "one attempt too many": '''
-def follows(attempts: int, attempt: int) -> bool:
-    """
-    pre: 1 <= attempts and 1 <= attempt
-    post: __return__ == (attempt <= attempts)
-    """
-    return Retry(attempts).applies(attempt, ValueError())
-''',
+RETRY = "pyruntime/aio/retry.py"
+CONVICTED = {
+    "a_pause_is_never_longer_than_the_maximum": "pause_beyond_maximum",
+    "a_pause_is_never_longer_than_doubling_makes_it": "first_pause_is_doubled",
+    "pauses_do_not_get_shorter": "pauses_shrink",
+    "attempts_are_bounded": "one_attempt_too_many",
 }
-HEAD = '"""A planted wrong contract."""\nfrom fuzz.contracts import Letter, Retry, choose\n'
+"""By contract, the defect in the code that it must find."""
 
 
 @pytest.mark.slow
 def test_no_contract_is_refuted_within_the_budget() -> None:
     lines = check_contracts("fuzz.contracts", SECONDS)
-    assert len(lines) >= 12
+    assert len(lines) >= len(CONVICTED)
     assert all(
         line.endswith(("holds on every path that there is", f"no counterexample in {SECONDS:g} s"))
         for line in lines
     )
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_contract_is_refuted_within_the_budget(
-    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_contract_has_a_defect_that_it_finds() -> None:
+    written = {
+        name for name, each in inspect.getmembers(contracts, inspect.isfunction) if "post:" in each.__doc__
+    }
+    assert written == set(CONVICTED)
+
+
+@pytest.mark.contract(
+    "A contract for CrossHair is refuted by the code with a defect that it is there for.",
+    convicts=["pause_beyond_maximum", "first_pause_is_doubled", "pauses_shrink", "one_attempt_too_many"],
+)
+@pytest.mark.parametrize("name", CONVICTED)
+def test_a_contract_finds_the_defect_that_it_is_there_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]), prepend=":")
-    (tmp_path / "planted.py").write_text(HEAD + WRONG[wrong])
+    (defect,) = (each for each in seeded() if each.name == CONVICTED[name])
+    assert {place.file for place in defect.places} == {RETRY}
+    (tmp_path / "defective.py").write_text(with_one(RETRY, (ROOT / RETRY).read_text(), defect))
+    function = inspect.getsource(getattr(contracts, name))
+    (tmp_path / "planted.py").write_text(f'"""A contract."""\nfrom defective import Retry\n\n{function}')
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")
     with pytest.raises(CounterexampleError, match="false when calling"):
         check_contracts("planted", REFUTED_WITHIN, tmp_path)
 
@@ -72,11 +68,8 @@ def test_a_module_without_contracts_is_no_success(tmp_path: Path) -> None:
         check_contracts("planted", SECONDS, tmp_path)
 
 
-def test_the_kernels_handles_are_made_as_the_contracts_say() -> None:
-    queue = OrderedQueue(3)
-    handles = [queue.put("a"), queue.put("b")]
-    handles.append(queue.renew(handles[0]))
-    assert [attempt_and_slot(handle)[0] for handle in handles] == [1, 2, 3]
-    slots = [attempt_and_slot(handle)[1] for handle in handles]
-    assert slots[0] == slots[2] != slots[1] and set(slots) <= {0, 1, 2}
-    assert [handle_of(*attempt_and_slot(handle)) for handle in handles] == handles
+def test_a_contract_of_which_nothing_was_tried_is_no_success(tmp_path: Path) -> None:
+    text = '"""\n    pre: x * x == 7\n    post: True\n    """\n'
+    (tmp_path / "planted.py").write_text(f"def f(x: int) -> int:\n    {text}    return x\n")
+    with pytest.raises(RuntimeError, match="line 3: nothing was tried, .*precondition"):
+        check_contracts("planted", SECONDS, tmp_path)

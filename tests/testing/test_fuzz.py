@@ -32,8 +32,9 @@ def test_every_target_is_there() -> None:
 @pytest.mark.slow
 def test_a_round_of_schedules_finds_a_planted_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     targets.run_schedules("queue_schedules", tmp_path, count=200)
-    program = targets.compiled("queue_schedules", "-DPILLARBOX_SCHED", "-DPILLARBOX_DEFECT=passes_watermark")
+    program = targets.compiled("queue_schedules", "-DPILLARBOX_SCHED", planted=True)
     monkeypatch.setattr(targets, "compiled", lambda *_: program)
+    monkeypatch.setenv("PILLARBOX_DEFECT", "passes_watermark")
     with pytest.raises(targets.ScheduleError, match="replay around-a-watermark"):
         targets.run_schedules("queue_schedules", tmp_path, count=200)
 

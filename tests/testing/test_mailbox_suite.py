@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from pillarbox.testing import Disagreement, MailboxModel, mailbox_suite
-from tests.testing.unshrunk import UNSHRUNK
+from tests.testing.unshrunk import DEFAULT_SIZES, UNSHRUNK
 
 BURST = 2
 
@@ -70,9 +70,12 @@ class TheirMailbox:
     def wake(self) -> None:
         with self.changed:
             callback, self.callback = self.callback, None
-            self.changed.notify_all()
+            self.notify()
         if callback is not None:
             callback()
+
+    def notify(self) -> None:
+        self.changed.notify_all()
 
     def quiesce(self) -> None:
         with self.changed:
@@ -245,6 +248,61 @@ class BatchIsNoMail(TheirMailbox):
         return any(mail not in self.batch for mail in self.waiting)
 
 
+class WakesNobody(TheirMailbox):
+    def notify(self) -> None:
+        pass
+
+
+class WakesOnce(TheirMailbox):
+    asleep = awoken = False
+
+    def take(self, p: int = -1, timeout: float | None = None, *, skip_deferrable: bool = False) -> Any:
+        self.asleep = timeout != 0
+        try:
+            return super().take(p, timeout, skip_deferrable=skip_deferrable)
+        finally:
+            self.asleep = False
+
+    def notify(self) -> None:
+        if not self.awoken:
+            super().notify()
+        self.awoken |= self.asleep
+
+
+class QuiesceWakesNobody(TheirMailbox):
+    def notify(self) -> None:
+        if self.state.name == "OPEN":
+            super().notify()
+
+
+class TakeDoesNotWait(TheirMailbox):
+    def take(self, p: int = -1, timeout: float | None = None, *, skip_deferrable: bool = False) -> Any:
+        return super().take(p, 0, skip_deferrable=skip_deferrable)
+
+
+class TakeWaitsForNothing(TheirMailbox):
+    def take(self, p: int = -1, timeout: float | None = None, *, skip_deferrable: bool = False) -> Any:
+        with self.changed:
+            self.changed.wait(timeout)
+        return super().take(p, 0, skip_deferrable=skip_deferrable)
+
+
+class LargeBatchIsWithoutItsNewest(TheirMailbox):
+    def create_batch(self) -> bool:
+        found = super().create_batch()
+        if len(self.batch) > 3:
+            self.batch.pop()
+        return found
+
+
+class LargeBatchLosesItsNewest(TheirMailbox):
+    def create_batch(self) -> bool:
+        if len(self.waiting) > 3:
+            self.check_thread()
+            self.waiting.pop()
+        return super().create_batch()
+
+
 TAKES = {"try_take", "take", "try_take_from_batch", "drain", "close"}
 WRONG: dict[type[TheirMailbox], set[str]] = {
     LastUrgentFirst: TAKES,
@@ -260,10 +318,29 @@ WRONG: dict[type[TheirMailbox], set[str]] = {
     WakesTwice: {"arm_wakeup"},
     ArmsWhileMailWaits: {"arm_wakeup"},
     BatchIsNoMail: {"has_mail"},
+    WakesNobody: {"take while another thread does put", "take while another thread does quiesce"},
+    WakesOnce: {"take while another thread does put", "take while another thread does quiesce"},
+    QuiesceWakesNobody: {"take while another thread does quiesce"},
+    TakeDoesNotWait: {"take", "take while another thread does put", "take while another thread does quiesce"},
+    TakeWaitsForNothing: {"take that need not wait"},
+    LargeBatchIsWithoutItsNewest: {"try_take_from_batch"},
+    LargeBatchLosesItsNewest: {"try_take_from_batch", "create_batch", "len"},
+}
+# Found late, or by waiting: a second or two each.
+LATE = {
+    CloseForgetsTheBatch,
+    PutAfterQuiesce,
+    BatchGrows,
+    QuiescedTakeGivesNone,
+    RefusedPutStays,
+    WakesTwice,
+    WakesOnce,
+    QuiesceWakesNobody,
+    TakeWaitsForNothing,
 }
 
 
-def run(make: Callable[[], Any], **options: Any) -> None:
+def run(make: Callable[[], Any], how: settings = UNSHRUNK, **options: Any) -> None:
     """Runs the suite without shrinking: the first steps that show a mistake are enough here."""
     errors = {"MailboxClosedError": Full, "WrongThreadError": Foreign}
     mailbox_suite(
@@ -272,7 +349,7 @@ def run(make: Callable[[], Any], **options: Any) -> None:
         mail=Letter,
         without={"adopt", "statistics"} | options.pop("without", set()),
         errors=errors,
-        settings=settings(UNSHRUNK, **options),
+        settings=settings(how, **options),
     )().runTest()
 
 
@@ -281,11 +358,44 @@ def test_a_right_mailbox_of_others_passes() -> None:
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(wrong, marks=pytest.mark.slow) if wrong in LATE else wrong for wrong in WRONG],
+    ids=[wrong.__name__ for wrong in WRONG],
+)
 def test_a_wrong_mailbox_is_found_out_by_the_operation_that_is_wrong(wrong: type[TheirMailbox]) -> None:
     with pytest.raises(Disagreement) as found:
         run(wrong)
     assert found.value.operation in WRONG[wrong]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("wrong", [WakesNobody, LargeBatchIsWithoutItsNewest, LargeBatchLosesItsNewest])
+def test_default_sizes_find_a_lost_wake_up_and_a_large_batch_without_its_newest_mail(
+    wrong: type[TheirMailbox],
+) -> None:
+    with pytest.raises(Disagreement):
+        run(wrong, DEFAULT_SIZES)
+
+
+@pytest.mark.contract
+def test_the_first_wake_up_that_is_lost_is_heard_within_a_second() -> None:
+    limits: list[float] = []
+
+    class Counted(WakesNobody):
+        def take(self, p: int = -1, timeout: float | None = None, *, skip_deferrable: bool = False) -> Any:
+            start = time.monotonic()
+            try:
+                return super().take(p, timeout, skip_deferrable=skip_deferrable)
+            finally:
+                if timeout and time.monotonic() - start >= timeout:
+                    limits.append(timeout)
+
+    with pytest.raises(Disagreement, match=r"take while another thread does .*nothing for 0\.5 s at least"):
+        run(Counted)
+    # What must come to its end sooner than a second. Hypothesis repeats what has failed, once.
+    assert len([limit for limit in limits if limit > 0.5]) <= 2
+    assert max(limits) < 1
 
 
 def test_what_a_mailbox_does_not_do_is_named_and_left_out() -> None:
@@ -298,9 +408,7 @@ def test_what_a_mailbox_does_not_do_is_named_and_left_out() -> None:
 
 
 def test_the_failure_says_what_was_done_and_what_was_expected() -> None:
-    with pytest.raises(
-        Disagreement, match=r"take\(-?\d, 0, skip_deferrable=\w+\): the subject gave None, .* Raised"
-    ):
+    with pytest.raises(Disagreement, match=r"take\(.*\): the subject gave None, the contract says Raised"):
         run(QuiescedTakeGivesNone)
 
 

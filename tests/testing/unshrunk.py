@@ -2,6 +2,8 @@
 
 from hypothesis import Phase, settings
 
+from pillarbox.testing.suites.machine import DEFAULT
+
 UNSHRUNK = settings(
     derandomize=True,
     deadline=None,
@@ -9,4 +11,10 @@ UNSHRUNK = settings(
     stateful_step_count=30,
     phases=[Phase.generate],
     report_multiple_bugs=False,
+)
+# As many runs and steps as a suite takes that is given no settings.
+DEFAULT_SIZES = settings(
+    UNSHRUNK,
+    max_examples=settings.get_profile("default").max_examples,
+    stateful_step_count=DEFAULT.stateful_step_count,
 )

@@ -1,16 +1,23 @@
-"""What every Python process under the harness runs first: a clock that can be stepped, and stacks on demand.
+"""Set-up of every Python process under the harness: a clock, syncs written down, stacks, recorded operators.
 
 The clock: `time.time` and `time.time_ns` are moved by what stands in the file PILLARBOX_CHAOS_CLOCK, eight
-bytes, nanoseconds; `time.monotonic` is not touched, nor is the clock of the Java processes. The stacks:
-SIGUSR1 has all threads' written to the file PILLARBOX_CHAOS_STACKS.
+bytes, nanoseconds; `time.monotonic` is not touched, nor is the clock of the Java processes. The syncs: each
+`os.fsync` and `os.fdatasync` that has ended adds a line of JSON to the file PILLARBOX_CHAOS_SYNCED, with the
+bytes of the file, or the names in the folder, that are on the disk from then on. The stacks: SIGUSR1 has all
+threads' written to the file PILLARBOX_CHAOS_STACKS. The operators: each writes what it does to a file of its
+own in the folder PILLARBOX_TRACE, if that is given.
 """
 
 import faulthandler
+import json
 import mmap
 import os
 import signal
+import stat
 import struct
 import time
+from collections.abc import Callable
+from typing import Any
 
 
 def _move_clock(path: str) -> None:
@@ -26,8 +33,35 @@ def _move_clock(path: str) -> None:
     time.time = lambda: time_ns() / 1e9
 
 
+def _write_down_syncs(path: str) -> None:
+    # Shared with the processes that this one forks; each line is one write to the end.
+    log = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+
+    def written_down(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        def synced(file: Any) -> None:
+            number = file if isinstance(file, int) else file.fileno()
+            # Before the wait: what is added while it lasts may be on the disk afterwards, or not.
+            found = os.fstat(number)
+            names = os.listdir(number) if stat.S_ISDIR(found.st_mode) else None
+            sync(number)
+            line = {"path": os.readlink(f"/proc/self/fd/{number}"), "size": found.st_size, "names": names}
+            line.update(at=time.monotonic(), pid=os.getpid())
+            os.write(log, json.dumps(line).encode() + b"\n")
+
+        return synced
+
+    for name in ("fsync", "fdatasync"):
+        setattr(os, name, written_down(getattr(os, name)))
+
+
 if _clock := os.environ.get("PILLARBOX_CHAOS_CLOCK"):
     _move_clock(_clock)
+if _synced := os.environ.get("PILLARBOX_CHAOS_SYNCED"):
+    _write_down_syncs(_synced)
 if _stacks := os.environ.get("PILLARBOX_CHAOS_STACKS"):
     # Open for as long as the process lives, and in the processes that it forks.
     faulthandler.register(signal.SIGUSR1, open(_stacks, "a"))  # noqa: SIM115
+if _trace := os.environ.get("PILLARBOX_TRACE"):
+    from pillarbox.testing.operator_trace import record_operators
+
+    record_operators(_trace)

@@ -22,6 +22,7 @@ from pillarbox.aio.observe.steps import Step, steps
 from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.observe.watch import read_totals
+from pillarbox.ledger.private_files import check_mode, replacing
 
 MOST_STEPS, MOST_STEPS_NARROW = 120, 40
 MOST_TASKS = 50
@@ -46,12 +47,14 @@ def report(
     *,
     title: str = "Pillarbox",
     rate: float | None = None,
+    mode: int | None = None,
 ) -> Path:
     """Write one HTML page about `source` to `path`, and give the path back. Any thread.
 
     source: a `Progress`, a `Watch`, the iterator of `async_map`, or totals. The first two know how it went
         over time. It may still run.
     title: what stands above. rate: rows a second that were allowed, drawn beside what the slots allow.
+    mode: of the file, such as 0o644 where others read it; None for that of the file that is there, or 0600.
 
     The page shows rows a second against the limit (capacity by mean latency, in each span of time), what the
     time of the slots was spent on, calls in flight, latencies, retries, errors, tasks and cost. An existing
@@ -62,13 +65,13 @@ def report(
         raise TypeError(f"title={title!r}: must be a text")
     if rate is not None:
         check_positive_number("rate", rate)
+    check_mode(mode)
     target = Path(path)
     points: list[Point] = getattr(source, "series", [])
     tasks: list[TaskTotals] = getattr(source, "tasks", [])
     body = _body(totals, points, tasks, title, rate)
-    part = target.with_name(f"{target.name}.part")
-    part.write_text(page.document(title, body), encoding="utf-8")
-    os.replace(part, target)
+    with replacing(str(target), mode) as file:
+        file.write(page.document(title, body).encode())
     return target
 
 

@@ -15,21 +15,23 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.journal import Journal
-from pillarbox.aio.operator import AsyncOperator
+from pillarbox.aio.task_run import TaskRun
 from pillarbox.spark.record import RECORD_BYTES
 from pillarbox.spark.stream.entry import Entry, counted
 from pillarbox.spark.stream.feed import Feed
 from pillarbox.spark.stream.state import Held, Ticket
 from pillarbox.spark.work import Work
 from pillarbox.spark.worker import Worker, worker
+from pillarbox.task import CheckpointBarrier, RowBatch
 
 if TYPE_CHECKING:
-    from pillarbox.aio.sinks import Chunk
+    from pillarbox.aio.task_io import Chunk
 
 log = logging.getLogger("pillarbox")
 
@@ -100,7 +102,7 @@ class Engine:
         self._journal = journal
         self._convert = convert
         self._feed = Feed()
-        self._operator: AsyncOperator | None = None
+        self._run: TaskRun | None = None
         fn = self._worker.acquire(work.token, work.fn)
         self._fn = counted(fn, in_batches=work.options.batch is not None)
         context = contextvars.copy_context()
@@ -223,7 +225,7 @@ class Engine:
         if isinstance(error, TooManyFailures):
             last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
-        raise error
+        raise self._work.options.redaction.sealed(error)
 
     def finished(self, entries: Sequence[Entry]) -> list[bool]:
         """Which of them have finished, at one moment."""
@@ -283,8 +285,8 @@ class Engine:
                     return entry
         return None
 
-    def emit(self, results: Chunk, _held: int) -> None:
-        """The operator's results."""
+    def emit(self, results: Chunk) -> None:
+        """Take the results of the task."""
         # spec: Stream!Finish
         with self._changed:
             watched = []
@@ -299,11 +301,11 @@ class Engine:
                 watch(entry)
 
     def finish_all(self) -> None:
-        """The operator has ended."""
+        """The task has ended."""
         self.fail(RuntimeError("the calls of this stream have been ended: nobody asked for them"))
 
     def fail(self, error: BaseException) -> None:
-        """The operator has ended with `error`."""
+        """The task has ended with `error`."""
         with self._changed:
             self.failure = error
             self._changed.notify_all()
@@ -311,18 +313,18 @@ class Engine:
 
     def _start(self, context: contextvars.Context, journal: Journal | None) -> None:
         try:
-            self._operator = AsyncOperator(
+            self._run = TaskRun(
                 self._fn,
                 self._work.options.spread(),
                 self._feed,
-                _Sink(self),
+                _Output(self),
                 loop=self.loop_thread.loop,
                 context=context,
                 journal=journal,
                 watched=True,
                 convert=self._convert,
             )
-            self._operator.start()
+            self._run.start()
             self.loop_thread.loop.call_later(LOOK, self._look)
         except BaseException as error:
             self.fail(error)
@@ -334,21 +336,25 @@ class Engine:
         with self._changed:
             if self._users:
                 self._used = now
+            dropped = False
             for number, bucket in list(self._buckets.items()):
                 watched = any(entry.watchers for entry in bucket.entries.values())
                 if not watched and not self._users and now - bucket.asked > KEEP:
                     for entry in bucket.entries.values():
-                        entry.dropped = True
+                        entry.dropped = dropped = True
                     del self._buckets[number]
             self._ending = not self._buckets and now - self._used > KEEP
-        if self._ending and self._operator is not None:
-            self._operator.stop()
+        if dropped:
+            self._let_go()
+        if self._ending and self._run is not None:
+            self._run.stop()
         else:
             self.loop_thread.loop.call_later(LOOK, self._look)
 
     def _let_go(self) -> None:
-        if self._operator is not None:
-            self._operator.let_go(lambda entry: entry.dropped)
+        if self._run is not None:
+            self._feed.let_go()
+            self._run.operator.let_go(lambda entry: entry.dropped)
 
     def _forget(self) -> None:
         if self._ended:
@@ -363,20 +369,28 @@ class Engine:
         ).start()
 
 
-class _Sink:
-    """What the operator sees of its engine, which takes results whenever they come. For the loop's thread."""
+class _Output:
+    """The engine as the output of its task; it takes results whenever they come. For the loop's thread."""
 
-    has_room = True
-    room: int | None = None
-    held_bytes = 0
+    is_available = True
+    has_ended = True
 
     def __init__(self, engine: Engine) -> None:
-        self.emit = engine.emit
+        self._engine = engine
         self.finish = engine.finish_all
         self.fail = engine.fail
 
-    def call_when_room(self, wake: Callable[[], None]) -> None:
-        wake()
+    def collect(self, batch: RowBatch) -> None:
+        self._engine.emit(batch.rows)
+
+    def available(self) -> Future[Any]:
+        raise AssertionError("there is always room")
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Event time is Spark's here."""
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """The state of a micro-batch is taken by bucket."""
 
 
 _numbers = itertools.count(1)

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from pillarbox.aio.coroutines import collect
 from pillarbox.aio.failure import Failed
-from pillarbox.aio.function import is_async, is_async_generator
+from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
+from pillarbox.kernel import Collector
 from pillarbox.spark.stream.state import Held, Ticket
 
 if TYPE_CHECKING:
@@ -84,6 +85,14 @@ def counted(fn: Callable[..., Any], *, in_batches: bool) -> Callable[..., Any]:
     made: Callable[..., Any]
     if in_batches:
         made = _in_batches(fn)
+    elif (parameter := collector_parameter(fn)) is not None:
+        hand_over = with_collector(fn, parameter, spread=False)
+
+        def handed(entry: Entry, collector: Collector[Any]) -> object:
+            entry.attempts += 1
+            return hand_over(entry.record, collector)
+
+        made = handed
     elif is_async_generator(fn):
 
         async def collected(entry: Entry) -> Any:

@@ -1,49 +1,53 @@
-"""The input of an operator that makes the calls of a stream. For the thread of the event loop."""
+"""The input of a task that makes the calls of a stream. For the thread of the event loop."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from concurrent.futures import Future
 
-from pillarbox.aio.sources import Lot
 from pillarbox.spark.stream.entry import Entry
+from pillarbox.task import InputStatus, RowBatch, TaskOutput
 
 
 class Feed:
-    """Lots of entries, and no end."""
+    """Batches of entries, and no end."""
 
     def __init__(self) -> None:
-        self._lots: deque[tuple[list[Entry], int]] = deque()
-        self._wake: Callable[[], None] | None = None
-        self._closed = False
+        self._added: deque[tuple[list[Entry], int]] = deque()
+        # The task asks for another batch when this one has been taken.
+        self._emitted = RowBatch([])
+        self._awaited: Future[None] | None = None
 
     def add(self, entries: list[Entry], size: int) -> None:
         """Entries of about `size` bytes each that are to be called."""
-        self._lots.append((entries, size))
-        if self._wake is not None:
-            wake, self._wake = self._wake, None
-            wake()
+        self._added.append((entries, size))
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited.set_result(None)
 
-    def poll(self) -> Lot | None:
-        """The next lot, without those that nobody waits for."""
-        if not self._lots:
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the next batch, without entries that nobody waits for."""
+        while self._added:
+            entries, size = self._added.popleft()
+            if rows := [entry for entry in entries if not entry.dropped]:
+                self._emitted = RowBatch(rows, size)
+                output.collect(self._emitted)
+                return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE
+
+    def let_go(self) -> None:
+        """Take entries out that nobody waits for any more, from what waits for room in the task."""
+        batch = self._emitted
+        batch.rows = [entry for entry in batch.take(len(batch)) if not entry.dropped]
+        batch.position = 0
+
+    def available(self) -> Future[None] | None:
+        """A future that is done when there is a batch; None if there is one."""
+        if self._added:
             return None
-        entries, size = self._lots.popleft()
-        return (entry for entry in entries if not entry.dropped), size
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has been closed."""
-        return self._closed
-
-    def arm(self, wake: Callable[[], None]) -> bool:
-        """Have `wake` called once when there is a lot; False if there is one."""
-        if self._lots:
-            return False
-        self._wake = wake
-        return True
+        self._awaited = Future()
+        return self._awaited
 
     def close(self) -> None:
-        """No lot will be asked for."""
-        self._closed = True
-        self._lots.clear()
+        """No batch will be asked for."""
+        self._added.clear()

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
-from pillarbox.spark.stream.state import from_ipc, to_ipc
+from pillarbox.spark.arrow_io import from_ipc, to_ipc
 
 KEY = "__pillarbox_key"
 """The column with the hash of the key, the last one of the rows that are packed."""

@@ -24,11 +24,12 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pillarbox.aio.call import Call
+from pillarbox.aio.attempts import Call
 from pillarbox.aio.journal import Journal, StaleAnswers, open_journal
 from pillarbox.aio.options import Options
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import KeyMaker, execution_id, fingerprint
+from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
@@ -37,7 +38,7 @@ from pillarbox.spark.stream.calls import Engine, Flushed, acquire_engine
 from pillarbox.spark.stream.entry import Entry
 from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, bucket_of, pieces_of
 from pillarbox.spark.stream.share import claim_execution, fetch, serve
-from pillarbox.spark.stream.state import Columns, Held, StreamStateError, conform, decode, encode, to_ipc
+from pillarbox.spark.stream.state import Columns, Held, StreamStateError, conform, decode, encode
 from pillarbox.spark.work import Work
 from pillarbox.spark.writer import RowWriter
 
@@ -322,7 +323,7 @@ class _StreamTask:
     def _entries(self, piece: pa.RecordBatch, make_key: KeyMaker | None) -> Iterator[Entry]:
         keys = piece.column(piece.schema.get_field_index(KEY)).to_pylist()
         rows = conform(piece, self._plan.columns)
-        made = (record for lot, _ in records(sliced([rows])) for record in lot)
+        made = (record for batch in records(sliced([rows])) for record in batch.rows)
         for key, record in zip(keys, made, strict=True):
             identity = None
             if make_key is not None:

@@ -10,12 +10,13 @@ state is that of Flink's `AsyncWaitOperator` (FLIP-12).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from pillarbox.kernel import PillarboxError
+from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.record import Record, records, sliced
 
 VERSION = 2
@@ -58,20 +59,6 @@ class Held(NamedTuple):
     ticket: Ticket | None
     output: pa.RecordBatch | None
     """Its output rows, where it has its result."""
-
-
-def to_ipc(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def from_ipc(data: bytes) -> Iterator[pa.RecordBatch]:
-    """The batches of an Arrow IPC stream."""
-    with pa.ipc.open_stream(data) as reader:
-        yield from reader
 
 
 Columns: TypeAlias = Sequence[tuple[str, pa.DataType | None]]
@@ -152,7 +139,7 @@ def decode(blob: bytes, columns: Columns, output: str) -> list[Held]:
     struct = table.column("row")
     whole = struct.chunk(0) if struct.num_chunks == 1 else struct.combine_chunks()
     rows = conform(pa.RecordBatch.from_struct_array(whole), columns)
-    made = [record for lot, _ in records(sliced([rows])) for record in lot]
+    made = [record for batch in records(sliced([rows])) for record in batch.rows]
     parts = zip(
         made,
         column("key"),

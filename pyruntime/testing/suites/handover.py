@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from pillarbox.testing.models import HandoverModel
-from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
-
-# Longer than any wait of a correct subject; a sleeper that is not woken costs so many seconds, once.
-PATIENCE = 10.0
-# A time limit that is over soon.
-SOON = 0.001
+from pillarbox.testing.suites.machine import (
+    SOON_S,
+    WAIT_LIMIT_S,
+    Disagreement,
+    Subject,
+    SuiteMachine,
+    as_test_case,
+    has,
+    may_end,
+)
 
 
 class Failure(Exception):
@@ -38,7 +42,7 @@ def handover_suite(
 ) -> Any:
     """A test case, for unittest or pytest, that holds hand-overs against the contract of `Handover`.
 
-    make: gives a new, empty hand-over with these bounds; 2 to 4 items and 10 bytes find most.
+    make: gives a new, empty hand-over with these bounds; 1 to 5 items and 10 bytes find most.
     The rest as for `mailbox_suite`; the error is "HandoverClosedError". `nbytes` in `without` keeps all sizes
     at 0.
     """
@@ -103,6 +107,13 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     def try_put(self, nbytes: int, elsewhere: bool) -> None:
         self.check("try_put", *self.sized(nbytes), elsewhere=elsewhere)
 
+    @precondition(has("put"))
+    @rule(nbytes=st.integers(0, 2), count=st.integers(2, 8))
+    def fill(self, nbytes: int, count: int) -> None:
+        """Put several small items: random sizes seldom fill it up."""
+        for _ in range(count):
+            self.check("put", *self.sized(nbytes), timeout=0)
+
     @precondition(has("take"))
     @rule(elsewhere=st.booleans())
     def take(self, elsewhere: bool) -> None:
@@ -114,8 +125,11 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         self.check("try_take", elsewhere=elsewhere)
 
     @precondition(has("take_all"))
-    @rule()
-    def take_all(self) -> None:
+    @rule(more=st.integers(0, 6))
+    def take_all(self, more: int) -> None:
+        """Take everything, after some more was put: it shows what goes wrong with many."""
+        for _ in range(more if has("try_put")(self) else 0):
+            self.check("try_put", *self.sized(0))
         self.check("take_all")
 
     @precondition(may_end("finish"))
@@ -161,51 +175,70 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     @precondition(lambda self: has("take")(self) and self.must_wait())
     @rule()
     def take_until_the_time_is_over(self) -> None:
-        self.check("take", SOON)
+        self.check_to_the_limit("take", SOON_S)
 
-    @precondition(lambda self: has("take", "wake_up")(self) and self.model.woken and not self.model.items)
+    @precondition(lambda self: has("take")(self) and not self.must_wait())
+    @rule(elsewhere=st.booleans())
+    def take_at_once(self, elsewhere: bool) -> None:
+        got = self.at_once("take", self.called("take", WAIT_LIMIT_S), elsewhere)
+        self.follow("take", (WAIT_LIMIT_S,), {}, got)
+
+    @precondition(lambda self: has("put")(self) and self.no_room())
     @rule()
-    def take_after_a_wake_up(self) -> None:
-        self.check("take", PATIENCE)
+    def put_until_the_time_is_over(self) -> None:
+        self.check_to_the_limit("put", *self.sized(1), timeout=SOON_S)
 
-    @precondition(lambda self: has("put")(self) and self.model.end == "RUNNING" and self.model.items)
-    @rule(nbytes=st.integers(0, 12))
-    def put_until_the_time_is_over(self, nbytes: int) -> None:
-        self.check("put", *self.sized(nbytes), timeout=SOON)
+    def follow(self, operation: str, words: tuple[Any, ...], keywords: dict[str, Any], got: object) -> None:
+        """Do on the model what has been done on the subject, and compare the outcomes."""
+        before = self.model
+        self.model, expected = before.apply(operation, *words, **keywords)
+        self.expect(operation, words, got, expected, keywords)
+        self.account(before, operation)
 
-    def meet(self, waits: str, waiting: tuple[Any, ...], acts: str, *arguments: Any) -> None:
-        """The test's thread waits with patience; the other one does what ends the wait."""
-        wait, act = self.called(waits, *waiting, timeout=PATIENCE), self.called(acts, *arguments)
-        ended = self.second_thread().start(act)
-        got, acted = wait(), ended()
-        for operation, outcome, words, keywords in (
-            (acts, acted, arguments, {}),
-            (f"{waits}", got, waiting, {"timeout": PATIENCE}),
-        ):
-            before = self.model
-            self.model, expected = before.apply(operation, *words, **keywords)
-            self.expect(f"{operation} while another thread waits in {waits}", words, outcome, expected)
-            self.account(before, operation)
+    def wait_meets(
+        self, wait: tuple[str, tuple[Any, ...]], act: tuple[str, tuple[Any, ...]], elsewhere: bool
+    ) -> None:
+        """One thread waits, with a time limit; the other one does what ends the wait."""
+        (waits, waiting), (acts, acting) = wait, act
+        limit = {"timeout": WAIT_LIMIT_S}
+        got, acted = self.meet(
+            f"{waits} while another thread does {acts}",
+            self.called(waits, *waiting, **limit),
+            self.called(acts, *acting),
+            elsewhere,
+        )
+        self.follow(acts, acting, {}, acted)
+        self.follow(waits, waiting, limit, got)
 
     @precondition(lambda self: has("take", "put")(self) and self.must_wait())
-    @rule()
-    def take_meets_put(self) -> None:
-        self.meet("take", (), "put", *self.sized(1))
+    @rule(elsewhere=st.booleans())
+    def take_meets_put(self, elsewhere: bool) -> None:
+        self.wait_meets(("take", ()), ("put", self.sized(1)), elsewhere)
 
     @precondition(lambda self: self.must_wait() and not self.model.armed_consumer)
-    @rule(operation=st.sampled_from(["wake_up", "finish", "fail", "close"]))
-    def take_meets(self, operation: str) -> None:
+    @rule(
+        operation=st.sampled_from(["wake_up", "finish", "fail", "close"]),
+        elsewhere=st.booleans(),
+    )
+    def take_meets(self, operation: str, elsewhere: bool) -> None:
         if has("take", operation)(self) and (operation == "wake_up" or may_end()(self)):
-            self.meet("take", (), operation, *([Failure()] if operation == "fail" else []))
+            arguments = (Failure(),) if operation == "fail" else ()
+            self.wait_meets(("take", ()), (operation, arguments), elsewhere)
 
     def no_room(self) -> bool:
         return self.model.end == "RUNNING" and not self.model.has_room(1)
 
     @precondition(lambda self: has("put")(self) and self.no_room())
-    @rule(operation=st.sampled_from(["take_all", "finish", "fail", "close"]))
-    def put_meets(self, operation: str) -> None:
-        if has(operation)(self) and (operation == "take_all" or may_end()(self)):
-            self.meet("put", self.sized(1), operation, *([Failure()] if operation == "fail" else []))
+    @rule(
+        operation=st.sampled_from(["take_all", "take", "finish", "fail", "close"]),
+        elsewhere=st.booleans(),
+    )
+    def put_meets(self, operation: str, elsewhere: bool) -> None:
+        arguments = {"fail": (Failure(),), "take": (0,)}.get(operation, ())
+        after = self.model.apply(operation, *arguments)[0]
+        # One take may leave too many bytes.
+        if has(operation)(self) and (after.has_room(1) if operation.startswith("take") else may_end()(self)):
+            self.wait_meets(("put", self.sized(1)), (operation, arguments), elsewhere)
 
     # ---- after every step
 

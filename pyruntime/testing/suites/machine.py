@@ -6,11 +6,13 @@ subject, a second one; confined operations go to the owner, and from the other t
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
@@ -23,6 +25,17 @@ M = TypeVar("M", bound=Model)
 DEFAULT = settings(
     deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+
+
+# The time limit of a wait that must be ended by another thread, or must not begin at all.
+WAIT_LIMIT_S = 0.9
+# A wake-up is lost if the thread that was to be woken has not come back when the other one has slept so
+# often, each time for so long: half a second at least, and longer where threads get the processor late.
+LOOKS, LOOK_INTERVAL_S = 50, 0.01
+# For one thread to begin its wait before the other one ends it; no subject can be asked whether it has.
+HEAD_START_S = 0.003
+# A time limit that is over soon.
+SOON_S = 0.003
 
 
 class Disagreement(AssertionError):
@@ -152,11 +165,81 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
             ]
             raise Disagreement(operation, ", ".join(words), got, expected)
 
+    def meet(
+        self, operation: str, wait: Callable[[], Any], act: Callable[[], Any], in_worker: bool
+    ) -> tuple[Any, Any]:
+        """The outcomes of a call that waits, of WAIT_LIMIT_S at most, and of one that ends the wait.
+
+        in_worker: True to wait in the second thread, and act in the test's. Raises Disagreement if nobody
+        ends the wait.
+        """
+        begun, acts, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def waiting() -> tuple[Any, float]:
+            begun.set()
+            try:
+                while True:
+                    start = time.monotonic()
+                    outcome = wait()
+                    passed = time.monotonic() - start
+                    # The other thread may get the processor after the limit: then this has shown nothing.
+                    if passed < WAIT_LIMIT_S or acts.is_set():
+                        return outcome, passed
+            finally:
+                ended.set()
+
+        def acting() -> tuple[Any, bool]:
+            begun.wait()
+            time.sleep(HEAD_START_S)
+            acts.set()
+            outcome = act()
+            return outcome, any(ended.wait(LOOK_INTERVAL_S) for _ in range(LOOKS))
+
+        def judge(woken: bool) -> None:
+            if not woken:
+                late = f"nothing for {LOOKS * LOOK_INTERVAL_S} s at least"
+                raise Disagreement(operation, "", late, "an outcome at once")
+
+        if in_worker:
+            answer = self.second_thread().start(waiting)
+            acted, woken = acting()
+            judge(woken)
+            got, seconds = answer()
+        else:
+            answer = self.second_thread().start(acting)
+            got, seconds = waiting()
+            acted, woken = answer()
+            judge(woken)
+        if seconds >= WAIT_LIMIT_S:
+            reject()  # which of the two came first cannot be told
+        return got, acted
+
+    def at_once(self, operation: str, call: Callable[[], Any], in_worker: bool) -> Any:
+        """The outcome of a call, in one of the threads, with a limit of WAIT_LIMIT_S, that need not wait."""
+        return self.meet(f"{operation} that need not wait", call, lambda: None, in_worker)[0]
+
+    def check_to_the_limit(self, operation: str, *arguments: Any, **keywords: Any) -> None:
+        """As `check` in the owner, of an operation that has a time limit of SOON_S, and waits for so long."""
+        after, expected = self.model.apply(operation, *arguments, **keywords)
+        call = self.called(operation, *arguments, **keywords)
+
+        def timed() -> tuple[Any, float]:
+            start = time.monotonic()
+            return call(), time.monotonic() - start
+
+        got, passed = self.in_owner(timed)
+        self.expect(operation, arguments, got, expected, keywords)
+        if passed < 0.9 * SOON_S:
+            raise Disagreement(operation, "", f"{got!r} after {passed:.6f} s", f"a wait of {SOON_S} s")
+        self.model = after
+
     def check_all(self, *operations: str) -> None:
-        """Compare what those of the operations say that the subject has."""
-        for operation in operations:
-            if operation not in self.subject_kind.without:
-                self.check(operation)
+        """Compare what those of the operations say that the subject has; they change nothing."""
+        present = [operation for operation in operations if operation not in self.subject_kind.without]
+        calls = [self.called(operation) for operation in present]
+        outcomes = self.in_owner(lambda: [call() for call in calls])
+        for operation, got in zip(present, outcomes, strict=True):
+            self.expect(operation, (), got, self.model.apply(operation)[1])
 
     def check_wrong_thread(self, operation: str, *arguments: Any, **keywords: Any) -> None:
         """The operation from the thread that does not own the subject: it must be refused."""

@@ -10,21 +10,26 @@ from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pillarbox.kernel import Mail
 from pillarbox.testing.models import MailboxModel
 from pillarbox.testing.outcome import Raised
-from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
+from pillarbox.testing.suites.machine import (
+    SOON_S,
+    WAIT_LIMIT_S,
+    Disagreement,
+    Subject,
+    SuiteMachine,
+    as_test_case,
+    has,
+    may_end,
+)
 
 PRIORITIES = st.sampled_from([0, 1, -1, 3])
 LEAST = st.sampled_from([-1, 0, -1, 1, 3])
 KINDS = st.tuples(PRIORITIES, st.booleans(), st.booleans())
 Kind = tuple[int, bool, bool]
-# Longer than any wait of a correct subject; a take that is not woken costs so many seconds, once.
-PATIENCE = 10.0
-# A time limit that is over soon.
-SOON = 0.001
 
 
 def nothing() -> None:
@@ -49,7 +54,8 @@ def mailbox_suite(
 ) -> Any:
     """A test case, for unittest or pytest, that holds mailboxes against the contract of `TaskMailbox`.
 
-    make: gives a new, open, empty mailbox that the calling thread owns, with `urgent_burst`.
+    make: gives a new, open, empty mailbox that the calling thread owns, with `urgent_burst`. It is called in
+        the test's thread and, for some runs, again in another one.
     mail: from priority, urgent and deferrable a mail that has these attributes and equals no other.
     without: names of operations that your mailbox does not have; `adopt` and `statistics` are two of them,
         `get_state` is the attribute `state`, and `skip_deferrable` that argument of the takes.
@@ -57,7 +63,8 @@ def mailbox_suite(
     confined: False if your mailbox does not check the thread.
     settings: Hypothesis settings. name: of the test case.
 
-    The test case fails with `Disagreement`, after Hypothesis has printed the shortest steps to it.
+    The test case fails with `Disagreement`, after Hypothesis has printed the shortest steps to it. A wake-up
+    that is lost is heard within a second.
     """
     subject = Subject(
         make, frozenset(without), errors or {}, confined, {"mail": mail, "urgent_burst": urgent_burst}
@@ -106,6 +113,13 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         mails = [mail for mail in outcomes if mail is not None and not isinstance(mail, Raised)]
         self.taken += len(mails)
         self.urgent_taken += sum(mail.urgent for mail in mails)
+
+    @initialize(elsewhere=st.sampled_from([False, False, False, True]))
+    def begin_in_a_thread(self, elsewhere: bool) -> None:
+        """Choose the owner: waits of the main thread may be cut into slices, which hide a lost wake-up."""
+        if elsewhere:
+            self.owned_by_worker = True
+            self.subject = self.in_owner(self.subject_kind.make)
 
     # ---- any thread
 
@@ -157,14 +171,27 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     def try_take_from_batch(self) -> None:
         self.check("try_take_from_batch")
 
+    @precondition(has("put", "create_batch", "try_take_from_batch"))
+    @rule(kinds=st.lists(KINDS, min_size=3, max_size=6), left=st.integers(0, 2))
+    def take_a_batch(self, kinds: list[Kind], left: int) -> None:
+        """Make a large batch, and take all of it but a few: what a batch leaves out shows at its end."""
+        for kind in kinds:
+            self.check("put", self.mail(kind))
+        self.check("create_batch")
+        for _ in range(len(self.model.waiting) + 1 - left):
+            self.check("try_take_from_batch")
+
     @precondition(has("drain"))
     @rule()
     def drain(self) -> None:
         self.check("drain")
 
     @precondition(may_end("close"))
-    @rule()
-    def close(self) -> None:
+    @rule(of_batch=st.booleans())
+    def close(self, of_batch: bool) -> None:
+        """Close, often with a batch, of which close gives back what is left."""
+        if of_batch and has("create_batch")(self):
+            self.check("create_batch")
         self.check("close")
 
     @precondition(has("arm_wakeup"))
@@ -177,20 +204,16 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
 
     # ---- two threads at once
 
-    def meet(self, operation: str, *arguments: Any) -> None:
-        """The owner takes, with patience; the other thread does what lets the take end."""
-        take = self.called("take", 0, PATIENCE)
+    def take_meets(self, operation: str, *arguments: Any) -> None:
+        """The owner takes, with a time limit; the other thread does what lets the take end."""
+        shown = f"take while another thread does {operation}"
+        take = self.called("take", 0, WAIT_LIMIT_S)
         act = self.called(operation, *arguments)
+        taken, acted = self.meet(shown, take, act, self.owned_by_worker)
         self.model, expected = self.model.apply(operation, *arguments)
-        self.model, expected_taken = self.model.apply("take", 0, PATIENCE)
-        if self.owned_by_worker:
-            ended = self.second_thread().start(take)
-            acted, taken = act(), ended()
-        else:
-            ended = self.second_thread().start(act)
-            taken, acted = take(), ended()
+        self.model, expected_taken = self.model.apply("take", 0, WAIT_LIMIT_S)
         self.expect(operation, arguments, acted, expected)
-        self.expect(f"take while another thread does {operation}", (), taken, expected_taken)
+        self.expect(shown, (), taken, expected_taken)
         if operation == "put":
             self.count_put([*arguments], acted)
         self.count_taken([taken])
@@ -201,19 +224,28 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     @precondition(lambda self: has("take")(self) and self.nothing_to_take())
     @rule()
     def take_until_the_time_is_over(self) -> None:
-        self.check("take", 0, SOON)
+        self.check_to_the_limit("take", 0, SOON_S)
+
+    @precondition(lambda self: has("take")(self) and not self.nothing_to_take())
+    @rule()
+    def take_at_once(self) -> None:
+        take = self.called("take", 0, WAIT_LIMIT_S)
+        taken = self.at_once("take", take, self.owned_by_worker)
+        self.model, expected = self.model.apply("take", 0, WAIT_LIMIT_S)
+        self.expect("take", (0, WAIT_LIMIT_S), taken, expected)
+        self.count_taken([taken])
 
     @precondition(lambda self: has("take", "put")(self) and self.nothing_to_take() and not self.model.armed)
     @rule(urgent=st.booleans(), priority=st.integers(0, 3))
     def take_meets_put(self, urgent: bool, priority: int) -> None:
-        self.meet("put", self.mail((priority, urgent, False)))
+        self.take_meets("put", self.mail((priority, urgent, False)))
 
     @precondition(
         lambda self: may_end("take", "quiesce")(self) and self.nothing_to_take() and not self.model.armed
     )
     @rule()
     def take_meets_quiesce(self) -> None:
-        self.meet("quiesce")
+        self.take_meets("quiesce")
 
     # ---- wrong threads
 

@@ -39,6 +39,7 @@ def queue_suite(
     without: Collection[str] = (),
     errors: Mapping[str, type[BaseException]] | None = None,
     confined: bool = True,
+    owner_completes: bool = False,
     settings: settings | None = None,
     name: str = "QueueSuite",
 ) -> Any:
@@ -48,10 +49,12 @@ def queue_suite(
     a capacity that finds most.
     ordered: the contract of `OrderedQueue`, or else that of `UnorderedQueue`.
     watermark: what your queue emits in the place of an element where a watermark comes out.
+    owner_completes: `complete` is for the owner alone, as in a queue made so; otherwise for any thread.
     The rest as for `mailbox_suite`; the errors are "CapacityError", "QueueClosedError",
     "QueueRestoringError", "ValueError", "WrongThreadError".
     """
     extra = {"model": (OrderedModel if ordered else UnorderedModel)(capacity, watermark), "ordered": ordered}
+    extra["owner_completes"] = owner_completes
     subject = Subject(make, frozenset(without), errors or {}, confined, extra)
     machine = type(name, (_QueueMachine,), {"subject_kind": subject})
     return as_test_case(machine, name, settings)
@@ -160,6 +163,9 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def finish(self, entry: Entry, elsewhere: bool = False) -> None:
         result = f"result {next(self.numbers)} of {entry.element}"
         handle = self.handles[entry.attempt]
+        if elsewhere and self.subject_kind.extra["owner_completes"]:
+            self.refused_elsewhere(handle)
+            return
         call = self.called("complete", handle, result)
         after, expected = self.model.complete(entry.attempt, result)
         got = self.in_other(call) if elsewhere else self.in_owner(call)
@@ -170,10 +176,17 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     @rule(data=st.data(), elsewhere=st.booleans())
     def complete_late(self, data: st.DataObject, elsewhere: bool) -> None:
         handle = data.draw(st.sampled_from(self.stale), label="handle")
+        if elsewhere and self.subject_kind.extra["owner_completes"]:
+            self.refused_elsewhere(handle)
+            return
         call = self.called("complete", handle, "late")
         got = self.in_other(call) if elsewhere else self.in_owner(call)
         self.expect("complete", (handle, "late"), got, False)
         self.late += 1
+
+    def refused_elsewhere(self, handle: Any) -> None:
+        if self.subject_kind.confined:
+            self.check_wrong_thread("complete", handle, "elsewhere")
 
     # ---- out
 

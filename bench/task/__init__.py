@@ -1,0 +1,1 @@
+"""The task model beside the state before it: `python -m bench.task --beside REF`."""

@@ -1,0 +1,773 @@
+"""The async operator of a task: admits rows, has their calls made within limits, emits results in order.
+
+Everything here is confined to the mailbox thread, which is the thread of the task's event loop.
+What runs the calls is apart (`coroutines`, `threads`), as is where rows come from and where results
+go (`task_io`).
+
+The operator is Flink's `AsyncWaitOperator` (FLIP-12) on its mailbox (FLINK-12477), with two changes:
+the window of rows that wait for order is larger than the number of calls in flight, since with a
+window as large as the capacity one slow call idles every other slot; and a retry that waits holds
+no slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from itertools import repeat
+from operator import attrgetter
+from typing import Any
+
+from pillarbox.aio.attempts import Attempts, Call, RestoredCall
+from pillarbox.aio.batch_function import batch_function
+from pillarbox.aio.batches import BatchCalls
+from pillarbox.aio.blocking import LoopWatcher
+from pillarbox.aio.calls import Calls, ResultConverter
+from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
+from pillarbox.aio.collectors import CollectorRunner
+from pillarbox.aio.coroutines import CoroutineCalls, collect
+from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.function import (
+    check_function,
+    collector_parameter,
+    is_async,
+    is_async_generator,
+    with_collector,
+)
+from pillarbox.aio.journal import Journal
+from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.options import Options
+from pillarbox.aio.single_flight import JOINED, single_flight
+from pillarbox.aio.sizes import SMALL_TYPES, size_of
+from pillarbox.aio.threads import ThreadCalls
+from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, StateEntries
+from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
+from pillarbox.redaction import Redact
+from pillarbox.task import (
+    CheckpointBarrier,
+    Idleness,
+    Operator,
+    OperatorContext,
+    RowBatch,
+    Watermark,
+)
+
+_NOT_WEIGHED = SMALL_TYPES | {Failed}
+
+LIGHT_SHARE = 1 / 16
+"""A window full of results that hold less than this share of `max_bytes` is light."""
+
+LIGHT_RESULTS = 15
+"""Results that are not weighed after one that belongs to a light window."""
+
+
+class _Mark:
+    """Watermarks and statuses that share an entry of the queue, as no row came between: the newest ones."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self) -> None:
+        self.elements: list[Watermark | Idleness] = []
+
+    def add(self, element: Watermark | Idleness) -> None:
+        """Replace an older one of its kind."""
+        self.elements = [each for each in self.elements if type(each) is not type(element)]
+        self.elements.append(element)
+
+
+class AsyncWaitOperator(Operator):
+    """Calls `fn` for the rows of a task, as an operator of its chain. Confined to the thread of `loop`.
+
+    loop: the event loop that the task is a guest of (`StreamTask.run_async`). context: what each call's
+    context is a copy of. options: their functions of a row get the row; see `Options.spread` for rows
+    that are tuples of arguments. journal: where results are kept before they leave, or None. convert: makes
+    of a result the form in which it leaves, if it fits what is asked for; one that does not is a failed
+    attempt. None for results that leave as they are. watched: whether a thread looks for code that blocks the
+    loop. place: that among the functions of a chain; None where it is the only one.
+
+    Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
+    good is a `Failed`, unless that ends the task. No row passes a watermark.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        options: Options,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        spread: bool = False,
+        journal: Journal | None = None,
+        watched: bool = False,
+        convert: ResultConverter | None = None,
+        uid: str | None = None,
+        place: ChainPlace | None = None,
+    ) -> None:
+        self.uid = uid
+        self._place = place
+        self._is_behind = place is not None and not place.is_first
+        self._options = options = options.spread() if spread else options
+        self._loop = loop
+        # Calls end on the loop's thread, whatever ran them: the queue needs no atomic operation.
+        make_queue = OrderedQueue if options.ordered else UnorderedQueue
+        self._queue = make_queue(options.window, owner_completes=True)
+        self._emit_asked = self._output_full = self._is_stopped = self._is_whole = False
+        self._marks = 0
+        self._restored: dict[Call, CallState | FinishedRow] = {}
+        self._last_mark: _Mark | None = None
+        self._drained: Future[None] | None = None
+        self._ends = self._is_stuck = False
+        self._held = 0
+        self._weighs = options.max_bytes is not None
+        self._light_bytes = (options.max_bytes or 0) * LIGHT_SHARE / options.window
+        self._light = 0
+        self._result_bytes = 0.0
+        self._is_tight = False
+        self._sampler: asyncio.TimerHandle | None = None
+        self.watcher = LoopWatcher(_name_of(fn)) if watched else None
+        self._journal = journal
+        self._flights = single_flight(options.dedupe, options.memo, options.max_bytes)
+        self._meter = Meter()
+        self._attempts = Attempts(
+            options,
+            self._meter,
+            loop,
+            finish=self._way_out(),
+            finished=self._finished,
+            renew=self._renew,
+            stop=self._fail,
+            more_rows=self._may_get_rows,
+            keep_late=None if journal is None else journal.keep_late,
+            convert=convert,
+        )
+        self._waiting = self._attempts.waiting
+        self.let_go = self._attempts.let_go
+        self._make = partial(self._make_calls, fn, context, spread, convert)
+        self._calls: Calls | None = None
+
+    def setup(self, context: OperatorContext) -> None:
+        """Take the context of the task, and make what runs the calls."""
+        super().setup(context)
+        self._output = context.output
+        self._mailbox = context.executor.mailbox
+        self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
+        self._calls = self._attempts.calls = self._attempts.capacity.calls = self._make()
+        journal = self._journal
+        if journal is not None:
+            self._attempts.look_first = self._look_first
+            self._attempts.look_again = journal.look_again
+            journal.bind(
+                self._mailbox,
+                self._loop,
+                self._waiting,
+                self._options.window,
+                complete=self._complete,
+                found=self._found_waiting,
+                share=self._share_found,
+                hold=self._attempts.capacity.hold,
+                stop=self._fail,
+                convert=self._attempts.convert,
+            )
+
+    def _make_calls(
+        self,
+        fn: Callable[[Any], Any],
+        context: contextvars.Context,
+        spread: bool,
+        convert: ResultConverter | None,
+    ) -> Calls:
+        name = _name_of(fn)
+        attempts = self._attempts
+        if self._options.batch is not None:
+            # Once more: of a resource only what entering it gave is known.
+            check_function(fn, in_batches=True)
+            # What looks at results sees each as the function gave it.
+            whole = None if convert is None or attempts.looks_at_results else convert.rows_of
+            in_batches = batch_function(fn, name, spread=spread, rows_of=whole)
+            return BatchCalls(attempts, self._options.batch, in_batches, name, context, self._loop)
+        parameter = collector_parameter(fn)
+        if parameter is not None:
+            check_function(fn)
+            handed = with_collector(fn, parameter, spread=spread)
+            return CollectorRunner(
+                attempts, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
+            )
+        call = (lambda row: fn(*row)) if spread else fn
+        if is_async_generator(fn):
+            return CoroutineCalls(attempts, partial(collect, call), name, context, self._loop)
+        if is_async(fn):
+            return CoroutineCalls(attempts, call, name, context, self._loop)
+        return ThreadCalls(attempts, call, name, context, self._loop, self._mailbox)
+
+    def _finished(self) -> int:
+        admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
+        return admitted - (in_flight if self._journal is None else self._journal.unfinished(in_flight))
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to make calls, those of restored rows first."""
+        self._attempts.start()
+        if self.watcher is not None:
+            self.watcher.start()
+        self._sample()
+        if self._queue.restoring:
+            self._admit_restored()
+
+    def end_input(self) -> Future[None] | None:
+        """No row comes any more: make the calls that are left, retries at their own times."""
+        # spec: Chain!EndInput, Operator!EndInput
+        self._ends = True
+        self._attempts.calls.feed()
+        if len(self._queue) == 0:
+            return None
+        self._drained = Future()
+        return self._drained
+
+    def finish(self) -> None:
+        """All rows have left. Raises `TooManyFailures` if more of them failed than is allowed."""
+        try:
+            self._attempts.check_end()
+        except TooManyFailures as error:
+            if self._place is not None:
+                self._place.name_error(error)
+            raise
+        self._is_whole = True
+
+    def stop(self) -> None:
+        """Make no call and emit nothing from now on; what is not emitted is dropped."""
+        # spec: Chain!Stop, Operator!Close
+        if self._is_stopped:
+            return
+        if self._sampler is not None:
+            # Calls that held the loop up until the end would leave no trace otherwise.
+            self._account()
+        self._is_stopped = True
+        self._attempts.close()
+        self._queue.close()
+        if self._journal is not None:
+            self._journal.stop()
+        if self._sampler is not None:
+            self._sampler.cancel()
+        if self.watcher is not None:
+            self.watcher.close()
+
+    def close(self) -> asyncio.Future[None] | None:
+        """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
+        if self._calls is None:
+            return None
+        closed = self._loop.create_future()
+
+        def has_closed(closing: asyncio.Task[BaseException | None]) -> None:
+            self._meter.fold()
+            if closing.cancelled() or closed.done():
+                closed.cancel()
+                return
+            # An error of closing itself loses nothing: all rows have left, or the task has failed before.
+            failure = None if closing.exception() is not None else closing.result()
+            if failure is None:
+                closed.set_result(None)
+            else:
+                closed.set_exception(failure)
+
+        # In a callback: where the end of the loop cancels the task before its first step, none of it runs.
+        self._loop.create_task(self._closed()).add_done_callback(has_closed)
+        return closed
+
+    async def _closed(self) -> BaseException | None:
+        """Close what the operator has used; returns what a task fails with that is whole otherwise."""
+        await self._attempts.closed()
+        return None if self._journal is None else await self._journal.close(self._is_whole)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._is_stopped:
+            if self._place is not None:
+                self._place.name_error(error)
+            self.context.fail(error)
+
+    def statistics(self) -> OperatorStatistics | None:
+        """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
+        calls = self._calls
+        if calls is None:
+            return None
+        gate = None if self._attempts.admission is None else self._attempts.admission.gate.statistics()
+        return self._meter.statistics(
+            in_flight=calls.in_flight,
+            waiting=len(self._waiting) + len(self._attempts.pausing),
+            late=calls.late,
+            abandoned=calls.abandoned,
+            finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
+            held_bytes=self._held,
+            capacity=self._attempts.capacity.limit,
+            gate=gate,
+        )
+
+    @property
+    def redaction(self) -> Redact:
+        """What is taken out of what is said of its rows."""
+        return self._options.redaction
+
+    def overdue(self) -> tuple[Call, str, float, float] | None:
+        """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
+        return self._attempts.overdue()
+
+    # -- input --------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """True if a row may come in, by its number and by the bytes of those that are held.
+
+        What is to be restored comes first.
+        """
+        return not self._is_stopped and not self._queue.restoring and self._room(None) > 0
+
+    def _room(self, row_bytes: int | None) -> int:
+        """Rows of `row_bytes` each that may come in now."""
+        room = self._queue.capacity - len(self._queue)
+        most = self._options.max_bytes
+        if most is None:
+            return room
+        if len(self._queue):
+            # Where nothing is held, one row is let in whatever it weighs, or nothing would ever come out.
+            left = most - self._held - self._output.held_bytes
+            return min(room, max(0, left // row_bytes if row_bytes else left))
+        return min(room, max(1, most // row_bytes)) if row_bytes else room
+
+    def process(self, record: Any) -> None:
+        """Take one row."""
+        self.process_batch(RowBatch([record]))
+
+    def process_batch(self, batch: RowBatch) -> bool:
+        """Take as many rows as there is room for."""
+        # spec: Chain!ProcessBatch, Operator!Admit
+        self._attempts.calls.turn()
+        self._last_mark = None
+        room = self._room(batch.row_bytes)
+        if room > 0:
+            self._admit(batch, room)
+        took_all = not len(batch)
+        self._is_stuck = not took_all
+        self._attempts.calls.feed()
+        return took_all
+
+    def _may_get_rows(self) -> bool:
+        """True if rows may come before a result has left; otherwise a batch of calls is not waited for."""
+        return not self._ends and not self._is_stuck and self.has_room
+
+    def _admit(self, batch: RowBatch, room: int) -> None:
+        """Let rows of `batch` in, at most `room`, and no more than the limit of bytes allows."""
+        put = self._queue.put
+        append = self._waiting.append
+        flights = self._flights
+        size = batch.row_bytes
+        most = self._options.max_bytes
+        weigh = most is not None and size is None
+        journal = self._journal
+        if journal is None and flights is None and not weigh and not self._is_behind:
+            # The usual case, on the path of every row.
+            calls = list(map(Call, batch.take(room), repeat(size or 0)))
+            for call in calls:
+                call.handle = put(call)
+            self._waiting.extend(calls)
+            self._meter.rows_in += len(calls)
+            if most is not None:
+                self._held += len(calls) * (size or 0)
+            return
+        admitted = 0
+        done: list[tuple[Call, Any]] = []
+        position = batch.position
+        make: Callable[[Any, int], Call] = partial(chained_call, Call) if self._is_behind else Call
+        for row in batch.take(room):
+            call = make(row, 0 if size is None else size)
+            if weigh:
+                call.held = size_of(call.row)
+            call.handle = put(call)
+            admitted += 1
+            if type(call.row) is Failed and self._is_behind:
+                # It keeps its place, and nobody calls it.
+                self._complete(call, call.row)
+            elif journal is not None and (found := journal.look(call)) is not None:
+                done.append((call, found))
+            elif flights is None:
+                append(call)
+            else:
+                try:
+                    self._board(flights.board(call), call)
+                except BaseException as error:
+                    done.append((call, error))
+            if weigh:
+                self._held += call.held
+                if self._held >= most:  # type: ignore[operator]
+                    batch.position = position + admitted
+                    break
+        self._count_in(admitted, done)
+        if most is not None and size is not None:
+            self._held += admitted * size
+
+    def _count_in(self, admitted: int, done: list[tuple[Call, Any]]) -> None:
+        """So many rows were let in; some have a result by now, which was found, or cannot be called."""
+        self._meter.rows_in += admitted
+        for call, outcome in done:
+            if self._is_stopped:
+                return
+            if isinstance(outcome, tuple):
+                self._take_found(call, outcome[0])
+            elif outcome is JOINED:
+                self._meter.shared += 1
+            else:
+                self._attempts.fail_call(call, CallFailed(0, outcome))
+
+    def _board(self, found: Any, call: Call) -> None:
+        if found is None:
+            self._waiting.append(call)
+            return
+        self._meter.shared += 1
+        if found is not JOINED:
+            self._hand_on(call, found[0])
+
+    def process_watermark(self, timestamp: float) -> None:
+        """Let no row pass a watermark: it leaves behind those before it, and before those behind it."""
+        self._put_mark(Watermark(timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        """Let no row pass the word that nothing comes for a while, or that this is over."""
+        self._put_mark(Idleness(idle))
+
+    def _put_mark(self, element: Watermark | Idleness) -> None:
+        # spec: Chain!ProcessWatermark, Operator!PutMark
+        if len(self._queue) == 0 and self._output.is_available:
+            self._emit_mark(element)
+            return
+        if self._last_mark is None:
+            self._last_mark = _Mark()
+            self._queue.put_watermark(self._last_mark)
+            self._marks += 1
+            if not self.has_room:
+                self._attempts.calls.feed()
+        self._last_mark.add(element)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
+
+    def _emit_mark(self, element: Watermark | Idleness) -> None:
+        if isinstance(element, Watermark):
+            self._output.emit_watermark(element.timestamp)
+        else:
+            self._output.emit_status(element.idle)
+
+    # -- output -------------------------------------------------------------------------------
+
+    def _renew(self, call: Call) -> None:
+        call.handle = self._queue.renew(call.handle)
+
+    def _complete(self, call: Call, result: Any) -> None:
+        if self._weighs and type(result) not in _NOT_WEIGHED:
+            if self._light:
+                self._light -= 1
+            else:
+                self._weigh(call, result)
+        self._queue.complete(call.handle, result)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
+
+    def _weigh(self, call: Call, result: Any) -> None:
+        """Count the bytes of a result to those that are held, and begin no call whose result has no room."""
+        size = size_of(result)
+        call.held += size
+        self._held += size
+        # The mean of some ten results.
+        self._result_bytes += (size - self._result_bytes) * 0.1 if self._result_bytes else size
+        if self._result_bytes < self._light_bytes:
+            self._light = LIGHT_RESULTS
+        most = self._options.max_bytes
+        if self._is_tight or self._result_bytes * self._attempts.capacity.limit > most - self._held:  # type: ignore[operator]
+            self._allow_calls()
+
+    def _allow_calls(self) -> None:
+        """Let so many calls be in flight as will find room for their results, and one to go on with."""
+        options = self._options
+        capacity = self._attempts.capacity
+        in_call = 1 if options.batch is None else options.batch.size
+        left = options.max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
+        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else capacity.limit
+        self._is_tight = room < capacity.limit
+        # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
+        capacity.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
+
+    def _way_out(self) -> Callable[[Call, Any], None]:
+        """The next step of rows that have finished: as straight to the queue as the options allow."""
+        if self._flights is not None:
+            return self._finish_shared
+        return self._complete if self._journal is None else self._hand_on
+
+    def _finish_shared(self, call: Call, result: Any) -> None:
+        self._share(call, result)
+        self._hand_on(call, result)
+
+    def _share(self, call: Call, result: Any) -> None:
+        assert self._flights is not None
+        shared = self._flights.land(call, result)
+        if shared and type(result) is Failed:
+            self._attempts.count_shared(result, len(shared))
+        for sharing in shared:
+            self._hand_on(sharing, result, call)
+
+    def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
+        """`call` has a result, perhaps of another row's call: by way of the journal, where there is one."""
+        if self._journal is None:
+            self._complete(call, result)
+        else:
+            substitute = (called or call).error is not None and type(result) is not Failed
+            self._journal.keep(call, result, is_substitute=substitute)
+
+    def _look_first(self, rows: int = 1) -> bool:
+        """Return True if the first `rows` rows that wait may be called; of none, if any may.
+
+        Those whose call another attempt has made are finished, and wait no more.
+        """
+        journal, waiting = self._journal, self._waiting
+        assert journal is not None
+        if not journal.may_call():
+            return False
+        looked = 0
+        while looked < min(rows, len(waiting)):
+            looked += not journal.look_again(waiting[looked])
+        return bool(waiting) or not rows
+
+    def _found_waiting(self, call: Call, result: Any) -> None:
+        """Another attempt of this task has made the call that `call` waits for."""
+        self._attempts.withdraw(call)
+        if self._flights is not None:
+            self._share(call, result)
+        self._take_found(call, result)
+
+    def _share_found(self, call: Call, result: Any) -> None:
+        """A row that has joined the call of another one with its key gets that one's result."""
+        if type(result) is Failed:
+            self._attempts.count_shared(result, 1)
+        self._complete(call, result)
+
+    def _take_found(self, call: Call, result: Any) -> None:
+        if type(result) is Failed:
+            self._attempts.count_shared(result, 1)
+        if type(result) is not Failed or not result.not_called:
+            self._meter.found += 1
+        self._complete(call, result)
+
+    def _ask_to_emit(self) -> None:
+        if not self._is_stopped:
+            self._emit_asked = True
+            self._mailbox.put(self._emit_mail)
+
+    def _emit(self) -> None:
+        """Emit what has finished, as one batch. As mail, which the chain follows with its turn."""
+        # spec: Chain!Emit, Operator!EmitRow, Operator!EmitMark
+        output = self._output
+        if self._is_stopped:
+            return
+        if not output.is_available:
+            # The request to emit stands until then. spec: Chain!WaitForRoom
+            self._output_full = True
+            output.call_when_room(self._ask_to_emit)
+            if self._is_tight:
+                self._allow_calls()
+            return
+        self._emit_asked = self._output_full = False
+        room = output.room
+        results = self._queue.emit_many(room)
+        if self._marks:
+            self._emit_with_marks(results)
+        else:
+            self._emit_rows(results)
+        if room is not None and self._queue.has_completed():
+            self._ask_to_emit()
+        if self._is_tight:
+            self._allow_calls()
+        if self._queue.restoring:
+            self._admit_restored()
+        if self._drained is not None and len(self._queue) == 0:
+            drained, self._drained = self._drained, None
+            drained.set_result(None)
+
+    def _emit_rows(self, results: list[tuple[Call, Any]]) -> None:
+        self._meter.results += len(results)
+        held = 0
+        if self._weighs:
+            held = sum([call.held for call, _ in results])
+            self._held -= held
+        if results:
+            place = self._place
+            batch = RowBatch(results, held_bytes=held) if place is None else place.pass_on(results, held)
+            if batch is not None:
+                self._output.collect(batch)
+
+    def _emit_with_marks(self, results: list[tuple[Any, Any]]) -> None:
+        rows: list[tuple[Call, Any]] = []
+        for pair in results:
+            if pair[0] is not WATERMARK:
+                rows.append(pair)
+                continue
+            if rows:
+                self._emit_rows(rows)
+                rows = []
+            if self._is_stopped:
+                return
+            self._marks -= 1
+            mark: _Mark = pair[1]
+            if mark is self._last_mark:
+                self._last_mark = None
+            for element in mark.elements:
+                self._emit_mark(element)
+        if rows:
+            self._emit_rows(rows)
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
+        """Everything that was admitted and has not left, with what a restart must know of it."""
+        # spec: Chain!Snapshot, Operator!Snapshot
+        kept = {} if self._journal is None else self._journal.kept_results()
+        restored = self._restored
+        snapshot_call, now = self._attempts.snapshot_call, self._attempts.clock()
+        row_of: Callable[[Call], Any] = chained_row if self._is_behind else attrgetter("row")
+        entries = StateEntries()
+        for element, finished, result in self._queue.snapshot():
+            if element is WATERMARK:
+                entries.add(list(result.elements))
+            elif finished:
+                entries.add_finished(row_of(element), result, element.cost)
+            elif restored and element in restored:
+                entries.add(restored[element])
+            elif kept and element in kept:
+                not_durable, latency = kept[element]
+                entries.add(
+                    FinishedRow(row_of(element), not_durable, element.cost, False, element.attempt, latency)
+                )
+            elif type(element) is Call and element.error is None:
+                # Nothing of it has failed, in any life; most are so.
+                spent = now - element.began if element.attempt else 0.0
+                entries.add_call(row_of(element), spent, element.cost)
+            else:
+                state = snapshot_call(element, now)
+                entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
+        left = self._meter.rows_in - entries.rows
+        scheduler = self._attempts.snapshot()
+        return AsyncWaitState(FORMAT, self._options.ordered, entries, scheduler, left)
+
+    def restore_state(self, state: Any) -> None:
+        """Take over what `snapshot_state` gave, of an operator with the same order.
+
+        Raises ValueError for the state of one with another order, or of another format.
+        """
+        # spec: Chain!Restore, Operator!Restore
+        if not isinstance(state, AsyncWaitState) or state.format != FORMAT:
+            raise ValueError(
+                f"operator {self.context.uid!r}: {type(state).__name__} is not the state of an async "
+                f"operator in format {FORMAT}"
+            )
+        if state.ordered is not self._options.ordered:
+            raise ValueError(
+                f"ordered={self._options.ordered}: the snapshot of operator {self.context.uid!r} was taken "
+                f"with ordered={state.ordered}; restore it so, or begin without it"
+            )
+        entries: list[tuple[Any, bool, Any]] = []
+        for each in state.entries:
+            self._last_mark = None
+            if isinstance(each, list):
+                self._last_mark = mark = _Mark()
+                mark.elements = list(each)
+                self._marks += 1
+                entries.append((WATERMARK, True, mark))
+                continue
+            row = each.row.row if self._is_behind else each.row
+            held = size_of(row) if self._weighs else 0
+            finished = each if isinstance(each, FinishedRow) and each.is_durable else None
+            if finished is not None and self._weighs and type(finished.result) not in _NOT_WEIGHED:
+                held += size_of(finished.result)
+            # The time of one that was not called begins with its first attempt, as that of any other row.
+            is_begun = isinstance(each, CallState) and (each.attempts or each.spent)
+            kind: type[Call] = RestoredCall if is_begun else Call
+            call = chained_call(kind, each.row, held) if self._is_behind else kind(each.row, held)
+            call.cost = each.cost
+            if self._journal is not None and not (self._is_behind and type(row) is Failed):
+                # In the order of their admission, in which equal rows are counted; a function behind asks for
+                # the keys of those that are finished, too.
+                self._journal.identify(call)
+            if finished is not None:
+                entries.append((call, True, finished.result))
+            else:
+                self._restored[call] = each
+                entries.append((call, False, None))
+            self._held += held
+            self._meter.rows_in += 1
+        self._meter.rows_in += state.finished
+        self._attempts.restore(state.scheduler)
+        self._queue.restore(entries)
+
+    def _admit_restored(self) -> None:
+        """Admit what was restored, as far as there is room; what needs its call waits for it."""
+        # spec: Chain!AdmitRestored, Operator!Readmit
+        flights = self._flights
+        while (admitted := self._queue.admit_restored()) is not None:
+            handle, call = admitted
+            call.handle = handle
+            state = self._restored.pop(call)
+            found = None if self._journal is None else self._journal.look(call, is_known=True)
+            if found is not None:
+                self._count_in(0, [(call, found)])
+                continue
+            if isinstance(state, FinishedRow):
+                # The ledger counts what was paid for.
+                call.attempt, call.began = state.attempts, self._attempts.clock() - state.latency
+                self._hand_on(call, state.result)
+                continue
+            try:
+                joined = None if flights is None else flights.board(call)
+            except BaseException as error:
+                self._count_in(0, [(call, error)])
+                continue
+            if joined is None:
+                self._attempts.restore_call(call, state)
+            else:
+                self._board(joined, call)
+        if not self._emit_asked and self._queue.has_completed():
+            self._ask_to_emit()
+        self._attempts.calls.feed()
+
+    # -- what the time goes on ----------------------------------------------------------------
+
+    def _sample(self) -> None:
+        self._account()
+        if self.watcher is not None:
+            self.watcher.beat()
+        self._sampler = self._loop.call_later(SAMPLE, self._sample)
+
+    def _account(self) -> None:
+        """Add the time since the last look to what it went on."""
+        late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
+        self._meter.fold()
+        busy = min(1.0, self._attempts.calls.in_flight / self._attempts.capacity.limit)
+        self._meter.sample(busy, self._why_idle(), late)
+
+    def _why_idle(self) -> str:
+        attempts = self._attempts
+        if self._output_full:
+            return "output"
+        if not self._attempts.calls.limit:
+            return "ledger"
+        if attempts.admission is not None and attempts.admission.holds:
+            is_cooling = attempts.breaker is not None and attempts.breaker.is_cooling
+            return "retry" if is_cooling else "rate"
+        if self._ends:
+            return "end" if self._attempts.calls.in_flight or not attempts.pausing else "retry"
+        if not self.has_room:
+            return "order" if self._options.ordered else "retry"
+        return "retry" if attempts.pausing and not self._waiting else "input"
+
+
+def _name_of(fn: Callable[[Any], Any]) -> str:
+    return getattr(fn, "__qualname__", type(fn).__qualname__)

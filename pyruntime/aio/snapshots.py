@@ -1,0 +1,573 @@
+"""Snapshots of tasks as bytes, and a folder that keeps the newest one. For any thread.
+
+A snapshot is references and numbers, taken on the mailbox thread; bytes are made of it elsewhere, while the
+task goes on. Rows and results are values as a ledger keeps them (`pillarbox.ledger.values`), so that reading
+one runs no code; numbers stand in columns. What rows are is the business of a `PlainRows`: on Spark, of one
+that makes Arrow batches of them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import struct
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pillarbox.aio.attempts import Call
+from pillarbox.aio.chained import ChainedRow, ResultRecord, as_fields, as_record, chained_call, chained_row
+from pillarbox.aio.errors import error_of, said
+from pillarbox.aio.failure import ErrorInfo, Failed
+from pillarbox.aio.outcomes import FailureCounts
+from pillarbox.aio.task_io import OutputState
+from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, SchedulerState
+from pillarbox.kernel import PillarboxError
+from pillarbox.ledger import LedgerValueError
+from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.values import Encoded, decode, encode
+from pillarbox.mailbox.check import check_choice
+from pillarbox.task import (
+    CheckpointBarrier,
+    CheckpointOptions,
+    Idleness,
+    OperatorSnapshot,
+    RowBatch,
+    TaskSnapshot,
+    Watermark,
+)
+
+VERSION = 1
+"""The format of the bytes; an earlier one is read, a later one refused."""
+
+VALUES = ("json", "pickle")
+
+_MAGIC = b"pillarbox task\n\0"
+_HEAD = struct.Struct("<16sII")
+"""The magic, the version, and the CRC-32 of what follows."""
+_SIZES = struct.Struct("<QII")
+"""Bytes of the JSON, and the numbers of lists of floats and of blobs beside it."""
+
+_NONE = -1.0
+"""Stands for no seconds in a column of seconds, which are 0 or more."""
+
+Convert = Callable[[Any], Any]
+
+
+class SnapshotError(PillarboxError):
+    """The snapshot of a task cannot be written or read; the text says why."""
+
+
+class PlainRows:
+    """Makes values of the rows of a task and of its input's state: here, those that they are."""
+
+    def encode(self, rows: Sequence[Any]) -> Any:
+        """Rows as values of a snapshot."""
+        return list(rows)
+
+    def decode(self, given: Any) -> list[Any]:
+        """The rows that were encoded."""
+        rows: list[Any] = given
+        return rows
+
+    def encode_state(self, state: Any) -> Any:
+        """The state of an input as a value of a snapshot."""
+        return [state]
+
+    def decode_state(self, given: Any) -> Any:
+        """The state of an input that was encoded."""
+        return given[0]
+
+
+class SnapshotCodec:
+    """Makes bytes of the snapshots of a task, and snapshots of bytes. Any thread.
+
+    values: "json" for rows and results that a ledger can keep, "pickle" for any others besides, whose
+    reading runs code. rows: makes values of rows. prepare: makes of a result of the last operator a value to
+    keep, and convert a result of that; None where results are such values.
+
+    Errors of attempts are kept as their class and text: a row that is tried again has one of such a class.
+    """
+
+    def __init__(
+        self,
+        *,
+        values: str = "json",
+        rows: PlainRows | None = None,
+        prepare: Convert | None = None,
+        convert: Convert | None = None,
+    ) -> None:
+        check_choice("values", values, VALUES)
+        self._allow_pickle = values == "pickle"
+        self._rows = PlainRows() if rows is None else rows
+        self._prepare = prepare
+        self._convert = convert
+
+    def encode(self, snapshot: TaskSnapshot) -> bytes:
+        """The bytes of a snapshot. Raises SnapshotError for rows, results or states that have no form."""
+        try:
+            return _pack(encode(self._task(snapshot, careful=False)))
+        except LedgerValueError:
+            # Something in it has no form: look which, as most snapshots need no such look.
+            return _pack(encode(self._task(snapshot, careful=True)))
+
+    def decode(self, data: bytes) -> TaskSnapshot:
+        """The snapshot of bytes. Raises SnapshotError for another format, a later version, and damage."""
+        given = _unpack(data)
+        return _Reader(self._rows, self._convert, self._allow_pickle).task(given)
+
+    def _task(self, snapshot: TaskSnapshot, careful: bool) -> Any:
+        writer = _Writer(self._rows, self._prepare, careful, self._allow_pickle)
+        return writer.task(snapshot)
+
+
+class _Writer:
+    """Makes a value that `pillarbox.ledger.values` encodes of one snapshot.
+
+    careful: look at each row, result and state whether it has a form. allow_pickle: of those that have none.
+    """
+
+    def __init__(self, rows: PlainRows, prepare: Convert | None, careful: bool, allow_pickle: bool) -> None:
+        self._row_codec = rows
+        self._prepare = prepare
+        self._careful = careful
+        self._allow_pickle = allow_pickle
+
+    def task(self, snapshot: TaskSnapshot) -> dict[str, Any]:
+        barrier = snapshot.barrier
+        options = barrier.options
+        last = list(snapshot.operators)[-1:]
+        return {
+            "barrier": [barrier.id, barrier.timestamp, options.aligned, options.savepoint, options.drain],
+            "input": self._one("state of the input", self._row_codec.encode_state(snapshot.input)),
+            "operators": [
+                [
+                    uid,
+                    self._state(each.state, uid in last),
+                    [self._element(element) for element in each.pending],
+                    each.finished,
+                ]
+                for uid, each in snapshot.operators.items()
+            ],
+            "output": self._output(snapshot.output),
+            "time_ended": snapshot.time_ended,
+        }
+
+    def _output(self, state: Any) -> Any:
+        if not isinstance(state, OutputState):
+            return {"other": self._one("state of the output", state)}
+        return {"taken": state.taken, "ended": state.has_ended, "rows": self._pairs(state.rows, True)}
+
+    def _state(self, state: Any, is_last: bool) -> Any:
+        if not isinstance(state, AsyncWaitState):
+            return {"other": self._one("state of an operator", state)}
+        calls: list[CallState] = []
+        finished: list[FinishedRow] = []
+        marks: list[list[Any]] = []
+        rows: list[Any] = []
+        kinds = []
+        for entry in state.entries:
+            if isinstance(entry, list):
+                kinds.append("m")
+                marks.append([self._element(each) for each in entry])
+                continue
+            # In the order of admission: whoever writes results in order counts on that.
+            rows.append(entry.row)
+            if isinstance(entry, CallState):
+                kinds.append("c")
+                calls.append(entry)
+            else:
+                kinds.append("f")
+                finished.append(entry)
+        scheduler = state.scheduler
+        failures = scheduler.failures
+        return {
+            "format": state.format,
+            "ordered": state.ordered,
+            "finished": state.finished,
+            "kinds": "".join(kinds),
+            "marks": marks,
+            "rows": self._rows(rows),
+            "attempts": packed_ints([each.attempts for each in calls]),
+            "spent": [each.spent for each in calls],
+            "pause": [_NONE if each.pause is None else each.pause for each in calls],
+            "errors": [
+                [place, type(each.error).__name__, said(each.error)]
+                for place, each in enumerate(calls)
+                if each.error is not None
+            ],
+            "cost": [*(each.cost for each in calls), *(each.cost for each in finished)],
+            "uncharged": packed_ints([each.uncharged for each in calls]),
+            "refusals": packed_ints([each.refusals for each in calls]),
+            "refused_for": [_NONE if each.refused_for is None else each.refused_for for each in calls],
+            # The next function of a chain gets the same row of a dict as of what the dict was made of.
+            "results": self._results(
+                [each.result if is_last else as_fields(each.result) for each in finished], is_last
+            ),
+            "durable": packed_ints([each.is_durable for each in finished]),
+            "attempts_finished": packed_ints([each.attempts for each in finished]),
+            "latency": [each.latency for each in finished],
+            "scheduler": [
+                failures.errors,
+                dict(failures.by_type),
+                None if failures.last is None else list(failures.last),
+                scheduler.retries,
+                scheduler.calls,
+                scheduler.cost,
+            ],
+        }
+
+    def _element(self, element: Any) -> list[Any]:
+        if type(element) is Watermark:
+            return ["watermark", element.timestamp]
+        if type(element) is Idleness:
+            return ["idleness", element.idle]
+        if type(element) is not RowBatch:
+            return ["record", self._one("record", element)]
+        left = element.rows[element.position :]
+        about = [element.row_bytes, element.held_bytes]
+        if all(type(each) is tuple and len(each) == 2 and isinstance(each[0], Call) for each in left):
+            return ["results", *about, self._pairs(left, False)]
+        return ["rows", *about, self._rows(left)]
+
+    def _pairs(self, pairs: Iterable[tuple[Call, Any]], is_last: bool) -> Any:
+        calls, results = [call for call, _ in pairs], [result for _, result in pairs]
+        return [
+            # Of a function behind another one with what it comes from.
+            self._rows([chained_row(call) if hasattr(call, "source") else call.row for call in calls]),
+            packed_ints([call.held for call in calls]),
+            self._results(results, is_last),
+        ]
+
+    def _rows(self, rows: Sequence[Any]) -> Any:
+        if rows and type(rows[0]) is ChainedRow:
+            return self._chained(rows)
+        given = self._row_codec.encode(rows)
+        return self._several("row", given) if isinstance(given, list) else [given, []]
+
+    def _chained(self, rows: Sequence[ChainedRow]) -> dict[str, Any]:
+        """Rows that another function gave: the names of their columns stand beside the values."""
+        given = [
+            each.row
+            if type(each.row) is Failed
+            else [list(each.row._fields), list(each.row)]
+            if isinstance(each.row, ResultRecord)
+            else [each.row]
+            for each in rows
+        ]
+        return {
+            "rows": self._results(given, False),
+            "sources": self._rows([each.source for each in rows]),
+            "ordinals": [list(each.ordinal) for each in rows],
+            "identities": [each.identity for each in rows],
+        }
+
+    def _results(self, results: Sequence[Any], is_last: bool) -> Any:
+        prepare = self._prepare if is_last else None
+        failed = [
+            [place, result.not_called, *result.info]
+            for place, result in enumerate(results)
+            if type(result) is Failed
+        ]
+        kept = [
+            None if type(each) is Failed else each if prepare is None else prepare(each) for each in results
+        ]
+        return [self._several("result", kept), failed]
+
+    def _one(self, what: str, value: Any) -> Any:
+        return self._several(what, [value])
+
+    def _several(self, what: str, values: list[Any]) -> list[Any]:
+        """Values, and the places and bytes of those among them that are pickled."""
+        if not self._careful:
+            return [values, []]
+        kept, pickled = [], []
+        for place, value in enumerate(values):
+            try:
+                encode(value)
+                kept.append(value)
+            except LedgerValueError as error:
+                if not self._allow_pickle:
+                    kind = type(value)
+                    raise SnapshotError(
+                        f"a {what} of type {kind.__module__}.{kind.__qualname__} cannot be kept in a "
+                        "snapshot, which keeps what a ledger does; let it be of such types, or say "
+                        'SnapshotCodec(values="pickle")'
+                    ) from error
+                kept.append(None)
+                pickled.append([place, pickle.dumps(value, protocol=4)])
+        return [kept, pickled]
+
+
+def _call_of(row: Any, held: int) -> Call:
+    return chained_call(Call, row, held) if type(row) is ChainedRow else Call(row, held)
+
+
+class _Reader:
+    """The inverse of `_Writer`."""
+
+    def __init__(self, rows: PlainRows, convert: Convert | None, allow_pickle: bool) -> None:
+        self._row_codec = rows
+        self._convert = convert
+        self._allow_pickle = allow_pickle
+
+    def task(self, given: Any) -> TaskSnapshot:
+        id_, timestamp, *options = given["barrier"]
+        operators = given["operators"]
+        return TaskSnapshot(
+            CheckpointBarrier(id_, timestamp, CheckpointOptions(*options)),
+            self._row_codec.decode_state(self._one(given["input"])),
+            {
+                uid: OperatorSnapshot(
+                    self._state(state, place == len(operators) - 1),
+                    tuple([self._element(element) for element in pending]),
+                    finished,
+                )
+                for place, (uid, state, pending, finished) in enumerate(operators)
+            },
+            self._output(given["output"]),
+            given["time_ended"],
+        )
+
+    def _output(self, given: Any) -> Any:
+        if "other" in given:
+            return self._one(given["other"])
+        return OutputState(given["taken"], tuple(self._pairs(given["rows"], True)), given["ended"])
+
+    def _state(self, given: Any, is_last: bool) -> Any:
+        if "other" in given:
+            return self._one(given["other"])
+        if given["format"] != FORMAT:
+            raise SnapshotError(
+                f"an async operator's state in it has format {given['format']}, and this Pillarbox knows "
+                f"{FORMAT}"
+            )
+        kinds: str = given["kinds"]
+        rows = self._rows(given["rows"])
+        of_rows = kinds.replace("m", "")
+        rows_of_calls = [row for row, kind in zip(rows, of_rows, strict=True) if kind == "c"]
+        rows_finished = [row for row, kind in zip(rows, of_rows, strict=True) if kind == "f"]
+        costs = given["cost"]
+        errors = {place: error_of(kind, text) for place, kind, text in given["errors"]}
+        attempts, uncharged, refusals = (
+            unpacked_ints(given[name]) for name in ("attempts", "uncharged", "refusals")
+        )
+        count = len(attempts)
+        calls = iter(
+            [
+                CallState(
+                    rows_of_calls[place],
+                    attempts[place],
+                    given["spent"][place],
+                    _seconds(given["pause"][place]),
+                    errors.get(place),
+                    costs[place],
+                    uncharged[place],
+                    refusals[place],
+                    _seconds(given["refused_for"][place]),
+                )
+                for place in range(count)
+            ]
+        )
+        results = self._results(given["results"], is_last)
+        finished = map(
+            FinishedRow,
+            rows_finished,
+            results,
+            costs[count:],
+            map(bool, unpacked_ints(given["durable"])),
+            unpacked_ints(given["attempts_finished"]),
+            given["latency"],
+        )
+        marks = iter([[self._element(each) for each in mark] for mark in given["marks"]])
+        entries: dict[str, Iterator[Any]] = {"c": calls, "f": finished, "m": marks}
+        errors_so_far, by_type, last, retries, begun, cost = given["scheduler"]
+        failures = FailureCounts(errors_so_far, by_type, None if last is None else ErrorInfo(*last))
+        return AsyncWaitState(
+            given["format"],
+            given["ordered"],
+            tuple([next(entries[kind]) for kind in kinds]),
+            SchedulerState(failures, retries, begun, cost),
+            given["finished"],
+        )
+
+    def _element(self, given: list[Any]) -> Any:
+        kind, *parts = given
+        if kind == "watermark":
+            return Watermark(parts[0])
+        if kind == "idleness":
+            return Idleness(parts[0])
+        if kind == "record":
+            return self._one(parts[0])
+        row_bytes, held_bytes, rows = parts
+        read = self._pairs(rows, False) if kind == "results" else self._rows(rows)
+        return RowBatch(read, row_bytes, held_bytes=held_bytes)
+
+    def _pairs(self, given: Any, is_last: bool) -> list[tuple[Call, Any]]:
+        rows, held, results = given
+        calls = map(_call_of, self._rows(rows), unpacked_ints(held))
+        return list(zip(calls, self._results(results, is_last), strict=True))
+
+    def _rows(self, given: Any) -> list[Any]:
+        if isinstance(given, dict):
+            return self._chained(given)
+        values, _ = given
+        return self._row_codec.decode(self._several(given) if isinstance(values, list) else values)
+
+    def _chained(self, given: dict[str, Any]) -> list[Any]:
+        rows = [
+            each
+            if type(each) is Failed
+            else as_record(dict(zip(*each, strict=True)))
+            if len(each) == 2
+            else each[0]
+            for each in self._results(given["rows"], False)
+        ]
+        ordinals = map(tuple, given["ordinals"])
+        return [*map(ChainedRow, rows, self._rows(given["sources"]), ordinals, given["identities"])]
+
+    def _results(self, given: Any, is_last: bool) -> list[Any]:
+        kept, failed = given
+        results = self._several(kept)
+        convert = self._convert if is_last else None
+        places = {place: Failed(ErrorInfo(*info), not_called) for place, not_called, *info in failed}
+        return [
+            places[place] if place in places else each if convert is None else convert(each)
+            for place, each in enumerate(results)
+        ]
+
+    def _one(self, given: Any) -> Any:
+        (value,) = self._several(given)
+        return value
+
+    def _several(self, given: Any) -> list[Any]:
+        values: list[Any]
+        values, pickled = given
+        if pickled and not self._allow_pickle:
+            raise SnapshotError(
+                "a snapshot has pickled values, and reading them would run code: read it with "
+                'SnapshotCodec(values="pickle")'
+            )
+        for place, data in pickled:
+            values[place] = pickle.loads(data)
+        return values
+
+
+def packed_ints(values: Iterable[int]) -> bytes:
+    """Numbers of 64 bits as a value of a snapshot. Any thread."""
+    return array("q", values).tobytes()
+
+
+def unpacked_ints(data: bytes) -> list[int]:
+    """The numbers of `packed_ints`. Any thread."""
+    return array("q", data).tolist()
+
+
+def _seconds(kept: float) -> float | None:
+    return None if kept < 0 else kept
+
+
+# -- bytes ---------------------------------------------------------------------------------------------
+
+
+def _pack(encoded: Encoded) -> bytes:
+    text = encoded.json.encode()
+    lists = [array("d", part).tobytes() for part in encoded.floats]
+    lengths = array("Q", map(len, chain(lists, encoded.blobs))).tobytes()
+    sizes = _SIZES.pack(len(text), len(lists), len(encoded.blobs))
+    body = b"".join([sizes, text, lengths, *lists, *encoded.blobs])
+    return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
+
+
+def _unpack(data: bytes) -> Any:
+    if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+        raise SnapshotError("it is not the snapshot of a task")
+    _, version, crc = _HEAD.unpack_from(data)
+    if not 1 <= version <= VERSION:
+        raise SnapshotError(
+            f"the snapshot has version {version}, and this Pillarbox knows 1 to {VERSION}: use a later one"
+        )
+    body = memoryview(data)[_HEAD.size :]
+    if zlib.crc32(body) != crc:
+        raise SnapshotError("the snapshot is damaged: its checksum is another")
+    length, lists, blobs = _SIZES.unpack_from(body)
+    texts_end = _SIZES.size + length
+    lengths = array("Q")
+    at = texts_end + lengths.itemsize * (lists + blobs)
+    lengths.frombytes(body[texts_end:at])
+    parts = []
+    for size in lengths:
+        parts.append(bytes(body[at : at + size]))
+        at += size
+    floats = [array("d", part).tolist() for part in parts[:lists]]
+    try:
+        return decode(str(body[_SIZES.size : texts_end], "utf-8"), floats, parts[lists:])
+    except LedgerValueError as error:
+        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+
+
+# -- a folder ------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"([0-9]{20})\.task")
+
+
+class SnapshotFolder:
+    """Keeps the newest snapshot of one task in a folder of its own, durably. For one process at a time.
+
+    A file is whole or is not there: it is written beside its place, made durable, and renamed. The one before
+    it goes when the next one is written. Ids grow, in all lives of the task.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], codec: SnapshotCodec | None = None) -> None:
+        self._folder = LocalFolder(os.fspath(path))
+        self._codec = SnapshotCodec() if codec is None else codec
+        self._is_made = False
+
+    def write(self, snapshot: TaskSnapshot) -> None:
+        """Keep a snapshot. Raises SnapshotError, LedgerError, OSError, and leaves nothing then."""
+        new = snapshot.barrier.id
+        content = self._codec.encode(snapshot)
+        if not self._is_made:
+            self._folder.make()
+            self._is_made = True
+        self._folder.remove_parts()
+        *older, newest = [-1, *self._ids()]
+        if new <= newest:
+            raise SnapshotError(
+                f"checkpoint {new}: {self._folder.path} has one with id {newest}, and ids grow, "
+                "in all lives of a task"
+            )
+        for each in older[1:]:
+            self.discard(each)
+        try:
+            self._folder.put(_name(new), content)
+        except BaseException:
+            # It may have its name, and not durably.
+            self.discard(new)
+            raise
+
+    def discard(self, checkpoint_id: int) -> None:
+        """Remove the snapshot of a checkpoint, if it is there."""
+        self._folder.remove(_name(checkpoint_id))
+
+    def newest(self) -> TaskSnapshot | None:
+        """The newest snapshot; None where there is none. Raises SnapshotError."""
+        ids = self._ids()
+        if not ids:
+            return None
+        path = Path(self._folder.path, _name(ids[-1]))
+        try:
+            return self._codec.decode(path.read_bytes())
+        except SnapshotError as error:
+            raise SnapshotError(f"{path}: {error}") from error
+
+    def _ids(self) -> list[int]:
+        return sorted(int(found[1]) for found in map(_NAME.fullmatch, self._folder.names()) if found)
+
+
+def _name(checkpoint_id: int) -> str:
+    return f"{checkpoint_id:020}.task"

@@ -1,0 +1,530 @@
+"""Records what the async operator does: each of its steps is a line, in a file for each life of an operator.
+
+    with recording(folder):
+        ...  # operators that are made meanwhile are recorded
+
+`record_operators(folder)` does so for the rest of the process; the harness of the chaos runs calls it in
+every process whose environment names a folder in `PILLARBOX_TRACE`. What ships has no hook for this: the
+recorder puts itself in front of the operator's methods, of its queue and of its output, and nothing is there
+while it is off. Each line is one write, so that of a process that is killed its steps up to then are there.
+
+A line is: milliseconds of the operator's clock since it was made, the step, its words. Steps are the actions
+of `spec/Operator.tla`; `pillarbox.testing.models.operator` judges them, and `spec.operator_runs` has TLC.
+Installed and removed by one thread; an operator's steps are written on its mailbox thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pillarbox.aio import async_wait
+from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.attempts import Attempts, Call
+from pillarbox.aio.chained import ChainedRow, chained_row
+from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.options import Options
+from pillarbox.aio.retry import Retry
+from pillarbox.aio.single_flight import JOINED
+from pillarbox.aio.wait_state import CallState, FinishedRow
+from pillarbox.task import Idleness, RowBatch, Watermark
+
+SLACK_VIRTUAL_MS = 2
+SLACK_MS = 60_000
+"""Milliseconds by which a time-out may be late: on a loop that others hold up, by much."""
+
+MAX_LABEL = 2**31 - 1
+"""The largest number that TLC knows."""
+
+# Its names are given other values.
+_module: Any = async_wait
+_ORIGINALS: dict[str, Any] = {}
+_traces: list[OperatorTrace] = []
+_numbers = itertools.count(1)
+
+
+class SavedRow(NamedTuple):
+    """A row of a snapshot. Times are milliseconds; `pause` is -1 where none is waited for."""
+
+    id: int
+    label: int
+    kind: str
+    attempts: int
+    spent: int
+    pause: int
+
+
+class SavedMark(NamedTuple):
+    """Watermarks and statuses of a snapshot that share an entry, each as (kind, value)."""
+
+    elements: tuple[tuple[str, str], ...]
+
+
+class Step(NamedTuple):
+    """A line of a trace. `words` are numbers, but for the values of marks and what a snapshot has."""
+
+    at: int
+    name: str
+    words: tuple[Any, ...]
+
+
+def read_trace(text: str) -> list[Step]:
+    """The steps of a trace; a last line that a killed process has not finished is none.
+
+    Raises ValueError for another line.
+    """
+    return [_step(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def read_life(path: Path) -> list[Step]:
+    """The steps of the operator whose file this is."""
+    return read_trace(path.read_text())
+
+
+def _step(line: str) -> Step:
+    at, name, *words = line.split()
+    match name:
+        case "mark" | "emit_mark":
+            return Step(int(at), name, tuple(words))
+        case "snapshot" | "restore":
+            return Step(int(at), name, (int(words[0]), tuple(map(_saved, words[1:]))))
+        case _:
+            return Step(int(at), name, tuple(map(int, words)))
+
+
+def _saved(word: str) -> SavedRow | SavedMark:
+    kind, *parts = word.split("/")
+    if kind == "mark":
+        elements = (part.partition("=") for part in parts)
+        return SavedMark(tuple((name, value) for name, _, value in elements))
+    number, label, attempts, spent, pause = map(int, parts)
+    return SavedRow(number, label, kind, attempts, spent, pause)
+
+
+class OperatorTrace:
+    """The file of one operator. Confined to the operator's mailbox thread."""
+
+    def __init__(self, folder: Path, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self.clock = clock_of(loop)
+        self._began = self.clock()
+        # In the order of their making, whichever process has made them.
+        name = f"{time.monotonic_ns():020}-{os.getpid()}-{next(_numbers)}.trace"
+        self._file: int | None = os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
+        self.ids: dict[Call, int] = {}
+        self._rows = itertools.count(1)
+        # Rows of which the operator has said how they end, before it gives them their result.
+        self.decided: set[Call] = set()
+        self.snapshot_ids: list[int] = []
+        # In a chain: what is handed on has the form of the rows of the operator behind.
+        self.is_chained = self.is_behind = False
+        is_virtual = self.clock is not time.monotonic
+        timeout = 0 if options.timeout is None else _ms(options.timeout)
+        self.write(
+            "create",
+            int(options.ordered),
+            options.window,
+            options.capacity if isinstance(options.capacity, int) and options.batch is None else 0,
+            _most_attempts(options),
+            timeout,
+            SLACK_VIRTUAL_MS if is_virtual else SLACK_MS,
+            int(options.batch is not None),
+        )
+
+    def write(self, name: str, *words: object) -> None:
+        """Add a line."""
+        if self._file is not None:
+            at = _ms(self.clock() - self._began)
+            os.write(self._file, (" ".join(map(str, (at, name, *words))) + "\n").encode())
+
+    def of(self, name: str, call: Call, *words: object) -> None:
+        """Add a line about a row."""
+        self.write(name, self.ids[call], *words)
+
+    def decide(self, name: str, call: Call) -> None:
+        """Add a line that says how a row ends."""
+        self.of(name, call)
+        self.decided.add(call)
+
+    def take_in(self, call: Call) -> int:
+        """The number of a row that comes in."""
+        number = self.ids[call] = next(self._rows)
+        return number
+
+    def close(self) -> None:
+        """Write no more: its process was killed, as far as the run goes."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _most_attempts(options: Options) -> int:
+    """Attempts that a row may have; 0 where that depends on more than their number."""
+    retry = options.retry
+    if retry is None:
+        return 0 if options.batch is not None else 1
+    if not isinstance(retry, Retry) or retry.max_outage > 0 or options.batch is not None:
+        return 0
+    return retry.attempts
+
+
+def label_of(row: Any) -> int:
+    """A number by which a row is known in another life; one of a chain by its source and place."""
+    if isinstance(row, ChainedRow):
+        row = label_of(row.source), row.ordinal
+    text = repr(tuple(row)) if getattr(type(row), "is_view", False) else repr(row)
+    return zlib.crc32(text.encode(errors="replace")) & MAX_LABEL
+
+
+def _element(element: Watermark | Idleness) -> tuple[str, str]:
+    if isinstance(element, Watermark):
+        return "watermark", str(float(element.timestamp))
+    return "idle", str(int(element.idle))
+
+
+class _RecordedQueue:
+    """The operator's result queue, and what is put in and taken out."""
+
+    def __init__(self, queue: Any, trace: OperatorTrace) -> None:
+        self._queue = queue
+        self._trace = trace
+        self._handles: dict[int, Call] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, call: Call) -> int:
+        # spec: Operator!Admit
+        handle: int = self._queue.put(call)
+        self._handles[handle] = call
+        row = chained_row(call) if self._trace.is_behind else call.row
+        self._trace.write("admit", self._trace.take_in(call), label_of(row))
+        if type(call.row) is Failed and self._trace.is_behind:
+            # It has failed in front, and is not called here.
+            self._trace.of("find", call)
+        return handle
+
+    def renew(self, handle: int) -> int:
+        renewed: int = self._queue.renew(handle)
+        self._handles[renewed] = self._handles.pop(handle)
+        return renewed
+
+    def complete(self, handle: int, result: Any) -> bool:
+        # spec: Operator!Complete
+        completed: bool = self._queue.complete(handle, result)
+        if completed:
+            self._trace.of("complete", self._handles.pop(handle))
+        return completed
+
+    def snapshot(self) -> list[Any]:
+        entries: list[Any] = self._queue.snapshot()
+        self._trace.snapshot_ids = [self._trace.ids.get(entry[0], 0) for entry in entries]
+        return entries
+
+    def restore(self, entries: list[Any]) -> None:
+        taken = self._trace.take_in
+        self._trace.snapshot_ids = [taken(entry[0]) if isinstance(entry[0], Call) else 0 for entry in entries]
+        self._queue.restore(entries)
+
+    def admit_restored(self) -> tuple[int, Call] | None:
+        # spec: Operator!Readmit
+        before = self._queue.restoring
+        admitted: tuple[int, Call] | None = self._queue.admit_restored()
+        if admitted is not None:
+            self._handles[admitted[0]] = admitted[1]
+        for _ in range(before - self._queue.restoring):
+            self._trace.write("readmit")
+        return admitted
+
+
+class _RecordedOutput:
+    """What the operator emits to, and what it emits."""
+
+    def __init__(self, output: Any, trace: OperatorTrace) -> None:
+        self._output = output
+        self._trace = trace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+    def collect(self, batch: RowBatch) -> None:
+        # spec: Operator!EmitRow
+        if not self._trace.is_chained:
+            for call, _ in batch.rows:
+                self._trace.of("emit", call)
+        self._output.collect(batch)
+
+    def emit_watermark(self, timestamp: float) -> None:
+        # spec: Operator!EmitMark
+        self._trace.write("emit_mark", *_element(Watermark(timestamp)))
+        self._output.emit_watermark(timestamp)
+
+    def emit_status(self, idle: bool) -> None:
+        self._trace.write("emit_mark", *_element(Idleness(idle)))
+        self._output.emit_status(idle)
+
+
+class _RecordedAttempts(Attempts):
+    """The attempts of an operator, and what becomes of each."""
+
+    def __init__(self, *words: Any, finish: Callable[[Call, Any], None], stop: Any, **more: Any) -> None:
+        self._trace: OperatorTrace = stop.__self__._trace
+
+        def finished(call: Call, result: Any) -> None:
+            # spec: Operator!Answer
+            if call in self._trace.decided:
+                self._trace.decided.discard(call)
+            else:
+                self._trace.of("answer", call)
+            finish(call, result)
+
+        super().__init__(*words, finish=finished, stop=stop, **more)
+
+    def begin(self, call: Call) -> None:
+        # spec: Operator!Start
+        self._trace.of("start", call, call.attempt + 1)
+        super().begin(call)
+
+    def begin_all(self, calls: list[Call]) -> None:
+        for call in calls:
+            self._trace.of("start", call, call.attempt + 1)
+        super().begin_all(calls)
+
+    def measure_failed(self, call: Call) -> None:
+        # spec: Operator!Fail
+        self._trace.of("fail", call)
+        super().measure_failed(call)
+
+    def pause(self, calls: list[Call], error: BaseException) -> float | None:
+        # spec: Operator!Again
+        pause = super().pause(calls, error)
+        if pause is not None:
+            for call in calls:
+                self._trace.of("again", call, _ms(pause))
+        return pause
+
+    def fail_call(self, call: Call, error: Any) -> None:
+        # spec: Operator!GiveUp
+        self._trace.decide("give_up", call)
+        super().fail_call(call, error)
+
+    def withdraw(self, call: Call) -> None:
+        # spec: Operator!Withdraw
+        self._trace.decide("withdraw", call)
+        super().withdraw(call)
+
+    def mark(self, calls: list[Call], limit: str) -> None:
+        for call in calls:
+            self._trace.decide("withdraw", call)
+        super().mark(calls, limit)
+
+    def _timed_out(self, call: Call) -> None:
+        # spec: Operator!TimeOut
+        self._trace.of("time_out", call)
+        super()._timed_out(call)
+
+
+def _wrap(name: str) -> Callable[[Callable[..., Any]], None]:
+    """Put a function in front of the operator's method of this name; it gets that, and the arguments."""
+
+    def put(before: Callable[..., Any]) -> None:
+        _WRAPPERS[name] = before
+
+    return put
+
+
+_WRAPPERS: dict[str, Callable[..., Any]] = {}
+
+
+@_wrap("setup")
+def _setup(method: Any, trace: OperatorTrace, operator: Any, context: Any) -> None:
+    method(operator, context)
+    operator._output = _RecordedOutput(operator._output, trace)
+
+
+@_wrap("_emit_rows")
+def _emit_rows(method: Any, trace: OperatorTrace, operator: Any, results: list[tuple[Call, Any]]) -> None:
+    if trace.is_chained:
+        for call, _ in results:
+            trace.of("emit", call)
+    method(operator, results)
+
+
+@_wrap("process_watermark")
+def _process_watermark(method: Any, trace: OperatorTrace, operator: Any, timestamp: float) -> None:
+    # spec: Operator!PutMark
+    trace.write("mark", *_element(Watermark(timestamp)))
+    method(operator, timestamp)
+
+
+@_wrap("process_status")
+def _process_status(method: Any, trace: OperatorTrace, operator: Any, idle: bool) -> None:
+    trace.write("mark", *_element(Idleness(idle)))
+    method(operator, idle)
+
+
+@_wrap("_count_in")
+def _count_in(method: Any, trace: OperatorTrace, operator: Any, admitted: int, done: Any) -> None:
+    # spec: Operator!Join
+    for call, outcome in done:
+        if outcome is JOINED:
+            trace.of("join", call)
+    method(operator, admitted, done)
+
+
+@_wrap("_board")
+def _board(method: Any, trace: OperatorTrace, operator: Any, found: Any, call: Call) -> None:
+    if found is not None:
+        trace.of("join" if found is JOINED else "find", call)
+    method(operator, found, call)
+
+
+@_wrap("_hand_on")
+def _hand_on(method: Any, trace: OperatorTrace, operator: Any, call: Call, result: Any, *more: Any) -> None:
+    # spec: Operator!Find
+    if more and more[0] is not None:
+        trace.of("find", call)
+    method(operator, call, result, *more)
+
+
+@_wrap("_take_found")
+def _take_found(method: Any, trace: OperatorTrace, operator: Any, call: Call, result: Any) -> None:
+    trace.of("find", call)
+    trace.decided.discard(call)
+    method(operator, call, result)
+
+
+@_wrap("_share_found")
+def _share_found(method: Any, trace: OperatorTrace, operator: Any, call: Call, result: Any) -> None:
+    trace.of("find", call)
+    method(operator, call, result)
+
+
+@_wrap("snapshot_state")
+def _snapshot_state(method: Any, trace: OperatorTrace, operator: Any, barrier: Any) -> Any:
+    # spec: Operator!Snapshot
+    state = method(operator, barrier)
+    trace.write("snapshot", state.finished, *_saved_words(state.entries, trace.snapshot_ids))
+    return state
+
+
+@_wrap("restore_state")
+def _restore_state(method: Any, trace: OperatorTrace, operator: Any, state: Any) -> None:
+    # spec: Operator!Restore
+    method(operator, state)
+    trace.write("restore", state.finished, *_saved_words(state.entries, trace.snapshot_ids))
+
+
+@_wrap("end_input")
+def _end_input(method: Any, trace: OperatorTrace, operator: Any) -> Any:
+    # spec: Operator!EndInput
+    trace.write("end_input")
+    return method(operator)
+
+
+@_wrap("finish")
+def _finish(method: Any, trace: OperatorTrace, operator: Any) -> None:
+    # spec: Operator!Finish
+    trace.write("finish")
+    method(operator)
+
+
+@_wrap("stop")
+def _stop(method: Any, trace: OperatorTrace, operator: Any) -> None:
+    # spec: Operator!Close
+    if not operator._is_stopped:
+        trace.write("close")
+    method(operator)
+
+
+def _saved_words(entries: Any, ids: list[int]) -> Iterator[str]:
+    for number, each in zip(ids, entries, strict=True):
+        if isinstance(each, list):
+            yield "/".join(["mark", *("=".join(_element(element)) for element in each)])
+        elif isinstance(each, FinishedRow):
+            kind = "done" if each.is_durable else "kept"
+            yield f"{kind}/{number}/{label_of(each.row)}/0/0/-1"
+        else:
+            assert isinstance(each, CallState)
+            pause = -1 if each.pause is None else _ms(each.pause)
+            # Its time runs from the restore on if any of it is over, however little.
+            spent = _ms(each.spent) or int(each.spent > 0)
+            yield f"open/{number}/{label_of(each.row)}/{each.attempts}/{spent}/{pause}"
+
+
+def record_operators(folder: str | Path) -> None:
+    """Record every operator that is made from now on, in files of `folder`, which is made.
+
+    Raises RuntimeError if operators are recorded already.
+    """
+    if _ORIGINALS:
+        raise RuntimeError("operators are recorded already")
+    into = Path(folder)
+    into.mkdir(parents=True, exist_ok=True)
+    _ORIGINALS["Attempts"] = _module.Attempts
+    _module.Attempts = _RecordedAttempts
+    original = _ORIGINALS["__init__"] = AsyncWaitOperator.__init__
+
+    @wraps(original)
+    def made(operator: Any, fn: Any, options: Options, **more: Any) -> None:
+        operator._trace = trace = OperatorTrace(into, options, more["loop"])
+        _traces.append(trace)
+        original(operator, fn, options, **more)
+        operator._queue = _RecordedQueue(operator._queue, trace)
+        trace.is_chained, trace.is_behind = operator._place is not None, operator._is_behind
+
+    AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
+    for name, before in _WRAPPERS.items():
+        _ORIGINALS[name] = getattr(AsyncWaitOperator, name)
+        setattr(AsyncWaitOperator, name, _recorded(_ORIGINALS[name], before))
+
+
+def _recorded(method: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def called(operator: Any, *words: Any, **more: Any) -> Any:
+        trace = operator.__dict__.get("_trace")
+        # One that was made before has none.
+        return (
+            method(operator, *words, **more)
+            if trace is None
+            else before(method, trace, operator, *words, **more)
+        )
+
+    return called
+
+
+def stop_recording() -> None:
+    """Record no more, neither those that are made from now on nor those that were."""
+    for trace in _traces:
+        trace.close()
+    _traces.clear()
+    if _ORIGINALS:
+        _module.Attempts = _ORIGINALS.pop("Attempts")
+        for name, method in _ORIGINALS.items():
+            setattr(AsyncWaitOperator, name, method)
+        _ORIGINALS.clear()
+
+
+@contextmanager
+def recording(folder: str | Path) -> Iterator[Path]:
+    """Record the operators that are made meanwhile; what they do afterwards is not written down."""
+    record_operators(folder)
+    try:
+        yield Path(folder)
+    finally:
+        stop_recording()
