@@ -30,7 +30,7 @@ SUITE ?= spec
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-flink bench-peers s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-kernel bench-peers s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -70,20 +70,23 @@ demo-lookup: build  ## look up planes and weather for 336,776 flights, over HTTP
 BESIDE = spark chaos examples embedding bench demo
 # Half of what these take is waiting for times and processes, so four share two cores.
 test-fast: build  ## the tests of everything below Spark, without servers: a minute
-	@$(TESTS) -n 4 --hypothesis-profile quick -m "not spark and not server and not slow" $(BESIDE:%=--ignore tests/%) $(PYTEST)
+	@$(WITH_JAVA) $(TESTS) -n 4 --hypothesis-profile quick -m "not spark and not server and not slow" $(BESIDE:%=--ignore tests/%) $(PYTEST)
 
+# Three processes for two cores: a third of the time goes on waits for Spark and servers.
 test: build  ## nearly every line, with a real local Spark and real servers: minutes
-	@$(WITH_JAVA) $(TESTS) --hypothesis-profile quick -m "not slow" $(PYTEST)
+	@$(WITH_JAVA) $(TESTS) -n 3 --hypothesis-profile quick -m "not slow" $(PYTEST)
 
 test-all: build  ## every test, and searches with all their examples
 	@$(WITH_JAVA) $(TESTS) $(PYTEST)
 
+# CPython 3.12 and later tell of a line once, which costs nearly nothing; a tracer takes three times the CPU of tests.
+COVERAGE_CORE = $(shell $(PY) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 coverage: build  ## the share of the lines of pyruntime that test and test-all go through
 	@$(PIP) install coverage==7.17.3
 	@rm -rf build/coverage
 	@for tier in test test-all; do \
 	    export COVERAGE_FILE=$(CURDIR)/build/coverage/$$tier/data && mkdir -p build/coverage/$$tier && \
-	    COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml \
+	    COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_CORE=$(COVERAGE_CORE) \
 	    $(MAKE) $$tier PYTEST="--timeout 900 -o faulthandler_timeout=870 $(PYTEST)"; \
 	    $(PY) -m coverage combine --quiet && \
 	    echo "$$tier: $$($(PY) -m coverage report --format=total --precision=1) %" || exit 1; \
@@ -119,6 +122,7 @@ $(FREE)/.made: build/requirements constraints.txt setup.py .ci/freethreaded.py
 spec: build  ## model check the whole specification (the quick part is in `make test-all`)
 	@$(WITH_JAVA) $(PY) -m spec.run
 	@$(WITH_JAVA) $(PY) -m spec.graph check
+	@$(WITH_JAVA) $(PY) -m spec.operator_runs
 
 fuzz: build  ## random operations, schedules and contracts for MINUTES=5
 	@$(PY) -m fuzz --minutes $(MINUTES)
@@ -127,12 +131,13 @@ chaos: build  ## real jobs on Spark under kills, full disks and bad services: FA
 	@$(WITH_JAVA) $(PY) -m fuzz.chaos --faults $(FAULTS)
 
 sanitize: build  ## the tests without Spark under ThreadSanitizer, then under AddressSanitizer and UBSan
-	@$(PY) -m spec.sanitize thread $(PYTEST)
-	@$(PY) -m spec.sanitize address $(PYTEST)
+	@$(WITH_JAVA) $(PY) -m spec.sanitize thread $(PYTEST)
+	@$(WITH_JAVA) $(PY) -m spec.sanitize address $(PYTEST)
 
-mutation: build  ## plant each seeded defect and write into spec/README.md which layer catches it
+mutation: build  ## weaken each memory order, plant each seeded defect, and write into spec/README.md which layer catches it
+	@$(PY) -m spec.orders
 	@$(WITH_JAVA) $(PY) -m spec.mutation
-	@$(PY) -m spec.contracts convict
+	@$(WITH_JAVA) $(PY) -m spec.contracts convict
 
 long: build  ## run a long suite whole and write down how it ended: SUITE=spec
 	@$(WITH_JAVA) $(PY) -m spec.long_runs whole $(SUITE)
@@ -163,9 +168,9 @@ docs: build  ## the documentation, into site/
 bench: build  ## measure, and write a report with plots into out/bench
 	@$(WITH_JAVA) $(PY) -m bench.report
 
-bench-flink: build  ## the kernel beside Flink's: downloads 330 MB, needs a JDK
-	@$(WITH_JAVA) $(PY) -m bench.flink
-	@$(PY) -m bench.kernel_plots
+bench-kernel: build  ## the kernel beside the best queues of Java, Rust, C++ and Python: downloads 100 MB (ONLY="ordered")
+	@test ! -x $(FREE)/bin/python || $(FREE)/bin/python setup.py -q build_ext --inplace
+	@$(WITH_JAVA) $(PY) -m bench.kernel $(if $(ONLY),--only "$(ONLY)")
 
 bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downloads 2 GB, an hour (QUICK=1)
 	@$(WITH_JAVA) $(PY) -m bench.peers $(if $(QUICK),--quick)

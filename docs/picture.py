@@ -9,28 +9,43 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 UNIT = 20
-WIDTH, HEIGHT = 46, 24
+WIDTH, HEIGHT = 66, 24
 
 # left, top, width, height, colour, lines of text
 BOXES: list[tuple[float, float, float, float, str, list[str]]] = [
-    (1, 5, 8, 4, "#e8eef7", ["reading thread", "Arrow batches in"]),
-    (14, 1, 18, 15, "#fdf1ee", []),
-    (15, 4, 16, 4, "#ffffff", ["operator and its result queue", "admits, retries, puts in order, emits"]),
-    (15, 12, 6, 3, "#ffffff", ["mailbox"]),
-    (24, 12, 7, 3, "#ffffff", ["calls, bounded"]),
-    (37, 5, 8, 4, "#e8eef7", ["Spark's thread", "Arrow batches out"]),
-    (24, 20, 7, 3, "#eef5ea", ["your service"]),
+    (0.5, 4, 7.5, 4, "#e8eef7", ["reading thread", "Arrow batches in"]),
+    (12.2, 1, 41.4, 15, "#fdf1ee", []),
+    (13, 4, 4.5, 4, "#ffffff", ["input"]),
+    (20.5, 4, 10.5, 4, "#ffffff", ["async operator", "its window of rows:", "tries again, puts in order"]),
+    (34, 4, 10.5, 4, "#ffffff", ["async operator", "the next of a chain,", "if there is one"]),
+    (48.5, 4, 4.5, 4, "#ffffff", ["output"]),
+    (13, 12, 4.5, 3, "#ffffff", ["mailbox"]),
+    (21.5, 12, 8.5, 3, "#ffffff", ["calls, bounded"]),
+    (35, 12, 8.5, 3, "#ffffff", ["calls, bounded"]),
+    (58, 4, 7.5, 4, "#e8eef7", ["Spark's thread", "Arrow batches out"]),
+    (21.5, 20, 8.5, 3, "#eef5ea", ["a service"]),
+    (35, 20, 8.5, 3, "#eef5ea", ["another one"]),
 ]
-TITLES = [(23, 2.8, "mailbox thread: one event loop, owns all state")]
+TITLES = [
+    (33, 2.6, "a task on its mailbox thread: one event loop, owns all state"),
+    (14.8, 9.9, "timed out,"),
+    (14.8, 10.9, "checkpoint"),
+]
 # from x, y to x, y, text, where the text stands
 ARROWS: list[tuple[float, float, float, float, str, float, float]] = [
-    (9, 6.5, 15, 6.5, "handover", 11.6, 6.0),
-    (31, 6.5, 37, 6.5, "handover", 34.6, 6.0),
-    (27.5, 8, 27.5, 12, "a free slot", 29.6, 10.2),
-    (24, 13.5, 21, 13.5, "mail", 22.5, 13.1),
-    (18, 12, 18, 8, "finished, timed out", 21.7, 10.2),
-    (26, 15, 26, 20, "", 0, 0),
-    (29, 20, 29, 15, "", 0, 0),
+    (8, 6, 13, 6, "handover", 10.1, 5.5),
+    (17.5, 6, 20.5, 6, "link", 18.9, 5.5),
+    (31, 6, 34, 6, "link", 32.4, 5.5),
+    (44.5, 6, 48.5, 6, "", 0, 0),
+    (53, 6, 58, 6, "handover", 55.8, 5.5),
+    (25.8, 8, 25.8, 12, "a free slot", 28.4, 10.2),
+    (39.2, 8, 39.2, 12, "a free slot", 41.8, 10.2),
+    (21.5, 13.5, 17.5, 13.5, "mail", 19.5, 13.1),
+    (16.5, 12, 21, 8, "finished,", 14.8, 8.9),
+    (24.8, 15, 24.8, 20, "", 0, 0),
+    (26.8, 20, 26.8, 15, "", 0, 0),
+    (38.2, 15, 38.2, 20, "", 0, 0),
+    (40.2, 20, 40.2, 15, "", 0, 0),
 ]
 STYLE = "font-family='sans-serif' font-size='14' text-anchor='middle' fill='#222'"
 
