@@ -259,7 +259,8 @@ class AsyncWaitOperator(Operator):
 
     def close(self) -> asyncio.Future[None] | None:
         """Wait for calls that are cancelled, for a time, and for the ledger; its error is the task's."""
-        if self._calls is None:
+        if self._calls is None or self._loop.is_closed():
+            # In a loop that was closed before its tasks ended nothing can be waited for.
             return None
         closed = self._loop.create_future()
 

@@ -408,6 +408,24 @@ def test_a_program_that_ends_right_after_break_reports_nothing(kept: bool) -> No
     gc.collect()
 
 
+def test_a_loop_that_was_closed_too_early_is_told_of_by_asyncio_alone(
+    caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def first_of(iteration: AsyncIterator[int]) -> int:
+        return await iteration.__anext__()
+
+    loop = asyncio.new_event_loop()
+    iteration = async_map(identity, range(10), capacity=2).__aiter__()
+    assert loop.run_until_complete(first_of(iteration)) == 0
+    loop.close()
+    del iteration, loop
+    gc.collect()
+    told = {record.getMessage().splitlines()[0] for record in caplog.records}
+    assert told == {"Task was destroyed but it is pending!"}
+    assert [str(each.message) for each in recwarn] == []
+    caplog.clear()
+
+
 def test_a_failing_call_ends_the_iteration_and_what_runs() -> None:
     async def fail(row: int) -> int:
         if row == 3:
