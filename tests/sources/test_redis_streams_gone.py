@@ -139,7 +139,7 @@ def known_of(checkpoint: Any) -> list[str]:
 
 
 def checkpoint_that_knows(run: Run, *streams: str) -> Any:
-    """A checkpoint taken once no other stream is known: one that ended is forgotten after a discovery that runs."""
+    """A checkpoint taken once no other is known: a stream that ended is forgotten between two discoveries."""
     run.until(lambda: known_of(run.checkpoint()) == list(streams))
     return run.checkpoint()
 
