@@ -146,7 +146,6 @@ class AsyncWaitOperator(Operator):
             convert=convert,
         )
         self._waiting = self._attempts.waiting
-        self.let_go = self._attempts.let_go
         self._make = partial(self._make_calls, fn, context, spread, convert)
         self._calls: Calls | None = None
 
@@ -284,6 +283,15 @@ class AsyncWaitOperator(Operator):
         """Close what the operator has used; returns what a task fails with that is whole otherwise."""
         await self._attempts.closed()
         return None if self._journal is None else await self._journal.close(self._is_whole)
+
+    def discard(self, is_unwanted: Callable[[Any], bool]) -> None:
+        """Make no calls for rows that nobody wants, and cancel those that run. Mailbox thread."""
+        entries = [
+            (call, is_finished) for call, is_finished, _ in self._queue.snapshot() if call is not WATERMARK
+        ]
+        self._attempts.discard(
+            [call for call, is_finished in entries if not is_finished and is_unwanted(call.row)]
+        )
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_stopped:

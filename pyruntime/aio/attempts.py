@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -545,12 +545,18 @@ class Attempts:
         """So many rows share the call of one that failed."""
         self.guarded(self._outcomes.count_shared, failed, rows, self._finished() + 1 + rows)
 
-    def let_go(self, is_gone: Callable[[Any], bool]) -> None:
-        """Rows that wait, also for another attempt, and that nobody wants are not called; they get None."""
-        for call in [each for each in (*self.waiting, *self.pausing) if is_gone(each.row)]:
-            self.withdraw(call)
-            call.error = asyncio.CancelledError()
-            self._finish(call, None)
+    def discard(self, calls: Iterable[Call]) -> None:
+        """Calls whose rows nobody wants: they are not made, or are cancelled; the rows get None.
+
+        One that has a result, or shares that of another row, goes on.
+        """
+        waiting = {*self.waiting}
+        for call in calls:
+            if call.runner is not None or call.pause is not None or call in waiting:
+                self.withdraw(call)
+                call.error = asyncio.CancelledError()
+                self._finish(call, None)
+        self.calls.feed()
 
     def withdraw(self, call: Call) -> None:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""

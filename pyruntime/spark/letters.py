@@ -33,6 +33,20 @@ GROUP = 4096
 """Rows that are written together."""
 
 
+def dead_letters(box: LetterBox, rows: pa.RecordBatch, results: list[Any]) -> pa.RecordBatch:
+    """The dead letters of rows; `results` are the `Failed` of each. Any thread."""
+    now = pa.scalar(datetime.datetime.now(datetime.timezone.utc), pa.timestamp("us", "UTC"))
+    keep = box.dead_letter.keep
+    kept = [
+        (name, column)
+        for name, column in zip(box.names, rows.columns, strict=True)
+        if keep == "*" or name in keep
+    ]
+    errors = error_array(results, of_chain=results[0].info.uid is not None)
+    columns = [*(column for _, column in kept), errors, pa.repeat(now, len(results))]
+    return pa.RecordBatch.from_arrays(columns, [*(name for name, _ in kept), ERROR, FAILED_AT])
+
+
 class LetterWriter:
     """The dead letters of one run of the operator in one task attempt; a context manager around it.
 
@@ -52,19 +66,12 @@ class LetterWriter:
 
     def add(self, rows: pa.RecordBatch, results: list[Any]) -> None:
         """Put rows aside; `results` are the `Failed` of each. Raises `DeadLetterError`."""
-        count = len(results)
-        now = pa.scalar(datetime.datetime.now(datetime.timezone.utc), pa.timestamp("us", "UTC"))
-        keep = self._box.dead_letter.keep
-        kept = [
-            (name, column)
-            for name, column in zip(self._box.names, rows.columns, strict=True)
-            if keep == "*" or name in keep
-        ]
-        errors = error_array(results, of_chain=results[0].info.uid is not None)
-        columns = [*(column for _, column in kept), errors, pa.repeat(now, count)]
-        names = [*(name for name, _ in kept), ERROR, FAILED_AT]
-        self._waiting.append(pa.RecordBatch.from_arrays(columns, names))
-        self._waiting_rows += count
+        self.add_letters(dead_letters(self._box, rows, results))
+
+    def add_letters(self, letters: pa.RecordBatch) -> None:
+        """Put aside what `dead_letters` has made. Raises `DeadLetterError`."""
+        self._waiting.append(letters)
+        self._waiting_rows += letters.num_rows
         if self._waiting_rows >= GROUP:
             self._guarded(self._flush)
 

@@ -20,7 +20,8 @@ from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.stream import calls, processor
 from pillarbox.spark.stream.pack import BUCKET, KEY, NUMBER, PART, ROWS, Pack
-from pillarbox.spark.stream.processor import ExecutionError, StreamPlan, _StreamTask
+from pillarbox.spark.stream.plan import StreamPlan
+from pillarbox.spark.stream.processor import ExecutionError, _StreamTask
 from pillarbox.spark.work import Work
 from tests.spark.streams import LONGEST, read_input, rocksdb, until, write_input
 

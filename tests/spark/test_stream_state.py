@@ -12,8 +12,9 @@ import pytest
 
 from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.record import Record, records
+from pillarbox.spark.stream.bucket_state import StreamStateError
 from pillarbox.spark.stream.processor import identified
-from pillarbox.spark.stream.state import VERSION, Held, StreamStateError, Ticket, decode, encode
+from pillarbox.spark.stream.state import VERSION, Held, Ticket, decode, encode
 
 COLUMNS = (("id", pa.int64()), ("text", pa.string()), ("at", pa.timestamp("us", "UTC")))
 OUTPUT = "struct<double:bigint>"

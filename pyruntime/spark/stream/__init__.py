@@ -1,7 +1,7 @@
 """`async_stream`: the operator over a stream whose slow calls leave with a later micro-batch."""
 
 from pillarbox.spark.stream.async_stream import async_stream
+from pillarbox.spark.stream.bucket_state import StreamStateError
 from pillarbox.spark.stream.end import drain
-from pillarbox.spark.stream.state import StreamStateError
 
 __all__ = ["StreamStateError", "async_stream", "drain"]

@@ -26,7 +26,8 @@ from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.stream.end import TICKS, end_when_drained
 from pillarbox.spark.stream.pack import BUCKET, KEY, LEAVING, PACKED, Pack, Unpack
-from pillarbox.spark.stream.processor import StreamPlan, StreamProcessor
+from pillarbox.spark.stream.plan import StreamPlan
+from pillarbox.spark.stream.processor import StreamProcessor
 from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import settle, settle_output
 

@@ -354,7 +354,7 @@ class Engine:
     def _let_go(self) -> None:
         if self._run is not None:
             self._feed.let_go()
-            self._run.operator.let_go(lambda entry: entry.dropped)
+            self._run.operator.discard(lambda entry: entry.dropped)
 
     def _forget(self) -> None:
         if self._ended:

@@ -12,34 +12,30 @@ from __future__ import annotations
 import os
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pillarbox.aio.attempts import Call
-from pillarbox.aio.journal import Journal, StaleAnswers, open_journal
-from pillarbox.aio.options import Options
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger import KeyMaker, execution_id, fingerprint
+from pillarbox.ledger import KeyMaker, fingerprint
 from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.record import records, sliced
 from pillarbox.spark.results import RowEncoder
+from pillarbox.spark.stream.bucket_state import StreamStateError, conform
 from pillarbox.spark.stream.calls import Engine, Flushed, acquire_engine
 from pillarbox.spark.stream.entry import Entry
 from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS, bucket_of, pieces_of
+from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
 from pillarbox.spark.stream.share import claim_execution, fetch, serve
-from pillarbox.spark.stream.state import Columns, Held, StreamStateError, conform, decode, encode
-from pillarbox.spark.work import Work
+from pillarbox.spark.stream.state import Held, decode, encode
 from pillarbox.spark.writer import RowWriter
 
 if TYPE_CHECKING:
@@ -61,26 +57,6 @@ CHUNK_BYTES = 8 * 2**20
 
 class ExecutionError(PillarboxError):
     """A micro-batch of `async_stream` is executed again, and would give other rows than before."""
-
-
-@dataclass(frozen=True)
-class StreamPlan:
-    """What a task needs of `async_stream`.
-
-    name: tells this stream apart. work: as `ordered` is kept here, its operator gives results as they come.
-    schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
-    what leaves, in words. max_wait: seconds. buckets: how many there are.
-    """
-
-    name: str
-    work: Work
-    schema: T.StructType
-    kept: tuple[str, ...]
-    columns: Columns
-    output: str
-    ordered: bool
-    max_wait: float
-    buckets: int
 
 
 class _Deadlines:
@@ -362,29 +338,9 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _new_engine(name: str, plan: StreamPlan, query: str | None) -> Engine:
     work = plan.work
-    journal = None if work.options.ledger is None else _journal(work, str(query))
+    journal = None
+    if work.options.ledger is not None:
+        journal = open_stream_journal(work, str(query), identify=lambda entry: entry.identity)
     made = Engine(name, work, journal, fetch, RowEncoder(plan.schema, work.time_zone))
     serve(made.loop_thread)
     return made
-
-
-def _journal(work: Work, query: str) -> Journal:
-    options: Options = work.options
-    assert options.ledger is not None
-    assert work.keeping is not None
-    work.keeping.check_place(options.ledger)
-    run = query if options.run is None else options.run
-    if work.keeping.keep_code(options, run):
-        work.keeping.tell(StaleAnswers(other_code=True), options, run)
-    return open_journal(
-        options,
-        run,
-        config=work.keeping.config,
-        # An identity says all: micro-batch, row, count. It may be looked up twice, so nothing is counted
-        # here.
-        identify=lambda entry: (entry.identity, b""),
-        execution=execution_id(),
-        prepare=work.keeping.prepare(),
-        # A lease is for attempts with the same rows; here, each process has its own.
-        attempt=uuid.uuid4().hex,
-    )

@@ -11,30 +11,19 @@ state is that of Flink's `AsyncWaitOperator` (FLIP-12).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pillarbox.kernel import PillarboxError
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.record import Record, records, sliced
+from pillarbox.spark.stream.bucket_state import Columns, StreamStateError, conform
 
 VERSION = 2
 """1 had neither tickets nor attempts nor keys of a ledger."""
 
 _VERSION = b"pillarbox.stream.version"
 _OUTPUT = b"pillarbox.stream.output"
-
-
-class StreamStateError(PillarboxError):
-    """The state of a stream cannot be read: `reason` says why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the state of async_stream in the checkpoint cannot be read: {self.reason}"
 
 
 class Ticket(NamedTuple):
@@ -59,35 +48,6 @@ class Held(NamedTuple):
     ticket: Ticket | None
     output: pa.RecordBatch | None
     """Its output rows, where it has its result."""
-
-
-Columns: TypeAlias = Sequence[tuple[str, pa.DataType | None]]
-"""Names of the input's columns, and their types where these are known."""
-
-
-def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
-    """`rows` with these columns: one that is not there is null, one that is not asked for is left out.
-
-    Raises StreamStateError for a column that cannot be cast.
-    """
-    arrays, fields = [], []
-    for name, kind in columns:
-        index = rows.schema.get_field_index(name)
-        if index < 0:
-            arrays.append(pa.nulls(rows.num_rows, kind))
-            fields.append(pa.field(name, arrays[-1].type))
-            continue
-        array, field = rows.column(index), rows.schema.field(index)
-        if kind is not None and array.type != kind:
-            try:
-                array = array.cast(kind)
-            except pa.ArrowException as error:
-                raise StreamStateError(
-                    f"its column {name!r} is {field.type}, and the input has {kind} now ({error})"
-                ) from error
-        arrays.append(array)
-        fields.append(pa.field(name, array.type, metadata=field.metadata))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def encode(held: Sequence[Held], output: str) -> bytes:

@@ -1,0 +1,126 @@
+"""What `async_stream` runs for each bucket of a micro-batch. For the task's thread.
+
+A bucket comes in a micro-batch in which it has input, and in each one in which the clock has moved. It emits
+what its committed state has to leave, and writes its next state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from pillarbox.spark.arrow_io import from_ipc
+from pillarbox.spark.function import name_of, ship
+from pillarbox.spark.keeping import QUERY
+from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.stream.bucket_state import Ints, decode, encode, joined
+from pillarbox.spark.stream.call_client import CallClient
+from pillarbox.spark.stream.pack import BUCKET, KEY, LEAVING, NUMBER, PACKED, PART, ROWS, Pack
+from pillarbox.spark.stream.plan import StreamPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import TimerValues
+
+JOB_GROUP = "spark.jobGroup.id"
+"""The local property that has the id of the query's run."""
+
+HASH, TIME = "__pillarbox_hash", "time"
+
+
+def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
+    """The output of the stream of `plan` over `df`, in blobs that `Unpack` unpacks. On the driver.
+
+    key, row: hashes of the key and of the whole of a row. clock: has the columns of `PACKED`, a row without
+    rows for each bucket whenever it moves.
+    """
+    packed = df.withColumn(HASH, row).withColumn(KEY, key)
+    packed = packed.mapInArrow(ship(Pack(plan.buckets).run, name_of(plan.work.fn)), PACKED)
+    # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
+    timed = packed.union(clock).withColumn(TIME, F.unix_millis(F.current_timestamp()))
+    return timed.groupBy(BUCKET).transformWithStateInPandas(BucketProcessor(plan), LEAVING, "Append", "None")
+
+
+class BucketProcessor(StatefulProcessor):
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self._plan = plan
+        self._client: CallClient | None = None
+        self._letters: LetterWriter | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Spark's: before all else, and once on the driver."""
+        self._state = handle.getValueState("pending", "blob binary")
+
+    def handleInputRows(  # type: ignore[override]
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        """Spark's: one bucket, with its input or without."""
+        import pandas as pd
+
+        plan = self._plan
+        parts: list[tuple[int, int, bytes]] = []
+        time_ms = -1
+        for each in rows:
+            time_ms = int(each[TIME].iloc[0])
+            for part, number, blob in zip(each[PART], each[NUMBER], each[ROWS], strict=True):
+                if blob is not None:
+                    parts.append((int(part), int(number), bytes(blob)))
+        found = self._state.get()
+        state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output)
+        for blob in state.leaving:
+            yield pd.DataFrame({ROWS: [blob]})
+        for blob in state.letters:
+            self._put_aside(next(from_ipc(blob)))
+        waiting = 0 if state.waiting is None else state.waiting.num_rows
+        all_rows = state.with_rows(*_read(parts, time_ms))
+        known = None
+        if all_rows is not None:
+            known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting)
+        # spec: StreamState!Record
+        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
+        if blob is not None:
+            self._state.update((blob,))
+        elif found is not None:
+            self._state.clear()
+
+    def close(self) -> None:
+        """Spark's: the partition is through."""
+        if self._letters is not None:
+            self._letters.commit()
+        if self._client is not None:
+            self._client.close()
+
+    def _put_aside(self, letters: pa.RecordBatch) -> None:
+        if self._letters is None:
+            assert self._plan.work.letters is not None
+            self._letters = LetterWriter(self._plan.work.letters)
+        self._letters.add_letters(letters)
+
+    def _calls(self) -> CallClient:
+        if self._client is None:
+            context = TaskContext.get()
+            assert context is not None
+            query, run = context.getLocalProperty(QUERY), context.getLocalProperty(JOB_GROUP)
+            self._client = CallClient(self._plan, query, run)
+        return self._client
+
+
+def _read(parts: list[tuple[int, int, bytes]], time_ms: int) -> tuple[pa.RecordBatch | None, int, Ints, Ints]:
+    """The rows of a bucket's pieces, in the order in which they came, their time, and their hashes."""
+    batches = [batch for _, _, blob in sorted(parts, key=lambda piece: piece[:2]) for batch in from_ipc(blob)]
+    if not batches:
+        none: Ints = np.zeros(0, np.int64)
+        return None, time_ms, none, none
+    whole = joined(batches)
+    names = whole.schema.names
+    keys, hashes = (whole.column(names.index(name)).to_numpy() for name in (KEY, HASH))
+    return whole.select([name for name in names if name not in (KEY, HASH)]), time_ms, keys, hashes

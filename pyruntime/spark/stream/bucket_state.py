@@ -1,0 +1,303 @@
+"""The committed state of one bucket of a stream, and what follows from it. Pure: any thread.
+
+A micro-batch emits the *leaving* outputs of the state that the one before it has committed, and nothing else,
+so that each of its executions emits the same. What has finished meanwhile it records in the state that it
+writes itself: outputs that leave with the next micro-batch, and, where rows of a key keep their order,
+outputs that are *blocked* by a row in front of them. A row that *waits* for its call stands there with its
+columns.
+
+A row is known by the time of the micro-batch that has read it, which is the same in every execution, the
+hashes of its key and of all its columns, and its number among rows that are equal in all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox.kernel import PillarboxError
+from pillarbox.spark.arrow_io import from_ipc, to_ipc
+
+VERSION = 3
+"""Of the blob. 1 and 2 had rows with tickets of calls, and no outputs."""
+
+MAX_OUTPUT_BYTES = 8 * 2**20
+"""Bytes of a blob of outputs, about: each becomes an object of Spark's Java process."""
+
+IDENTITY, SEQUENCE, ATTEMPTS, KEY = (
+    "__pillarbox_identity",
+    "__pillarbox_sequence",
+    "__pillarbox_attempts",
+    "__pillarbox_key",
+)
+"""Columns beside those of a row that waits, and (key, sequence) of an output that is blocked."""
+
+_VERSION = b"pillarbox.stream.version"
+_OUTPUT = b"pillarbox.stream.output"
+
+_IDENTITY = np.dtype([("time", ">i8"), ("key", ">i8"), ("row", ">i8"), ("equal", ">i4")])
+IDENTITY_BYTES = _IDENTITY.itemsize
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+Columns: TypeAlias = Sequence[tuple[str, pa.DataType | None]]
+"""Names of the input's columns, and their types where these are known."""
+
+
+class StreamStateError(PillarboxError):
+    """The state of a stream cannot be read: `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the state of async_stream in the checkpoint cannot be read: {self.reason}"
+
+
+class Finished(NamedTuple):
+    """What is known of the calls of the rows that wait, at one moment."""
+
+    places: Ints
+    """Places, among the rows that were asked for, of those that have finished, in the order of `outputs`."""
+    outputs: pa.RecordBatch | None
+    """None where none has finished."""
+    counts: Ints | None
+    """Outputs of each of `places`; None for one each."""
+    attempts: Ints
+    """Of each row that was asked for: attempts of its call that have begun, -1 where that is not known."""
+    letters: pa.RecordBatch | None = None
+    """The dead letters of those of `places` that have failed."""
+
+
+@dataclass(frozen=True)
+class BucketState:
+    """What a bucket leaves for the next micro-batch.
+
+    generation: how many states were committed before it. next_sequence: the number of the next row that
+    comes.
+    waiting: rows without a result, in the order in which they came, None for none. blocked: outputs that wait
+    for rows in front of them. leaving, letters: outputs and dead letters that leave next, as Arrow IPC.
+    """
+
+    generation: int = 0
+    next_sequence: int = 0
+    waiting: pa.RecordBatch | None = None
+    blocked: pa.RecordBatch | None = None
+    leaving: Sequence[bytes] = field(default=())
+    letters: Sequence[bytes] = field(default=())
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing of the bucket is pending."""
+        return self.waiting is None and self.blocked is None and not self.leaving and not self.letters
+
+    def with_rows(
+        self, rows: pa.RecordBatch | None, time: int, keys: Ints, hashes: Ints
+    ) -> pa.RecordBatch | None:
+        """The rows that wait and those that have come, with their identities; None for none at all.
+
+        rows: those that have come, in their order, as the waiting ones are without columns of their own.
+        time: of the micro-batch that reads them, in ms. keys, hashes: of the key and of the whole of each
+        row.
+        """
+        if rows is None or not rows.num_rows:
+            return self.waiting
+        count = rows.num_rows
+        sequences = np.arange(self.next_sequence, self.next_sequence + count, dtype=np.int64)
+        come = _with_columns(
+            rows,
+            {
+                IDENTITY: identities(time, keys, hashes),
+                SEQUENCE: pa.array(sequences),
+                ATTEMPTS: pa.array(np.zeros(count, np.int64)),
+            },
+        )
+        return come if self.waiting is None else joined([self.waiting, come])
+
+    def after(self, rows: pa.RecordBatch | None, finished: Finished | None, *, ordered: bool) -> BucketState:
+        """The state that an execution writes: of `rows`, those that have finished leave next or are blocked.
+
+        rows: as `with_rows` gives them. finished: about these rows; None where nothing waits. ordered: rows
+        of a key leave in the order in which they came.
+        """
+        following = self.next_sequence
+        if rows is None or finished is None:
+            return BucketState(self.generation + 1, following)
+        identity = rows.column(IDENTITY)
+        keys = keys_of(identity)
+        sequences = rows.column(SEQUENCE).to_numpy()
+        following = max(following, int(sequences[-1]) + 1)
+        is_waiting = np.ones(rows.num_rows, bool)
+        is_waiting[finished.places] = False
+        leaving, blocked = finished.outputs, None
+        if ordered:
+            candidates = [] if self.blocked is None else [self.blocked]
+            if leaving is not None:
+                places = finished.places
+                if finished.counts is not None:
+                    places = np.repeat(places, finished.counts)
+                own = {KEY: pa.array(keys[places]), SEQUENCE: pa.array(sequences[places])}
+                candidates.append(_with_columns(leaving, own))
+            if candidates:
+                leaving, blocked = _parted(joined(candidates), keys[is_waiting], sequences[is_waiting])
+        waiting = None
+        if is_waiting.any():
+            before = rows.column(ATTEMPTS).to_numpy()
+            attempts = np.where(finished.attempts < 0, before, finished.attempts)
+            counted = _with_columns(_without(rows, [ATTEMPTS]), {ATTEMPTS: pa.array(attempts)})
+            waiting = counted.filter(pa.array(is_waiting))
+        blobs, letters = ([] if batch is None else _blobs(batch) for batch in (leaving, finished.letters))
+        return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters)
+
+
+def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
+    """The identities, each of `IDENTITY_BYTES` bytes, of the rows that a micro-batch has read."""
+    count = len(keys)
+    order = np.lexsort((np.arange(count), hashes, keys))
+    is_first = np.ones(count, bool)
+    by_key, by_hash = keys[order], hashes[order]
+    is_first[1:] = (by_key[1:] != by_key[:-1]) | (by_hash[1:] != by_hash[:-1])
+    places = np.arange(count)
+    made = np.empty(count, _IDENTITY)
+    made["time"], made["key"], made["row"] = time, keys, hashes
+    made["equal"][order] = places - np.maximum.accumulate(np.where(is_first, places, 0))
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(IDENTITY_BYTES), count, [None, pa.py_buffer(made.tobytes())]
+    )
+
+
+def keys_of(identity: pa.Array) -> Ints:
+    """The hashes of the keys of rows with these identities."""
+    whole = np.frombuffer(identity.buffers()[1], _IDENTITY)
+    return whole["key"][identity.offset : identity.offset + len(identity)].astype(np.int64)
+
+
+def encode(state: BucketState, output: str) -> bytes | None:
+    """The blob of a state, None for an empty one. output: the columns that leave, in words."""
+    if state.is_empty:
+        return None
+    columns = {
+        "generation": pa.array([state.generation], pa.int64()),
+        "next_sequence": pa.array([state.next_sequence], pa.int64()),
+        "waiting": pa.array([None if state.waiting is None else to_ipc(state.waiting)], pa.large_binary()),
+        "blocked": pa.array([None if state.blocked is None else to_ipc(state.blocked)], pa.large_binary()),
+        "leaving": pa.array([list(state.leaving)], pa.list_(pa.large_binary())),
+        "letters": pa.array([list(state.letters)], pa.list_(pa.large_binary())),
+    }
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    return to_ipc(batch.replace_schema_metadata({_VERSION: str(VERSION).encode(), _OUTPUT: output.encode()}))
+
+
+def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
+    """The state that `encode` has made a blob of; an empty one of None.
+
+    columns: those of the input now: one that the state does not have is null, one that the input does not
+    have any more is left out. output: the columns that leave now, in words.
+    Raises StreamStateError for a state of another version, a damaged one, and one with outputs of other
+    columns.
+    """
+    if blob is None:
+        return BucketState()
+    try:
+        with pa.ipc.open_stream(blob) as reader:
+            metadata = reader.schema.metadata or {}
+            version = int(metadata.get(_VERSION, b"0"))
+            if version != VERSION:
+                raise StreamStateError(
+                    f"it has version {version}, and this Pillarbox knows {VERSION}: let the query run to its "
+                    "end with the Pillarbox that has written it (trigger availableNow), or begin a new "
+                    "checkpoint"
+                )
+            batch = reader.read_next_batch()
+        found: dict[str, Any] = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
+        waiting, blocked = found["waiting"], found["blocked"]
+        state = BucketState(
+            found["generation"],
+            found["next_sequence"],
+            None if waiting is None else conform(next(from_ipc(waiting)), columns),
+            None if blocked is None else next(from_ipc(blocked)),
+            found["leaving"],
+            found["letters"],
+        )
+    except (pa.ArrowException, OSError, StopIteration, KeyError) as error:
+        raise StreamStateError(f"it is damaged ({type(error).__name__}: {error})") from error
+    before = metadata.get(_OUTPUT, b"").decode()
+    if before != output and (state.leaving or state.blocked is not None):
+        raise StreamStateError(
+            f"it has outputs with the columns {before}, and what leaves now has {output}: let the query run "
+            "to its end with the columns of before (trigger availableNow), then change them"
+        )
+    return state
+
+
+def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
+    """`rows` with these columns, and with those of the state.
+
+    Raises StreamStateError for a column that cannot be cast.
+    """
+    arrays, fields = [], []
+    for name, kind in columns:
+        index = rows.schema.get_field_index(name)
+        if index < 0:
+            arrays.append(pa.nulls(rows.num_rows, kind))
+            fields.append(pa.field(name, arrays[-1].type))
+            continue
+        array, given = rows.column(index), rows.schema.field(index)
+        if kind is not None and array.type != kind:
+            try:
+                array = array.cast(kind)
+            except pa.ArrowException as error:
+                raise StreamStateError(
+                    f"its column {name!r} is {given.type}, and the input has {kind} now ({error})"
+                ) from error
+        arrays.append(array)
+        fields.append(pa.field(name, array.type, metadata=given.metadata))
+    own = [name for name in (IDENTITY, SEQUENCE, ATTEMPTS) if name in rows.schema.names]
+    arrays += [rows.column(rows.schema.get_field_index(name)) for name in own]
+    fields += [rows.schema.field(name) for name in own]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _parted(
+    outputs: pa.RecordBatch, waiting_keys: Ints, waiting_sequences: Ints
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """Outputs that leave, in order, and those with a row of their key in front of them that waits."""
+    keys, sequences = outputs.column(KEY).to_numpy(), outputs.column(SEQUENCE).to_numpy()
+    # A row can have several outputs, whose order stays.
+    order = np.argsort(sequences, kind="stable")
+    is_blocked = np.zeros(len(keys), bool)
+    if len(waiting_keys):
+        # Rows that wait are in the order in which they came, so the first of a key is in front of the others.
+        unique, first = np.unique(waiting_keys, return_index=True)
+        at = np.minimum(np.searchsorted(unique, keys), len(unique) - 1)
+        is_blocked = (unique[at] == keys) & (sequences > waiting_sequences[first][at])
+    leaving = _without(outputs.take(pa.array(order[~is_blocked[order]])), [KEY, SEQUENCE])
+    staying = order[is_blocked[order]]
+    return leaving, outputs.take(pa.array(staying)) if len(staying) else None
+
+
+def _blobs(batch: pa.RecordBatch) -> list[bytes]:
+    rows = max(1, batch.num_rows * MAX_OUTPUT_BYTES // max(1, batch.nbytes))
+    return [to_ipc(batch.slice(start, rows)) for start in range(0, batch.num_rows, rows)]
+
+
+def _with_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    fields = [*batch.schema, *(pa.field(name, array.type) for name, array in columns.items())]
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], schema=pa.schema(fields))
+
+
+def _without(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    return batch.select([name for name in batch.schema.names if name not in names])
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of the rows of several, of the same columns."""
+    joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    # A table without rows has no batches.
+    return joined[0] if joined else batches[0]

@@ -1,0 +1,262 @@
+"""The process of an executor that holds the calls of its streams between micro-batches.
+
+Spark gives a partition of the next micro-batch to whichever idle worker comes first, so calls that are to go
+on cannot live in a worker. The first task that needs this process starts it; it ends with the executor's Java
+process. It listens on a Unix socket in a folder that only its user may enter, and nothing listens on a
+network. A message is a tuple, pickled, as Spark's own between its processes are; each connection is one
+task's, with a thread of its own.
+
+    python -m pillarbox.spark.stream.call_process SOCKET EXECUTOR_PID
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Listener
+from typing import Any
+
+from pyspark import cloudpickle
+
+from pillarbox.aio.errors import CallFailed, TooManyFailures
+from pillarbox.ledger import fingerprint
+from pillarbox.redaction import LOG_FILTER
+from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.spark.results import RowEncoder
+from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES
+from pillarbox.spark.stream.call_client import began_at
+from pillarbox.spark.stream.entry import counted
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
+from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
+from pillarbox.spark.worker import COLLECT_AFTER, worker
+from pillarbox.spark.writer import RowWriter
+
+log = logging.getLogger("pillarbox")
+
+BACKLOG = 128
+"""Connections that may wait for their turn."""
+
+IDLE_S = 60.0
+"""Seconds after which a stream is ended that nobody asks for and that holds no row."""
+
+EXECUTOR_CHECK_INTERVAL_S = 1.0
+"""Seconds between two looks whether the executor is there."""
+
+
+class _Stream:
+    """A stream whose calls are made here, and the run of the query that it belongs to."""
+
+    def __init__(self, number: int, plan: StreamPlan, query: str | None, run: str | None) -> None:
+        work = plan.work
+        self.number = number
+        self.plan = plan
+        self.query = query
+        self.run = run
+        self.asked = time.monotonic()
+        self._lock = threading.Lock()
+        self._time_ms, self._deadline = -1, 0.0
+        here = worker()
+        journal = None
+        if work.options.ledger is not None:
+            journal = open_stream_journal(
+                work, str(query), identify=lambda row: fingerprint([row.identity], "stream")
+            )
+        self.calls = HeldCalls(
+            counted(here.acquire(work.token, work.fn), in_batches=work.options.batch is not None),
+            work.options.spread(),
+            RowWriter(list(plan.kept), plan.schema, work.time_zone, work.options, None, runs=True),
+            loop_thread=here.loop_thread,
+            journal=journal,
+            convert=RowEncoder(plan.schema, work.time_zone),
+            box=work.letters,
+        )
+
+    def deadline_of(self, time_ms: int) -> float:
+        """Until when the executions of a micro-batch wait for calls, all of them together."""
+        with self._lock:
+            if time_ms != self._time_ms:
+                self._time_ms, self._deadline = time_ms, time.monotonic() + self.plan.max_wait
+            return self._deadline
+
+    def close(self) -> None:
+        self.calls.close()
+        worker().release(self.plan.work.token, False)
+
+
+class CallProcess:
+    """Answers tasks; see the module. `serve` blocks; the rest is for the threads of connections."""
+
+    def __init__(self, path: str) -> None:
+        self._listener = Listener(path, "AF_UNIX", BACKLOG)
+        self._lock = threading.Lock()
+        self._number = 0
+        self._streams: dict[int, _Stream] = {}
+        self._ended_runs: set[str | None] = set()
+
+    def serve(self) -> None:
+        """Accept connections, for ever."""
+        while True:
+            connection = self._listener.accept()
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def end_idle(self) -> None:
+        """End streams that nobody has asked for of late and that hold nothing."""
+        now = time.monotonic()
+        with self._lock:
+            idle = [
+                number
+                for number, stream in self._streams.items()
+                if now - stream.asked > IDLE_S and not stream.calls.pending
+            ]
+            ended = [self._streams.pop(number) for number in idle]
+        for stream in ended:
+            stream.close()
+
+    def _talk(self, connection: Connection[Any, Any]) -> None:
+        try:
+            with connection:
+                while True:
+                    what, *arguments = connection.recv()
+                    answer: Callable[..., tuple[Any, ...]] = getattr(self, f"_answer_{what}")
+                    try:
+                        reply = answer(*arguments)
+                    except Exception as error:
+                        reply = ("failed", _pickled(error))
+                    connection.send(reply)
+        except (EOFError, OSError):
+            return
+
+    def _answer_attach(
+        self, name: str, query: str | None, run: str | None, plan: bytes | None
+    ) -> tuple[Any, ...]:
+        """The number of a stream of this name, begun with its plan where it is not there.
+
+        query, run: None in a task that Spark does not tell them, as in a thread of foreachBatch.
+        """
+        with self._lock:
+            if run in self._ended_runs:
+                raise LateExecutionError(
+                    f"query {query} was started again since run {run}, from which this task comes"
+                )
+            found = self._found(name, query, run)
+            if found is not None and found.calls.failure is None:
+                found.asked = time.monotonic()
+                return ("attached", found.number)
+            if plan is None:
+                return ("unknown",)
+            # A query that was started again has no use for the calls of the run before.
+            ended = [] if found is None else [found]
+            if run is not None:
+                ended += [
+                    each
+                    for each in self._streams.values()
+                    if each is not found and each.query == query and each.run not in (None, run)
+                ]
+                self._ended_runs.update(each.run for each in ended if each.run not in (None, run))
+            for each in ended:
+                del self._streams[each.number]
+            self._number += 1
+            begun = self._streams[self._number] = _Stream(self._number, cloudpickle.loads(plan), query, run)
+        for each in ended:
+            each.close()
+        return ("attached", begun.number)
+
+    def _found(self, name: str, query: str | None, run: str | None) -> _Stream | None:
+        """The stream of a task that knows so much of it."""
+        named = [each for each in self._streams.values() if each.plan.name == name]
+        if query is None:
+            if len(named) > 1:
+                raise RuntimeError(
+                    "async_stream: two queries run this DataFrame, and Spark tells no task in a thread "
+                    "of foreachBatch which is its own: build it anew for each query, or begin the thread as "
+                    "pyspark.InheritableThread"
+                )
+            return named[0] if named else None
+        for each in named:
+            if each.query is None:
+                each.query, each.run = query, run
+            if each.query == query and each.run in (None, run):
+                return each
+        return None
+
+    def _answer_advance(
+        self, number: int, bucket: int, time_ms: int, identities: bytes, waiting: int, rows: bytes | None
+    ) -> tuple[Any, ...]:
+        """Open a bucket, begin what is new, wait for a while, and tell what has finished.
+
+        identities: of the rows of the bucket, those that the committed state has first, so many as `waiting`
+        says. rows: those that are to be begun. Tells the places of rows that are missing here and in `rows`.
+        """
+        with self._lock:
+            stream = self._streams.get(number)
+            if stream is None:
+                raise LateExecutionError("the query of this task was ended, or started again")
+            stream.asked = time.monotonic()
+        calls = stream.calls
+        wanted = [identities[at : at + IDENTITY_BYTES] for at in range(0, len(identities), IDENTITY_BYTES)]
+        missing = calls.open(bucket, time_ms, wanted[:waiting])
+        batch = None if rows is None else next(from_ipc(rows))
+        if missing:
+            given = set() if batch is None else {*batch.column(IDENTITY).to_pylist()}
+            if not given.issuperset(wanted[place] for place in missing):
+                return ("missing", missing)
+        if batch is not None:
+            calls.begin(bucket, batch)
+        calls.wait(bucket, wanted, stream.deadline_of(time_ms))
+        known = calls.read(bucket, wanted)
+        outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
+        return ("known", known.places, outputs, known.counts, known.attempts, letters)
+
+
+def _pickled(error: Exception) -> bytes:
+    """An error that another process can raise, with its own text where it cannot travel itself."""
+    if isinstance(error, CallFailed):
+        error = error.with_trace()
+    elif isinstance(error, TooManyFailures):
+        last = error.cause.with_trace() if isinstance(error.cause, CallFailed) else error.cause
+        error = TooManyFailures(error.failed, error.finished, error.limit, last)
+    try:
+        data: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
+        pickle.loads(data)
+    except Exception:
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return data
+
+
+def _is_there(pid: int, began: str | None) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return began is None or began_at(pid) == began
+
+
+def main(path: str, executor: int) -> None:
+    """Answer at `path` until the process `executor` has ended."""
+    logging.getLogger("asyncio").addFilter(LOG_FILTER)
+    began = began_at(executor)
+    process = CallProcess(path)
+    first, *others = gc.get_threshold()
+    gc.set_threshold(max(first, COLLECT_AFTER), *others)
+    threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True).start()
+    # Whoever has started it waits for this.
+    print("ready", flush=True)
+    os.dup2(2, 1)
+    while _is_there(executor, began):
+        time.sleep(EXECUTOR_CHECK_INTERVAL_S)
+        process.end_idle()
+    os.unlink(path)
+    # Calls that run, and their threads, go with the executor.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

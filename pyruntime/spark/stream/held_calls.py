@@ -1,0 +1,353 @@
+"""The calls of one stream, in the process that holds them between micro-batches and for all their executions.
+
+A task of a bucket *opens* it with what the committed state waits for, has the calls begun that are not there,
+waits a while and reads what has finished. It consumes nothing: the next execution of the same micro-batch
+reads the same results. What a later micro-batch waits for no longer, by the state that was committed before
+it, is released. Methods are for any thread but the loop's, unless they say that they are for that.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox.aio.attempts import Call
+from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.failure import Failed
+from pillarbox.aio.options import Options
+from pillarbox.aio.task_run import TaskRun
+from pillarbox.kernel import PillarboxError
+from pillarbox.spark.letters import dead_letters
+from pillarbox.spark.record import RECORD_BYTES, Columns, Record
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, Finished, joined
+from pillarbox.spark.writer import RowWriter
+from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
+from pillarbox.wire.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.task_io import Chunk
+    from pillarbox.spark.dead_letter import LetterBox
+
+log = logging.getLogger("pillarbox")
+
+SLICE_ROWS = 256
+"""Rows that are decoded together, at most: the last of them that is held keeps the others in memory."""
+SLICE_BYTES = 2**20
+
+
+class LateExecutionError(PillarboxError):
+    """A task of a micro-batch asks for a bucket that a later micro-batch has opened."""
+
+
+class PendingRow(tuple[Any, ...]):
+    """A row with its call: the tuple of its record alone, which an operator calls as a row of one argument.
+
+    attempts: of the call that have begun, in processes before this one too. size: bytes, about. released: no
+    state waits for it.
+    """
+
+    record: Record
+    identity: bytes
+    attempts: int
+    attempts_before: int
+    size: int
+    result: Any
+    done: bool
+    released: bool
+
+    def __new__(cls, record: Record, identity: bytes, attempts: int, size: int) -> PendingRow:  # noqa: D102
+        made = super().__new__(cls, (record,))
+        made.record = record
+        made.identity = identity
+        made.attempts = made.attempts_before = attempts
+        made.size = size
+        made.result = None
+        made.done = made.released = False
+        return made
+
+    def finish(self, result: Any) -> None:
+        """Its call has ended with `result`."""
+        if type(result) is Failed and self.attempts_before:
+            # Those of processes that are gone count as well.
+            info = result.info._replace(attempts=result.info.attempts + self.attempts_before)
+            result = Failed(info, result.not_called)
+        self.result = result
+        self.done = True
+
+
+@dataclass
+class _Bucket:
+    """The rows of a bucket, by identity, and the time of the micro-batch that opened it last."""
+
+    time: int = -1
+    rows: dict[bytes, PendingRow] = field(default_factory=dict)
+
+
+class HeldCalls:
+    """Makes the calls of one stream until `close`.
+
+    fn: takes a `PendingRow`, see `counted`. make_writer: makes what turns results into output batches, for
+    one thread. journal, convert: see `AsyncWaitOperator`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[Any], Any],
+        options: Options,
+        writer: RowWriter,
+        *,
+        loop_thread: LoopThread,
+        journal: Journal | None = None,
+        convert: ResultConverter | None = None,
+        box: LetterBox | None = None,
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._writer = writer
+        self._box = box
+        self._loop_thread = loop_thread
+        self._changed = threading.Condition()
+        self._buckets: dict[int, _Bucket] = {}
+        self._max_bytes = options.max_bytes
+        self._held_bytes = 0
+        self._input = _Rows()
+        self._run: TaskRun | None = None
+        context = contextvars.copy_context()
+
+        def start() -> None:
+            try:
+                self._run = TaskRun(
+                    fn,
+                    options,
+                    self._input,
+                    _Results(self),
+                    loop=loop_thread.loop,
+                    context=context,
+                    journal=journal,
+                    watched=True,
+                    convert=convert,
+                )
+                self._run.start()
+            except BaseException as error:
+                self.fail(error)
+
+        loop_thread.call(start)
+
+    def open(self, bucket: int, time: int, wanted: Sequence[bytes]) -> list[int]:
+        """Open a bucket for the micro-batch of `time`; returns the places in `wanted` of rows to be begun.
+
+        wanted: the identities of the rows that the state committed before it waits for. Raises
+        LateExecutionError.
+        """
+        # spec: StreamState!Open, StreamState!Refuse
+        with self._changed:
+            place = self._buckets.setdefault(bucket, _Bucket())
+            if time < place.time:
+                raise LateExecutionError(
+                    f"bucket {bucket}: its micro-batch of {time} ms was opened after that of "
+                    f"{place.time} ms, whose calls go on: this task comes from an execution that Spark has "
+                    "given up"
+                )
+            released: list[PendingRow] = []
+            if time > place.time:
+                place.time = time
+                kept = {identity: place.rows.pop(identity) for identity in wanted if identity in place.rows}
+                released = list(place.rows.values())
+                place.rows = kept
+                for row in released:
+                    row.released = True
+                    self._held_bytes -= row.size
+            missing = [at for at, identity in enumerate(wanted) if identity not in place.rows]
+        if any(not row.done for row in released):
+            self._loop_thread.call(self._let_go)
+        return missing
+
+    def begin(self, bucket: int, rows: pa.RecordBatch) -> None:
+        """Have the calls of `rows` made, in their order, unless they are made already or there is no room.
+
+        rows: as `BucketState.with_rows` gives them; the bucket is open. Of what does not fit into `max_bytes`
+        the state alone knows, until a later micro-batch begins it.
+        """
+        identities = rows.column(IDENTITY).to_pylist()
+        attempts = rows.column(ATTEMPTS).to_pylist()
+        size = rows.nbytes // rows.num_rows + RECORD_BYTES
+        with self._changed:
+            there = self._buckets[bucket].rows
+            new = [at for at, identity in enumerate(identities) if identity not in there]
+            if self._max_bytes is not None:
+                # One row always has room.
+                new = new[: max(not self._held_bytes, (self._max_bytes - self._held_bytes) // size)]
+            # spec: StreamState!Open
+            begun = [
+                PendingRow(record, identities[at], attempts[at], size)
+                for at, record in zip(new, _records(rows, new), strict=True)
+            ]
+            there.update((row.identity, row) for row in begun)
+            self._held_bytes += size * len(begun)
+        if begun:
+            self._loop_thread.call(lambda: self._input.add(begun, size))
+
+    def wait(self, bucket: int, wanted: Iterable[bytes], deadline: float) -> None:
+        """Wait until the calls of all `wanted` have ended, but not beyond `deadline` on the monotonic clock.
+
+        Raises what ended the task of the calls.
+        """
+        with self._changed:
+            there = self._buckets[bucket].rows
+            for row in [there[identity] for identity in wanted if identity in there]:
+                while not row.done and self.failure is None:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+            if self.failure is not None:
+                raise self.failure
+
+    def read(self, bucket: int, wanted: Sequence[bytes]) -> Finished:
+        """What is known now of the calls of `wanted`; nothing is consumed.
+
+        A row that had no room is one that has not finished, with -1 for its attempts.
+        """
+        # spec: StreamState!Record
+        with self._changed:
+            there = self._buckets[bucket].rows
+            rows = [there.get(identity) for identity in wanted]
+            done = [(place, row) for place, row in enumerate(rows) if row is not None and row.done]
+            attempts = np.array([-1 if row is None else row.attempts for row in rows], np.int64)
+            outputs, counts, letters = None, None, None
+            if done:
+                outputs = self._writer.write([(Call(row.record, 0), row.result) for _, row in done])
+                if self._writer.counts is not None:
+                    counts = np.array(self._writer.counts, np.int64)
+            failed = [row for _, row in done if type(row.result) is Failed]
+            if failed and self._box is not None:
+                rows_of = [row.record._columns.batch.slice(row.record._index, 1) for row in failed]
+                letters = dead_letters(self._box, joined(rows_of), [row.result for row in failed])
+            places = [place for place, _ in done]
+        return Finished(np.array(places, np.int64), outputs, counts, attempts, letters)
+
+    @property
+    def pending(self) -> int:
+        """Rows that are held."""
+        with self._changed:
+            return sum(len(bucket.rows) for bucket in self._buckets.values())
+
+    def close(self) -> None:
+        """End the calls that run; nothing is asked for any more. Idempotent."""
+
+        def stop() -> None:
+            if self._run is not None:
+                self._run.stop()
+
+        self._loop_thread.call(stop)
+
+    # -- for the loop's thread ----------------------------------------------------------------------
+
+    def emit(self, results: Chunk) -> None:
+        """Take results of the task."""
+        # spec: StreamState!Finish
+        with self._changed:
+            for call, result in results:
+                call.row.finish(result)
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """The task of the calls has ended with `error`."""
+        with self._changed:
+            self.failure = error
+            self._changed.notify_all()
+
+    def _let_go(self) -> None:
+        self._input.drop_released()
+        if self._run is not None:
+            self._run.operator.discard(lambda row: row.released)
+
+
+def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
+    """Records of the rows at `places`, which keep no more than a slice of them in memory."""
+    own = rows.select([name for name in rows.schema.names if name not in (IDENTITY, ATTEMPTS, SEQUENCE)])
+    most = max(1, min(SLICE_ROWS, SLICE_BYTES * own.num_rows // max(1, own.nbytes)))
+    for start in range(0, len(places), most):
+        # A copy: a slice would keep the whole batch.
+        columns = Columns(own.take(pa.array(places[start : start + most], pa.int64())))
+        yield from (Record(columns, at) for at in range(columns.batch.num_rows))
+
+
+class _Rows:
+    """The input of the task: batches of rows, and no end. For the loop's thread."""
+
+    def __init__(self) -> None:
+        self._added: list[tuple[list[PendingRow], int]] = []
+        # The task asks for another batch when this one has been taken.
+        self._emitted = RowBatch([])
+        self._awaited: Future[None] | None = None
+
+    def add(self, rows: list[PendingRow], size: int) -> None:
+        """Rows of about `size` bytes each that are to be called."""
+        self._added.append((rows, size))
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            awaited.set_result(None)
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the next batch, without rows that were released."""
+        while self._added:
+            rows, size = self._added.pop(0)
+            if wanted := [row for row in rows if not row.released]:
+                self._emitted = RowBatch(wanted, size)
+                output.collect(self._emitted)
+                return InputStatus.MORE_AVAILABLE
+        return InputStatus.NOTHING_AVAILABLE
+
+    def drop_released(self) -> None:
+        """Take rows out that were released, from what waits for room in the task."""
+        batch = self._emitted
+        batch.rows = [row for row in batch.take(len(batch)) if not row.released]
+        batch.position = 0
+
+    def available(self) -> Future[None] | None:
+        """A future that is done when there is a batch; None if there is one."""
+        if self._added:
+            return None
+        self._awaited = Future()
+        return self._awaited
+
+    def close(self) -> None:
+        """No batch will be asked for."""
+        self._added.clear()
+
+
+class _Results:
+    """The output of the task, which takes results whenever they come. For the loop's thread."""
+
+    is_available = True
+    has_ended = True
+
+    def __init__(self, calls: HeldCalls) -> None:
+        self._calls = calls
+        self.fail = calls.fail
+
+    def collect(self, batch: RowBatch) -> None:
+        self._calls.emit(batch.rows)
+
+    def available(self) -> Future[Any]:
+        raise AssertionError("there is always room")
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Event time is Spark's here."""
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """The state of a micro-batch is taken by bucket."""
+
+    def finish(self) -> None:
+        """The calls were ended."""
+        self._calls.fail(RuntimeError("the calls of this stream have been ended"))

@@ -1,0 +1,205 @@
+"""The process that holds the calls of streams: it outlives workers and ends with its executor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pillarbox import CallFailed
+from pillarbox.aio.options import Options
+from pillarbox.spark.stream import call_client
+from pillarbox.spark.stream.bucket_state import BucketState
+from pillarbox.spark.stream.call_client import CallClient, began_at
+from pillarbox.spark.stream.held_calls import LateExecutionError
+from pillarbox.spark.stream.plan import StreamPlan
+from pillarbox.spark.work import Work
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
+
+LONG_S = 30.0
+SCHEMA = T.StructType().add("pid", T.LongType()).add("calls", T.LongType())
+_calls: Counter[int] = Counter()
+
+
+async def told(row: Any) -> tuple[int, int]:
+    """The process that calls and how often it has called this row; a row of 0 never ends, one of -1 fails."""
+    _calls[row.n] += 1
+    if not row.n:
+        await asyncio.Event().wait()
+    if row.n < 0:
+        raise ValueError("no such row")
+    return os.getpid(), _calls[row.n]
+
+
+def plan(name: str = "stream", max_wait: float = LONG_S) -> StreamPlan:
+    work = Work(told, f"token of {name}", Options(ordered=False))
+    return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait, 8)
+
+
+def rows_of(*numbers: int, time_ms: int = 1) -> pa.RecordBatch:
+    values = np.array(numbers, np.int64)
+    rows = BucketState().with_rows(
+        pa.RecordBatch.from_arrays([pa.array(values)], ["n"]), time_ms, values, values
+    )
+    assert rows is not None
+    return rows
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for an executor's Java process."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(call_client, "executor_pid", lambda: process.pid)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def connect(executor: subprocess.Popen[bytes]) -> Iterator[Callable[..., CallClient]]:
+    clients = []
+
+    def connect(given: StreamPlan | None = None, query: Any = "query", run: Any = "run") -> CallClient:
+        clients.append(CallClient(plan() if given is None else given, query, run))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+def told_of(client: CallClient, rows: pa.RecordBatch, waiting: int = 0, time_ms: int = 1) -> dict[int, Any]:
+    known = client.advance(0, time_ms, rows, waiting)
+    if known.outputs is None:
+        return {}
+    found = zip(known.places.tolist(), known.outputs.to_pylist(), strict=True)
+    return {place: (row["pid"], row["calls"]) for place, row in found}
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # A zombie, where nobody reaps it.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_tasks_of_an_executor_find_the_calls_of_those_before_them(connect: Any) -> None:
+    rows = rows_of(1, 2)
+    first = told_of(connect(), rows)
+    assert {calls for _, calls in first.values()} == {1}
+    (process,) = {pid for pid, _ in first.values()}
+    assert process != os.getpid()
+    # Another execution of the micro-batch, and the next micro-batch.
+    assert told_of(connect(), rows) == first
+    assert told_of(connect(), rows, waiting=2, time_ms=2) == first
+
+
+def test_calls_of_a_process_that_was_killed_are_made_again_by_the_next_one(connect: Any) -> None:
+    rows = rows_of(1, 2)
+    (process,) = {pid for pid, _ in told_of(connect(), rows).values()}
+    os.kill(process, signal.SIGKILL)
+    again = told_of(connect(), rows, waiting=2)
+    assert {calls for _, calls in again.values()} == {1}
+    (other,) = {pid for pid, _ in again.values()}
+    assert other != process
+    # Also where a task is connected already.
+    client = connect()
+    os.kill(other, signal.SIGKILL)
+    assert other not in {pid for pid, _ in told_of(client, rows, waiting=2).values()}
+
+
+def test_rows_that_the_state_has_and_the_process_has_not_are_called_before_those_that_come(
+    connect: Any,
+) -> None:
+    old, new = rows_of(1, 2), rows_of(3, time_ms=2)
+    rows = pa.Table.from_batches([old, new]).combine_chunks().to_batches()[0]
+    assert sorted(told_of(connect(), rows, waiting=2, time_ms=2)) == [0, 1, 2]
+
+
+def test_the_process_ends_with_its_executor_and_leaves_no_socket(
+    connect: Any, executor: subprocess.Popen[bytes]
+) -> None:
+    (process,) = {pid for pid, _ in told_of(connect(), rows_of(1)).values()}
+    path = call_client.socket_path(executor.pid)
+    assert os.path.exists(path)
+    assert not os.stat(os.path.dirname(path)).st_mode & 0o077
+    executor.kill()
+    executor.wait()
+    until(lambda: has_ended(process) and not os.path.exists(path))
+
+
+def test_slow_calls_hold_a_micro_batch_up_for_max_wait_in_all_its_executions(connect: Any) -> None:
+    client = connect(plan(max_wait=0.2))
+    rows = rows_of(0, 1)
+    began = time.monotonic()
+    assert sorted(told_of(client, rows)) == [1]
+    assert time.monotonic() - began >= 0.2
+    began = time.monotonic()
+    for _ in range(20):
+        told_of(client, rows)
+    assert time.monotonic() - began < 0.2 * 20
+
+
+def test_a_query_that_is_started_again_ends_the_calls_of_its_run_before(connect: Any) -> None:
+    rows = rows_of(1)
+    told_of(connect(plan("a"), run="run 1"), rows)
+    again = told_of(connect(plan("b"), run="run 2"), rows, waiting=1)
+    assert {calls for _, calls in again.values()} == {2}
+    # A task of the run before, which comes late, is refused.
+    with pytest.raises(LateExecutionError, match="started again"):
+        connect(plan("a"), run="run 1")
+    # Another query is another matter.
+    assert told_of(connect(plan("c"), query="another"), rows)
+
+
+def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> None:
+    rows = rows_of(1)
+    first = told_of(connect(query=None, run=None), rows)
+    assert told_of(connect(), rows) == first
+    assert told_of(connect(query=None, run=None), rows) == first
+    # Two queries over one DataFrame have streams apart, and such a task could belong to either.
+    assert told_of(connect(query="another"), rows) != first
+    with pytest.raises(RuntimeError, match="two queries run this DataFrame"):
+        connect(query=None, run=None)
+
+
+def test_errors_reach_the_task_that_asks(connect: Any) -> None:
+    client = connect()
+    with pytest.raises(CallFailed, match="no such row"):
+        told_of(client, rows_of(-1))
+    # The task is tried again, and begins the stream anew.
+    assert sorted(told_of(connect(), rows_of(1))) == [0]
+    told_of(connect(), rows_of(1, time_ms=5), time_ms=5)
+    with pytest.raises(LateExecutionError, match="was opened after"):
+        told_of(connect(), rows_of(1))
+
+
+def test_a_process_is_told_from_another_of_the_same_number() -> None:
+    assert began_at(os.getpid()) == began_at(os.getpid())
+    assert began_at(2**22 + 1) is None

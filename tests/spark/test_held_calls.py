@@ -1,0 +1,306 @@
+"""The calls of a stream between micro-batches: begun once, read at will, released by a later state."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from pillarbox import CallFailed
+from pillarbox.aio.options import Options
+from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.results import RowEncoder
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, BucketState
+from pillarbox.spark.stream.entry import counted
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
+from pillarbox.spark.writer import RowWriter
+from pillarbox.wire.loop_thread import LoopThread
+
+SCHEMA = T.StructType().add("called", T.LongType())
+LONG_S = 30.0
+
+
+class Service:
+    """An async function of rows whose calls end when the test says so, or at once."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        self.at_once = at_once
+        self.calls: Counter[int] = Counter()
+        self.cancelled: Counter[int] = Counter()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.gates: dict[int, asyncio.Event] = {}
+        self.failing: set[int] = set()
+
+    async def __call__(self, row: Any) -> int:
+        self.loop = asyncio.get_running_loop()
+        number: int = row.n
+        self.calls[number] += 1
+        if not self.at_once:
+            try:
+                await self.gates.setdefault(number, asyncio.Event()).wait()
+            except asyncio.CancelledError:
+                self.cancelled[number] += 1
+                raise
+        if number in self.failing:
+            raise ValueError("no")
+        return number * 100 + self.calls[number]
+
+    def end(self, number: int) -> None:
+        until(lambda: number in self.gates)
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self.gates[number].set)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., HeldCalls]]:
+    thread = LoopThread("test-loop")
+    made = []
+
+    def make(service: Service, box: LetterBox | None = None, **given: Any) -> HeldCalls:
+        options = Options(ordered=False, **given)
+        writer = RowWriter([], SCHEMA, None, options, None, runs=True)
+        convert = RowEncoder(SCHEMA, None)
+        calls = HeldCalls(
+            counted(service, in_batches=False),
+            options,
+            writer,
+            loop_thread=thread,
+            convert=convert,
+            box=box,
+        )
+        made.append(calls)
+        return calls
+
+    yield make
+    for calls in made:
+        calls.close()
+        until(lambda calls=calls: calls.failure is not None)  # type: ignore[misc]
+    assert thread.close(10)
+
+
+def rows_of(numbers: list[int], time: int = 1, attempts: int = 0, text: str = "") -> pa.RecordBatch:
+    values = np.array(numbers, np.int64)
+    batch = pa.RecordBatch.from_arrays([pa.array(values), pa.array([text] * len(numbers))], ["n", "text"])
+    rows = BucketState().with_rows(batch, time, values, values)
+    assert rows is not None
+    at = rows.schema.get_field_index(ATTEMPTS)
+    columns = [*rows.columns[:at], pa.array([attempts] * len(numbers), pa.int64()), *rows.columns[at + 1 :]]
+    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+
+
+def ids(rows: pa.RecordBatch) -> list[bytes]:
+    made: list[bytes] = rows.column(IDENTITY).to_pylist()
+    return made
+
+
+def soon() -> float:
+    return time.monotonic() + LONG_S
+
+
+def results(calls: HeldCalls, wanted: list[bytes], bucket: int = 0) -> dict[int, int]:
+    """What is known: place in `wanted` to result."""
+    known = calls.read(bucket, wanted)
+    if known.outputs is None:
+        return {}
+    return dict(zip(known.places.tolist(), known.outputs.column(0).to_pylist(), strict=True))
+
+
+def test_executions_of_a_micro_batch_share_their_calls_and_read_the_same_results(make: Any) -> None:
+    service = Service()
+    calls = make(service)
+    rows = rows_of([1, 2, 3])
+    for _ in range(3):
+        assert calls.open(0, 1, []) == []
+        calls.begin(0, rows)
+        calls.wait(0, ids(rows), soon())
+        assert results(calls, ids(rows)) == {0: 101, 1: 201, 2: 301}
+    assert service.calls == {1: 1, 2: 1, 3: 1}
+    # A later micro-batch adopts what its committed state waits for.
+    assert calls.open(0, 2, ids(rows)[1:]) == []
+    assert results(calls, ids(rows)[1:]) == {0: 201, 1: 301}
+    assert service.calls == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_result_is_released_by_a_later_micro_batch_whose_state_does_not_wait_for_it(make: Any) -> None:
+    calls = make(Service())
+    rows = rows_of([1, 2, 3])
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    calls.wait(0, ids(rows), soon())
+    # Another execution of the micro-batch releases nothing.
+    calls.open(0, 1, [])
+    assert calls.pending == 3
+    calls.open(0, 2, ids(rows)[2:])
+    assert calls.pending == 1
+    assert calls.open(0, 2, ids(rows)) == [0, 1]
+
+
+def test_rows_that_are_not_there_are_begun_anew_with_the_attempts_of_before(make: Any) -> None:
+    service = Service()
+    service.failing = {2}
+    calls = make(service, errors="column")
+    rows = rows_of([1, 2], attempts=3)
+    assert calls.open(0, 5, ids(rows)) == [0, 1]
+    calls.begin(0, rows)
+    calls.wait(0, ids(rows), soon())
+    known = calls.read(0, ids(rows))
+    assert known.attempts.tolist() == [4, 4]
+    assert known.outputs is not None
+    error = known.outputs.column(1)[known.places.tolist().index(1)].as_py()
+    assert error["attempts"] == 4
+
+
+def test_a_task_of_an_earlier_micro_batch_is_refused_and_changes_nothing(make: Any) -> None:
+    calls = make(Service())
+    rows = rows_of([1, 2], time=2)
+    calls.open(0, 2, [])
+    calls.begin(0, rows)
+    calls.wait(0, ids(rows), soon())
+    with pytest.raises(LateExecutionError, match="micro-batch of 1 ms was opened after that of 2"):
+        calls.open(0, 1, ids(rows_of([7])))
+    assert results(calls, ids(rows)) == {0: 101, 1: 201}
+    # Other buckets have times of their own.
+    assert calls.open(1, 1, []) == []
+
+
+def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service, capacity=2)
+    first = rows_of([1, 2, 3, 4])
+    calls.open(0, 1, [])
+    calls.begin(0, first)
+    until(lambda: service.calls.total() == 2)
+    # The micro-batch that read them has failed for good: a later one knows nothing of them.
+    calls.open(0, 2, [])
+    second = rows_of([5, 6], time=2)
+    calls.begin(0, second)
+    service.end(5)
+    service.end(6)
+    calls.wait(0, ids(second), soon())
+    assert service.calls == {1: 1, 2: 1, 5: 1, 6: 1}
+    assert service.cancelled == {1: 1, 2: 1}
+
+
+def test_a_wait_ends_at_its_time_and_what_has_not_ended_goes_on(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service)
+    rows = rows_of([1, 2])
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    service.end(2)
+    calls.wait(0, ids(rows)[1:], soon())
+    calls.wait(0, ids(rows), time.monotonic())
+    assert results(calls, ids(rows)) == {1: 201}
+    service.end(1)
+    calls.wait(0, ids(rows), soon())
+    assert results(calls, ids(rows)) == {0: 101, 1: 201}
+
+
+def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service, max_bytes=5000)
+    rows = rows_of([1, 2, 3, 4], text="x" * 2000)
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    assert calls.pending == 2
+    service.end(1)
+    service.end(2)
+    calls.wait(0, ids(rows), soon())
+    known = calls.read(0, ids(rows))
+    assert known.places.tolist() == [0, 1]
+    assert known.attempts.tolist() == [1, 1, -1, -1]
+    # The next micro-batch begins them, once those have left.
+    assert calls.open(0, 2, ids(rows)[2:]) == [0, 1]
+    calls.begin(0, rows.slice(2))
+    assert calls.pending == 2
+    # A row that is larger than all that may be held is called alone.
+    calls.open(0, 3, [])
+    large = rows_of([9, 10], time=3, text="x" * 9000)
+    calls.begin(0, large)
+    assert calls.pending == 1
+
+
+def test_a_row_that_is_pending_keeps_a_slice_of_its_batch_in_memory_and_not_the_whole(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service, max_bytes=None)
+    rows = rows_of(list(range(20_000)), text="x" * 100)
+    column = weakref.ref(rows)
+    before = pa.total_allocated_bytes()
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    last = ids(rows)[-1:]
+    del rows
+    calls.open(0, 2, last)
+    gc.collect()
+    assert column() is None
+    assert calls.pending == 1
+    until(lambda: pa.total_allocated_bytes() < before)
+
+
+def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_path: Any) -> None:
+    service = Service()
+    service.failing = {2, 3}
+    letter = dead_letter_of(str(tmp_path), ["n", "text"])
+    assert letter is not None
+    calls = make(service, LetterBox(letter, ("n", "text"), "operator", "run"), errors="drop")
+    rows = rows_of([1, 2, 3, 4])
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    calls.wait(0, ids(rows), soon())
+    for _ in range(2):
+        known = calls.read(0, ids(rows))
+        assert known.places.tolist() == [0, 1, 2, 3]
+        assert known.counts is not None
+        assert known.counts.tolist() == [1, 0, 0, 1]
+        assert known.letters is not None
+        assert known.letters.column(0).to_pylist() == [2, 3]
+        assert known.letters.schema.names[:2] == ["n", "text"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_ends_the_task_of_the_calls_is_raised_to_who_waits_for_them(make: Any) -> None:
+    service = Service()
+    service.failing = {2}
+    calls = make(service)
+    rows = rows_of([1, 2])
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    with pytest.raises(CallFailed, match="no"):
+        calls.wait(0, ids(rows), soon())
+
+
+def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(make: Any) -> None:
+    seen: list[list[str]] = []
+
+    class Looking(Service):
+        async def __call__(self, row: Any) -> int:
+            seen.append(list(row.asDict()))
+            return 1
+
+    calls = make(Looking())
+    rows = rows_of([1])
+    assert {IDENTITY, SEQUENCE, ATTEMPTS} <= set(rows.schema.names)
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    calls.wait(0, ids(rows), soon())
+    assert seen == [["n", "text"]]
