@@ -71,7 +71,7 @@ class Query:
         self.calls = folder / "calls"
 
     def run(self, each_batch: Callable[[DataFrame, int], list[Any]]) -> str | None:
-        """Put what `each_batch` gives into the sink, by batch number; returns the error of the query, if any."""
+        """Put what `each_batch` gives into the sink, by batch number; returns the error of the query."""
         done = threading.Event()
 
         def write(df: DataFrame, batch: int) -> None:
