@@ -17,7 +17,7 @@ from pillarbox.spark.retry_failed import retry_failed
 from pillarbox.spark.skipping import called_once
 from pillarbox.spark.source.data_source import PillarboxSource
 from pillarbox.spark.source.register import register_source
-from pillarbox.spark.stream import StreamStateError, async_stream, drain
+from pillarbox.spark.stream import StreamStateError, async_stream
 
 __all__ = [
     "LOW_LATENCY",
@@ -38,7 +38,6 @@ __all__ = [
     "async_udf",
     "call_failed",
     "called_once",
-    "drain",
     "estimate",
     "failed",
     "not_done",

@@ -2,6 +2,5 @@
 
 from pillarbox.spark.stream.async_stream import async_stream
 from pillarbox.spark.stream.bucket_state import StreamStateError
-from pillarbox.spark.stream.end import drain
 
-__all__ = ["StreamStateError", "async_stream", "drain"]
+__all__ = ["StreamStateError", "async_stream"]

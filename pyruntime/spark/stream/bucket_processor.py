@@ -22,7 +22,7 @@ from pillarbox.spark.keeping import QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.stream.bucket_state import Ints, decode, encode, joined
 from pillarbox.spark.stream.call_client import CallClient
-from pillarbox.spark.stream.pack import BUCKET, KEY, LEAVING, NUMBER, PACKED, PART, ROWS, Pack
+from pillarbox.spark.stream.pack import BUCKET, BUCKETS, KEY, LEAVING, NUMBER, PACKED, PART, ROWS, Pack
 from pillarbox.spark.stream.plan import StreamPlan
 
 if TYPE_CHECKING:
@@ -38,13 +38,17 @@ HASH, TIME = "__pillarbox_hash", "time"
 def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
     """The output of the stream of `plan` over `df`, in blobs that `Unpack` unpacks. On the driver.
 
-    key, row: hashes of the key and of the whole of a row. clock: has the columns of `PACKED`, a row without
-    rows for each bucket whenever it moves.
+    key, row: hashes of the key and of the whole of a row. clock: has a row in a micro-batch that is to open
+    all buckets.
     """
     packed = df.withColumn(HASH, row).withColumn(KEY, key)
-    packed = packed.mapInArrow(ship(Pack(plan.buckets).run, name_of(plan.work.fn)), PACKED)
+    packed = packed.mapInArrow(ship(Pack().run, name_of(plan.work.fn)), PACKED)
     # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
-    timed = packed.union(clock).withColumn(TIME, F.unix_millis(F.current_timestamp()))
+    ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
+    ticks = ticks.select(
+        BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
+    )
+    timed = packed.union(ticks).withColumn(TIME, F.unix_millis(F.current_timestamp()))
     return timed.groupBy(BUCKET).transformWithStateInPandas(BucketProcessor(plan), LEAVING, "Append", "None")
 
 
@@ -68,11 +72,14 @@ class BucketProcessor(StatefulProcessor):
 
         plan = self._plan
         parts: list[tuple[int, int, bytes]] = []
-        time_ms = -1
+        time_ms, ticked = -1, False
         for each in rows:
             time_ms = int(each[TIME].iloc[0])
             for part, number, blob in zip(each[PART], each[NUMBER], each[ROWS], strict=True):
-                if blob is not None:
+                if blob is None:
+                    # The clock's.
+                    ticked = True
+                else:
                     parts.append((int(part), int(number), bytes(blob)))
         found = self._state.get()
         state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output)
@@ -82,11 +89,13 @@ class BucketProcessor(StatefulProcessor):
             self._put_aside(next(from_ipc(blob)))
         waiting = 0 if state.waiting is None else state.waiting.num_rows
         all_rows = state.with_rows(*_read(parts, time_ms))
-        known = None
+        known, owner = None, ""
         if all_rows is not None:
-            known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting)
+            known, owner = self._calls().advance(
+                int(key[0]), time_ms, all_rows, waiting, owner=state.owner, ticked=ticked
+            )
         # spec: StreamState!Record
-        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
+        blob = encode(state.after(all_rows, known, ordered=plan.ordered, owner=owner), plan.output)
         if blob is not None:
             self._state.update((blob,))
         elif found is not None:

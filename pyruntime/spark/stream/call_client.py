@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import pickle
+import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
 
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import IDENTITY, Finished, joined
-from pillarbox.spark.stream.share import folder
 
 if TYPE_CHECKING:
     from pillarbox.spark.stream.plan import StreamPlan
 
 
+log = logging.getLogger("pillarbox")
+
+MAX_FOLDER_CHARACTERS = 40
+"""Of a temporary folder: the path of a socket may have 104 characters, or 108."""
+
 LOST_TIMEOUT_S = 60.0
 """Seconds for which a task looks for a process that lives, where one after the other is killed."""
 RECONNECT_INTERVAL_S = 0.05
-
-T = TypeVar("T")
 
 
 def began_at(pid: int) -> str | None:
@@ -55,98 +59,147 @@ def executor_pid() -> int:
     raise RuntimeError("async_stream: the executor's Java process is not among the parents of this worker")
 
 
-def socket_path(executor: int) -> str:
-    """The address of the process that holds the calls of an executor, by that one's number."""
-    place = folder()
-    if place is None:
+def private_folder(base: str | None = None) -> str | None:
+    """The folder of this user's sockets; None where there can be none, or others may enter it. Any thread."""
+    if base is None:
+        base = tempfile.gettempdir()
+        if len(base) > MAX_FOLDER_CHARACTERS:
+            base = "/tmp"
+    path = os.path.join(base, f"pillarbox-{os.getuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        log.warning("async_stream: %s is not a folder of this user alone, and is not used", path)
+        return None
+    return path
+
+
+def socket_path(name: str) -> str:
+    """The address of the process of this name."""
+    folder = private_folder()
+    if folder is None:
         raise RuntimeError("async_stream: there is no folder for sockets that this user alone may enter")
-    return os.path.join(place, f"calls-{executor}-{began_at(executor)}")
+    return os.path.join(folder, name)
+
+
+def process_name(executor: int) -> str:
+    """The name of the process that holds the calls of an executor, by that one's number."""
+    return f"calls-{executor}-{began_at(executor)}"
 
 
 class CallClient:
-    """The connection of one task of the stream of `plan`.
+    """The connections of one task of the stream of `plan`.
 
     query, run: the ids of its query and of that one's run, None where Spark does not tell them.
     """
 
     def __init__(self, plan: StreamPlan, query: str | None, run: str | None) -> None:
         self._plan, self._query, self._run = plan, query, run
-        self._connection: Connection[Any, Any] | None = None
-        self._retried(self._attach)
+        self._own = process_name(executor_pid())
+        self._connections: dict[str, tuple[Connection[Any, Any], int]] = {}
 
-    def advance(self, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int) -> Finished:
-        """Have the calls of `rows` made that are not there, and learn what has finished.
+    def advance(
+        self, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int, *, owner: str = "", ticked: bool
+    ) -> tuple[Finished, str]:
+        """Have the calls of `rows` made that are not there, and learn what has finished, and where they are.
 
-        rows: those that the committed state has first, so many as `waiting` says. Where the process is killed
-        meanwhile another one makes the calls.
+        rows: those that the committed state has first, so many as `waiting` says. owner: the process that
+        held them at the micro-batch before; where it is there no more, that of this executor makes the calls.
+        ticked: the micro-batch opens all buckets.
         """
-        return self._retried(lambda: self._advance(bucket, time_ms, rows, waiting))
-
-    def _advance(self, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int) -> Finished:
-        stream = self._attach()
-        data = b"".join(rows.column(IDENTITY).to_pylist())
-        new = rows.slice(waiting)
-        begin = to_ipc(new) if new.num_rows else None
-        reply = self._ask("advance", stream, bucket, time_ms, data, waiting, begin)
-        if reply[0] == "missing":
-            missing = rows.take(pa.array(reply[1], pa.int64()))
-            begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
-            reply = self._ask("advance", stream, bucket, time_ms, data, waiting, begin)
-        _, places, outputs, counts, attempts, letters = reply
-        made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, letters))
-        return Finished(places, made, counts, attempts, failed)
-
-    def _attach(self) -> int:
-        """The number of the stream in the process, which is connected to, and started, where it is not."""
-        if self._connection is None:
-            self._connection = _connected()
-            plan, query, run = self._plan, self._query, self._run
-            reply = self._ask("attach", plan.name, query, run, None)
-            if reply[0] == "unknown":
-                data = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-                reply = self._ask("attach", plan.name, query, run, data)
-            self._stream: int = reply[1]
-        return self._stream
-
-    def _retried(self, step: Callable[[], T]) -> T:
         deadline = time.monotonic() + LOST_TIMEOUT_S
         while True:
+            name = self._own
             try:
-                return step()
+                if owner not in ("", name) and self._attach(owner, starts=False) is not None:
+                    name = owner
+                return self._advance(name, bucket, time_ms, rows, waiting, ticked), name
             except (EOFError, ConnectionError):
                 # It was killed. Its socket may still take connections while it ends.
-                self.close()
+                self._disconnect(name)
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RECONNECT_INTERVAL_S)
 
+    def _advance(
+        self, name: str, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int, ticked: bool
+    ) -> Finished:
+        attached = self._attach(name, starts=True)
+        assert attached is not None
+        connection, stream = attached
+        data = b"".join(rows.column(IDENTITY).to_pylist())
+        new = rows.slice(waiting)
+        begin = to_ipc(new) if new.num_rows else None
+        reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
+        if reply[0] == "missing":
+            missing = rows.take(pa.array(reply[1], pa.int64()))
+            begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
+            reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
+        _, places, outputs, counts, attempts, letters = reply
+        made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, letters))
+        return Finished(places, made, counts, attempts, failed)
+
+    def _attach(self, name: str, *, starts: bool) -> tuple[Connection[Any, Any], int] | None:
+        """The connection to a process, and the number of the stream there; None where it is not there.
+
+        starts: it is started then.
+        """
+        found = self._connections.get(name)
+        if found is None:
+            path = socket_path(name)
+            connection = _connected(path) if starts else _client(path)
+            if connection is None:
+                return None
+            plan, query, run = self._plan, self._query, self._run
+            reply = _ask(connection, "attach", plan.name, query, run, None)
+            if reply[0] == "unknown":
+                data = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+                reply = _ask(connection, "attach", plan.name, query, run, data)
+            found = self._connections[name] = (connection, reply[1])
+        return found
+
+    def _disconnect(self, name: str) -> None:
+        found = self._connections.pop(name, None)
+        if found is not None:
+            found[0].close()
+
     def close(self) -> None:
         """The task is through; the calls go on."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _ask(self, *message: Any) -> tuple[Any, ...]:
-        assert self._connection is not None
-        self._connection.send(message)
-        reply: tuple[Any, ...] = self._connection.recv()
-        if reply[0] == "failed":
-            raise pickle.loads(reply[1])
-        return reply
+        for name in [*self._connections]:
+            self._disconnect(name)
 
 
-def _connected() -> Connection[Any, Any]:
-    executor = executor_pid()
-    path = socket_path(executor)
+def _ask(connection: Connection[Any, Any], *message: Any) -> tuple[Any, ...]:
+    connection.send(message)
+    reply: tuple[Any, ...] = connection.recv()
+    if reply[0] == "failed":
+        raise pickle.loads(reply[1])
+    return reply
+
+
+def _client(path: str) -> Connection[Any, Any] | None:
     with contextlib.suppress(OSError):
         return Client(path, "AF_UNIX")
+    return None
+
+
+def _connected(path: str) -> Connection[Any, Any]:
+    """A connection to the process of this executor at `path`, which is started where it is not there."""
+    found = _client(path)
+    if found is not None:
+        return found
     with open(path + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):
-            return Client(path, "AF_UNIX")
+        found = _client(path)
+        if found is not None:
+            return found
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-        _start(path, executor)
+        _start(path, executor_pid())
         return Client(path, "AF_UNIX")
 
 

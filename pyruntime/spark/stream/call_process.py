@@ -31,8 +31,8 @@ from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.entry import counted
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
+from pillarbox.spark.stream.pack import BUCKETS
 from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
 from pillarbox.spark.worker import COLLECT_AFTER, worker
 from pillarbox.spark.writer import RowWriter
@@ -44,6 +44,9 @@ BACKLOG = 128
 
 IDLE_S = 60.0
 """Seconds after which a stream is ended that nobody asks for and that holds no row."""
+
+LONGEST_IDLE_S = 3600.0
+"""Seconds after which a stream is ended that nobody asks for, whatever it holds: its query has stopped."""
 
 EXECUTOR_CHECK_INTERVAL_S = 1.0
 """Seconds between two looks whether the executor is there."""
@@ -60,7 +63,8 @@ class _Stream:
         self.run = run
         self.asked = time.monotonic()
         self._lock = threading.Lock()
-        self._time_ms, self._deadline = -1, 0.0
+        self._time_ms, self._began = -1, 0.0
+        self._deadlines: dict[int, float] = {}
         here = worker()
         journal = None
         if work.options.ledger is not None:
@@ -77,12 +81,18 @@ class _Stream:
             box=work.letters,
         )
 
-    def deadline_of(self, time_ms: int) -> float:
-        """Until when the executions of a micro-batch wait for calls, all of them together."""
+    def deadline_of(self, time_ms: int, bucket: int) -> float:
+        """Until when the executions of a micro-batch wait for the calls of a bucket.
+
+        All of them together wait for `max_wait` at most. A bucket does not use up the time of those that come
+        after it, whose calls may be fast: Spark gives a task its buckets one by one.
+        """
         with self._lock:
             if time_ms != self._time_ms:
-                self._time_ms, self._deadline = time_ms, time.monotonic() + self.plan.max_wait
-            return self._deadline
+                self._time_ms, self._began = time_ms, time.monotonic()
+                self._deadlines.clear()
+            share = (len(self._deadlines) + 1) / len(BUCKETS)
+            return self._deadlines.setdefault(bucket, self._began + self.plan.max_wait * share)
 
     def close(self) -> None:
         self.calls.close()
@@ -112,7 +122,7 @@ class CallProcess:
             idle = [
                 number
                 for number, stream in self._streams.items()
-                if now - stream.asked > IDLE_S and not stream.calls.pending
+                if now - stream.asked > (LONGEST_IDLE_S if stream.calls.pending else IDLE_S)
             ]
             ended = [self._streams.pop(number) for number in idle]
         for stream in ended:
@@ -186,12 +196,20 @@ class CallProcess:
         return None
 
     def _answer_advance(
-        self, number: int, bucket: int, time_ms: int, identities: bytes, waiting: int, rows: bytes | None
+        self,
+        number: int,
+        bucket: int,
+        time_ms: int,
+        identities: bytes,
+        waiting: int,
+        rows: bytes | None,
+        ticked: bool,
     ) -> tuple[Any, ...]:
         """Open a bucket, begin what is new, wait for a while, and tell what has finished.
 
         identities: of the rows of the bucket, those that the committed state has first, so many as `waiting`
-        says. rows: those that are to be begun. Tells the places of rows that are missing here and in `rows`.
+        says. rows: those that are to be begun. ticked: the micro-batch opens all buckets. Tells the places of
+        rows that are missing here and in `rows`.
         """
         with self._lock:
             stream = self._streams.get(number)
@@ -200,7 +218,7 @@ class CallProcess:
             stream.asked = time.monotonic()
         calls = stream.calls
         wanted = [identities[at : at + IDENTITY_BYTES] for at in range(0, len(identities), IDENTITY_BYTES)]
-        missing = calls.open(bucket, time_ms, wanted[:waiting])
+        missing = calls.open(bucket, time_ms, wanted[:waiting], ticked=ticked)
         batch = None if rows is None else next(from_ipc(rows))
         if missing:
             given = set() if batch is None else {*batch.column(IDENTITY).to_pylist()}
@@ -208,7 +226,7 @@ class CallProcess:
                 return ("missing", missing)
         if batch is not None:
             calls.begin(bucket, batch)
-        calls.wait(bucket, wanted, stream.deadline_of(time_ms))
+        calls.wait(bucket, wanted, stream.deadline_of(time_ms, bucket))
         known = calls.read(bucket, wanted)
         outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
         return ("known", known.places, outputs, known.counts, known.attempts, letters)

@@ -22,10 +22,12 @@ import pyarrow as pa
 
 from pillarbox.aio.attempts import Call
 from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.coroutines import collect
 from pillarbox.aio.failure import Failed
+from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
-from pillarbox.kernel import PillarboxError
+from pillarbox.kernel import Collector, PillarboxError
 from pillarbox.spark.letters import dead_letters
 from pillarbox.spark.record import RECORD_BYTES, Columns, Record
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, Finished, joined
@@ -119,6 +121,8 @@ class HeldCalls:
         self._buckets: dict[int, _Bucket] = {}
         self._max_bytes = options.max_bytes
         self._held_bytes = 0
+        # Of the two newest micro-batches that open all buckets.
+        self._ticks = (-1, -1)
         self._input = _Rows()
         self._run: TaskRun | None = None
         context = contextvars.copy_context()
@@ -142,11 +146,11 @@ class HeldCalls:
 
         loop_thread.call(start)
 
-    def open(self, bucket: int, time: int, wanted: Sequence[bytes]) -> list[int]:
+    def open(self, bucket: int, time: int, wanted: Sequence[bytes], *, ticked: bool = False) -> list[int]:
         """Open a bucket for the micro-batch of `time`; returns the places in `wanted` of rows to be begun.
 
-        wanted: the identities of the rows that the state committed before it waits for. Raises
-        LateExecutionError.
+        wanted: the identities of the rows that the state committed before it waits for. ticked: all buckets
+        are opened in this micro-batch. Raises LateExecutionError.
         """
         # spec: StreamState!Open, StreamState!Refuse
         with self._changed:
@@ -163,13 +167,25 @@ class HeldCalls:
                 kept = {identity: place.rows.pop(identity) for identity in wanted if identity in place.rows}
                 released = list(place.rows.values())
                 place.rows = kept
-                for row in released:
-                    row.released = True
-                    self._held_bytes -= row.size
+            if ticked and time > self._ticks[1]:
+                released += self._forget(time)
+            for row in released:
+                row.released = True
+                self._held_bytes -= row.size
             missing = [at for at, identity in enumerate(wanted) if identity not in place.rows]
         if any(not row.done for row in released):
             self._loop_thread.call(self._let_go)
         return missing
+
+    def _forget(self, time: int) -> list[PendingRow]:
+        """The rows of buckets that live in another process: the micro-batch before this one opened them all.
+
+        time: of a micro-batch that opens all buckets. Under the lock.
+        """
+        # spec: StreamState!Forget
+        before, self._ticks = self._ticks[1], (self._ticks[1], time)
+        gone = [bucket for bucket, place in self._buckets.items() if place.time < before]
+        return [row for bucket in gone for row in self._buckets.pop(bucket).rows.values()]
 
     def begin(self, bucket: int, rows: pa.RecordBatch) -> None:
         """Have the calls of `rows` made, in their order, unless they are made already or there is no room.
@@ -351,3 +367,56 @@ class _Results:
     def finish(self) -> None:
         """The calls were ended."""
         self._calls.fail(RuntimeError("the calls of this stream have been ended"))
+
+
+def counted(fn: Callable[..., Any], *, in_batches: bool) -> Callable[..., Any]:
+    """`fn` as a function of pending rows, whose attempts it counts. in_batches: it takes lists of rows."""
+    made: Callable[..., Any]
+    if in_batches:
+        made = _in_batches(fn)
+    elif (parameter := collector_parameter(fn)) is not None:
+        hand_over = with_collector(fn, parameter, spread=False)
+
+        def handed(row: PendingRow, collector: Collector[Any]) -> object:
+            row.attempts += 1
+            return hand_over(row.record, collector)
+
+        made = handed
+    elif is_async_generator(fn):
+
+        async def collected(row: PendingRow) -> Any:
+            row.attempts += 1
+            return await collect(fn, row.record)
+
+        made = collected
+    elif is_async(fn):
+
+        async def awaited(row: PendingRow) -> Any:
+            row.attempts += 1
+            return await fn(row.record)
+
+        made = awaited
+    else:
+
+        def blocking(row: PendingRow) -> Any:
+            row.attempts += 1
+            return fn(row.record)
+
+        made = blocking
+    made.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
+    return made
+
+
+def _in_batches(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def records(rows: list[PendingRow]) -> list[Any]:
+        for row in rows:
+            row.attempts += 1
+        return [row.record for row in rows]
+
+    if is_async(fn):
+
+        async def awaited(rows: list[PendingRow]) -> Any:
+            return await fn(records(rows))
+
+        return awaited
+    return lambda rows: fn(records(rows))

@@ -21,6 +21,9 @@ KEY = "__pillarbox_key"
 
 BUCKET, PART, NUMBER, ROWS = "bucket", "part", "number", "rows"
 
+BUCKETS = (12, 16, 5, 1, 37, 20, 2, 35, 13, 6, 49, 7, 25, 15, 4, 0)
+"""The keys of the buckets, by which Spark deals them out evenly: their hashes are 0 to 15, modulo 16."""
+
 PACKED = (
     T.StructType()
     .add(BUCKET, T.IntegerType())
@@ -36,9 +39,6 @@ LEAVING = T.StructType().add(ROWS, T.BinaryType())
 class Pack:
     """Sorts rows into buckets by the hash of their key. Sent to the workers as it is."""
 
-    def __init__(self, buckets: int) -> None:
-        self._buckets = buckets
-
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pieces of buckets, in the order of their rows."""
         context = TaskContext.get()
@@ -50,7 +50,7 @@ class Pack:
             pieces = list(self._pieces(batch))
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.array([bucket for bucket, _ in pieces], pa.int32()),
+                    pa.array([BUCKETS[place] for place, _ in pieces], pa.int32()),
                     pa.array([part] * len(pieces), pa.int32()),
                     pa.array(range(number, number + len(pieces)), pa.int64()),
                     pa.array([to_ipc(rows) for _, rows in pieces], pa.binary()),
@@ -61,10 +61,8 @@ class Pack:
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         keys = batch.column(batch.schema.get_field_index(KEY))
-        # The low bits, which are as good as any; Arrow has no remainder.
-        hashed = pc.bit_wise_and(keys, pa.scalar(0x7FFFFFFF, pa.int64()))
-        quotient = pc.divide(hashed, self._buckets)
-        buckets = pc.subtract(hashed, pc.multiply(quotient, self._buckets))
+        # The low bits of a hash are as good as any.
+        buckets = pc.bit_wise_and(keys, pa.scalar(len(BUCKETS) - 1, pa.int64()))
         table = pa.table({"bucket": buckets, "place": pa.array(range(batch.num_rows), pa.int64())})
         # By place too, as this sort need not be stable.
         order = pc.sort_indices(table, sort_keys=[("bucket", "ascending"), ("place", "ascending")])
@@ -73,17 +71,6 @@ class Pack:
         for run in pc.run_end_encode(found, run_end_type=pa.int32()).run_ends.to_pylist():
             yield found[start].as_py(), rows.slice(start, run - start)
             start = run
-
-
-def pieces_of(parts: list[tuple[int, int, bytes]]) -> Iterator[pa.RecordBatch]:
-    """The rows of a bucket's pieces (part, number, rows), in the order in which they came."""
-    for _, _, rows in sorted(parts, key=lambda piece: piece[:2]):
-        yield from from_ipc(rows)
-
-
-def bucket_of(key: int, buckets: int) -> int:
-    """The bucket of a hash, as `Pack` finds it. Any thread."""
-    return (key & 0x7FFFFFFF) % buckets
 
 
 class Unpack:

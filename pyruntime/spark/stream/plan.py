@@ -22,7 +22,7 @@ class StreamPlan:
 
     name: tells this stream apart. work: as `ordered` is kept here, its operator gives results as they come.
     schema: the columns of results. kept: input columns in front of them. columns: those of the input. output:
-    what leaves, in words. max_wait: seconds. buckets: how many there are.
+    what leaves, in words. max_wait: seconds.
     """
 
     name: str
@@ -33,7 +33,6 @@ class StreamPlan:
     output: str
     ordered: bool
     max_wait: float
-    buckets: int
 
 
 def open_stream_journal(work: Work, query: str, *, identify: Callable[[Any], bytes]) -> Journal:

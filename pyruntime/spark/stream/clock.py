@@ -1,0 +1,227 @@
+"""Micro-batches while rows of `async_stream` are pending: a source that moves then, and who tells it.
+
+Spark makes a micro-batch when a source has moved. `ClockReader` lives on the driver, in the process that
+Spark has for it, and moves while something is pending: each movement has all buckets opened. What is pending
+a listener sees in Spark's progress (`ClockListener`), and puts it into a file for the reader: a report is
+about an offset of the reader, and may come after the next micro-batch was planned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pillarbox.spark.function import use_driver_python
+from pillarbox.spark.stream.call_client import private_folder
+
+log = logging.getLogger("pillarbox")
+
+FORMAT = "pillarbox_clock"
+
+TICK_INTERVAL_S = 0.5
+"""Seconds between two movements, at least. While nothing is pending Spark is made to ask no more often."""
+UNTOLD_INTERVAL_S = 10.0
+"""Seconds after which a report that has not come counts as one of pending rows."""
+REPORT_DELAY_S = 0.25
+"""Seconds by which the report of a micro-batch comes after it, about."""
+POLL_INTERVAL_S = 0.02
+PLANNING_S = 0.1
+"""Seconds within which Spark asks again where no micro-batch was run."""
+
+OPERATOR = "transformWithStateInPandasExec"
+
+Offset = dict[str, Any]
+
+
+class Clock(DataSource):
+    """Spark's name for the source. Pickled to the processes that it is used in."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Spark's."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Spark's: one row for each movement."""
+        return "tick bigint"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        """Spark's: for one run of a query, and in tasks of a replay."""
+        return ClockReader(self.options.get("folder"))
+
+
+class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The clock of one run of a query. Spark asks it on one thread.
+
+    folder: has the reports; None for a clock that nobody tells anything.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._id = uuid.uuid4().hex
+        self._report = None if folder is None else report_path(folder, self._id)
+        self._ends = False
+        self._ticked_at = self._answered_at = float("-inf")
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Spark's: stay for ever when nothing is pending and no input is left."""
+        self._ends = True
+
+    def initialOffset(self) -> Offset:
+        """Spark's: of a new query."""
+        return {"clock": "", "tick": 0}
+
+    def read(self, start: Offset) -> tuple[Iterator[tuple[int]], Offset]:
+        """Spark's: the offset after the next movement, or `start`."""
+        end = start
+        if self._moves(start):
+            end = {"clock": self._id, "tick": start["tick"] + 1}
+            self._ticked_at = time.monotonic()
+        self._answered_at = time.monotonic()
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(self, start: Offset, end: Offset) -> Iterator[tuple[int]]:
+        """Spark's: again, for a replay."""
+        return iter([] if start == end else [(end["tick"],)])
+
+    def _moves(self, start: Offset) -> bool:
+        """Wait for a report and for the time between two movements; returns whether to move."""
+        if start["clock"] != self._id:
+            # Of a run before, of which nothing is known.
+            return True
+        asked = time.monotonic()
+        # A micro-batch that has just been run may have left something pending.
+        was_polled = asked - self._answered_at < PLANNING_S
+        patience = TICK_INTERVAL_S if was_polled else REPORT_DELAY_S
+        first = self._told(start)
+        while True:
+            told, now = self._told(start), time.monotonic()
+            since, waited = now - self._ticked_at, now - asked
+            # spec: StreamState!BeginByClock
+            if told is None:
+                if since >= UNTOLD_INTERVAL_S and waited >= (UNTOLD_INTERVAL_S if self._ends else patience):
+                    return True
+                if not self._ends and waited >= TICK_INTERVAL_S:
+                    return False
+            elif told["busy"]:
+                if since >= TICK_INTERVAL_S:
+                    return True
+            # spec: StreamState!End
+            elif self._ends or told != first or waited >= patience:
+                return False
+            time.sleep(POLL_INTERVAL_S)
+
+    def _told(self, start: Offset) -> Mapping[str, Any] | None:
+        """The newest report, if it is about this offset."""
+        if self._report is None:
+            return None
+        try:
+            with open(self._report) as file:
+                told: Mapping[str, Any] = json.load(file)
+        except (OSError, ValueError):
+            return None
+        return told if told["tick"] == start["tick"] else None
+
+    def stop(self) -> None:
+        """Spark's: the run has ended."""
+        if self._report is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._report)
+
+
+class ClockListener(StreamingQueryListener):
+    """Tells the clocks in a query after each micro-batch. Called by Spark in a thread of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._clocks: dict[str, set[str]] = {}
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Do nothing."""
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Report to the clocks among the sources."""
+        try:
+            self._report(event.progress)
+        except Exception:
+            # What is raised here would be printed by the bridge to Java, and by nobody else.
+            log.exception("the clock of async_stream could not be told of a micro-batch")
+
+    def _report(self, progress: Any) -> None:
+        clocks, moved = [], False
+        for source in progress.sources:
+            offset = offset_of(source.endOffset)
+            if offset is None:
+                moved = moved or source.startOffset != source.endOffset
+            else:
+                clocks.append(offset)
+        if not clocks:
+            return
+        # The sum of all executions, so never less than what was committed.
+        rows = sum(each.numRowsTotal for each in progress.stateOperators if each.operatorName == OPERATOR)
+        for clock in clocks:
+            self._clocks.setdefault(str(progress.runId), set()).add(clock["clock"])
+            report = {"tick": clock["tick"], "busy": moved or rows > 0, "batch": progress.batchId}
+            write_report(self._folder, clock["clock"], report)
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Remove what was reported."""
+        for clock in self._clocks.pop(str(event.runId), ()):
+            with contextlib.suppress(OSError):
+                os.unlink(report_path(self._folder, clock))
+
+
+def report_path(folder: str, clock: str) -> str:
+    """The file with the newest report for a clock."""
+    return os.path.join(folder, f"clock-{clock}")
+
+
+def write_report(folder: str, clock: str, report: Mapping[str, Any]) -> None:
+    """Put a report in place of the one before it."""
+    path = report_path(folder, clock)
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(report, file)
+    os.replace(path + ".new", path)
+
+
+def offset_of(said: Any) -> Offset | None:
+    """The offset of a clock in what Spark says of a source; None for that of another source."""
+    try:
+        offset = json.loads(said)
+    except (TypeError, ValueError):
+        return None
+    is_clock = isinstance(offset, dict) and set(offset) == {"clock", "tick"}
+    return offset if is_clock and str(offset["clock"]).isalnum() else None
+
+
+class _Listening:
+    sessions: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def read_clock(session: Any) -> DataFrame:
+    """The stream of the clock's movements; what it needs of the session is put there. On the driver."""
+    use_driver_python(session)
+    session.dataSource.register(Clock)
+    folder = private_folder()
+    reader = session.readStream.format(FORMAT)
+    if folder is not None:
+        if session not in _Listening.sessions:
+            _Listening.sessions.add(session)
+            session.streams.addListener(ClockListener(folder))
+        reader = reader.option("folder", folder)
+    clock: DataFrame = reader.load()
+    return clock
