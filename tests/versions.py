@@ -25,3 +25,4 @@ def needs_pyspark(major: int, minor: int, what: str) -> pytest.MarkDecorator:
 
 
 needs_source_streams = needs_pyspark(4, 2, "streams of sources")
+needs_async_stream = needs_pyspark(4, 2, "streams of async_stream")

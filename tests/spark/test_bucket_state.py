@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
+    ATTEMPTS,
     IDENTITY,
     SEQUENCE,
     BucketState,
@@ -183,7 +184,7 @@ def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
     known = finished(rows, [0])._replace(attempts=np.array([1, 3]))
     state = committed(state.after(rows, known, ordered=False))
     assert state.waiting is not None
-    assert state.waiting.column(4).to_pylist() == [3]
+    assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
 
 
 def test_a_row_that_waits_gets_the_columns_that_the_input_has_now() -> None:

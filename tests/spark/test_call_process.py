@@ -50,7 +50,7 @@ async def told(row: Any) -> tuple[int, int]:
 
 def plan(name: str = "stream", max_wait: float = LONG_S) -> StreamPlan:
     work = Work(told, f"token of {name}", Options(ordered=False))
-    return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait, 8)
+    return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait)
 
 
 def rows_of(*numbers: int, time_ms: int = 1) -> pa.RecordBatch:
@@ -86,7 +86,7 @@ def connect(executor: subprocess.Popen[bytes]) -> Iterator[Callable[..., CallCli
 
 
 def told_of(client: CallClient, rows: pa.RecordBatch, waiting: int = 0, time_ms: int = 1) -> dict[int, Any]:
-    known = client.advance(0, time_ms, rows, waiting)
+    known, _ = client.advance(0, time_ms, rows, waiting, ticked=False)
     if known.outputs is None:
         return {}
     found = zip(known.places.tolist(), known.outputs.to_pylist(), strict=True)
@@ -146,7 +146,7 @@ def test_the_process_ends_with_its_executor_and_leaves_no_socket(
     connect: Any, executor: subprocess.Popen[bytes]
 ) -> None:
     (process,) = {pid for pid, _ in told_of(connect(), rows_of(1)).values()}
-    path = call_client.socket_path(executor.pid)
+    path = call_client.socket_path(call_client.process_name(executor.pid))
     assert os.path.exists(path)
     assert not os.stat(os.path.dirname(path)).st_mode & 0o077
     executor.kill()
@@ -173,7 +173,7 @@ def test_a_query_that_is_started_again_ends_the_calls_of_its_run_before(connect:
     assert {calls for _, calls in again.values()} == {2}
     # A task of the run before, which comes late, is refused.
     with pytest.raises(LateExecutionError, match="started again"):
-        connect(plan("a"), run="run 1")
+        told_of(connect(plan("a"), run="run 1"), rows)
     # Another query is another matter.
     assert told_of(connect(plan("c"), query="another"), rows)
 
@@ -186,7 +186,7 @@ def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> 
     # Two queries over one DataFrame have streams apart, and such a task could belong to either.
     assert told_of(connect(query="another"), rows) != first
     with pytest.raises(RuntimeError, match="two queries run this DataFrame"):
-        connect(query=None, run=None)
+        told_of(connect(query=None, run=None), rows)
 
 
 def test_errors_reach_the_task_that_asks(connect: Any) -> None:

@@ -13,24 +13,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
-from pillarbox.aio.options import Options
-from pillarbox.spark.function import ship
-from pillarbox.spark.stream.bucket_processor import through_buckets
-from pillarbox.spark.stream.pack import BUCKET, PACKED, Unpack
-from pillarbox.spark.stream.plan import StreamPlan
-from pillarbox.spark.types import arrow_type
-from pillarbox.spark.work import Work
+from pillarbox.spark import async_stream
 from tests.spark.streams import LONGEST, note, noted, read_input, rocksdb, write_input
+from tests.versions import needs_async_stream
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]
 
-BUCKETS = 4
 FILES, ROWS_IN_A_FILE = 3, 20
 IDS = list(range(FILES * ROWS_IN_A_FILE))
-RESULTS = T.StructType().add("id", T.LongType()).add("call", T.StringType())
 
 
 async def called(path: str, row: Any) -> tuple[int, str]:
@@ -42,19 +33,8 @@ async def called(path: str, row: Any) -> tuple[int, str]:
 
 def stream_of(spark: SparkSession, folder: Path, *, ordered: bool) -> DataFrame:
     df = read_input(spark, folder / "in", "id long, key long")
-    work = Work(partial(called, str(folder / "calls")), uuid.uuid4().hex, Options(ordered=False))
-    columns = tuple((field.name, arrow_type(field.dataType)) for field in df.schema.fields)
-    output = RESULTS.simpleString()
-    plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, (), columns, output, ordered, 0.2, BUCKETS)
-    # It moves with each micro-batch.
-    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BUCKETS)
-    clock = ticks.option("numPartitions", 1).load()
-    clock = clock.select(
-        (F.col("value") % BUCKETS).cast("int").alias(BUCKET),
-        *[F.lit(None).cast(field.dataType).alias(field.name) for field in PACKED.fields[1:]],
-    )
-    leaving = through_buckets(df, plan, F.xxhash64("key"), F.xxhash64("id", "key"), clock)
-    return leaving.mapInArrow(ship(Unpack().run, "unpack"), RESULTS)
+    fn = partial(called, str(folder / "calls"))
+    return async_stream(df, fn, schema="id long, call string", key="key", max_wait=0.2, ordered=ordered)
 
 
 class Query:

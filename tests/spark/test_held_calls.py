@@ -24,8 +24,7 @@ from pillarbox.aio.options import Options
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, BucketState
-from pillarbox.spark.stream.entry import counted
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
 from pillarbox.spark.writer import RowWriter
 from pillarbox.wire.loop_thread import LoopThread
 

@@ -17,7 +17,7 @@ from pillarbox.aio.attempts import Call
 from pillarbox.aio.options import Options
 from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.record import Record, records
-from pillarbox.spark.stream.pack import BUCKET, KEY, ROWS, Pack, bucket_of
+from pillarbox.spark.stream.pack import BUCKET, BUCKETS, KEY, ROWS, Pack
 from pillarbox.spark.writer import RowWriter
 
 SCHEMA = T.StructType().add("n", T.LongType())
@@ -57,10 +57,16 @@ def test_rows_out_of_order_leave_with_their_own_results(order: list[int], counts
     assert sorted(found) == sorted(expected)
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.integers(1, 100))
-def test_a_hash_is_known_to_be_of_the_bucket_that_it_was_packed_into(keys: list[int], buckets: int) -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.int64())], [KEY])
-    for packed in Pack(buckets).run(iter([batch])):
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40))
+def test_rows_of_a_key_are_in_one_bucket_and_in_their_order(keys: list[int]) -> None:
+    batch = pa.RecordBatch.from_pydict({"place": range(len(keys)), KEY: keys})
+    found: dict[int, list[int]] = {}
+    for packed in Pack().run(iter([batch])):
         for bucket, rows in zip(packed[BUCKET].to_pylist(), packed[ROWS].to_pylist(), strict=True):
+            assert bucket in BUCKETS
             for piece in from_ipc(rows):
-                assert {bucket_of(key, buckets) for key in piece.column(KEY).to_pylist()} == {bucket}
+                for key, place in zip(piece[KEY].to_pylist(), piece["place"].to_pylist(), strict=True):
+                    assert found.setdefault(key, [bucket])[0] == bucket
+                    found[key].append(place)
+    for key, (_, *places) in found.items():
+        assert places == [place for place, each in enumerate(keys) if each == key]

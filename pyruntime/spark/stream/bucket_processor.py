@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.function import name_of, ship
-from pillarbox.spark.keeping import QUERY
+from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.stream.bucket_state import Ints, decode, encode, joined
 from pillarbox.spark.stream.call_client import CallClient
@@ -88,7 +88,9 @@ class BucketProcessor(StatefulProcessor):
         for blob in state.letters:
             self._put_aside(next(from_ipc(blob)))
         waiting = 0 if state.waiting is None else state.waiting.num_rows
-        all_rows = state.with_rows(*_read(parts, time_ms))
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH)
+        all_rows = state.with_rows(*_read(parts, time_ms), batch=-1 if batch is None else int(batch))
         known, owner = None, ""
         if all_rows is not None:
             known, owner = self._calls().advance(

@@ -29,8 +29,9 @@ VERSION = 3
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Bytes of a blob of outputs, about: each becomes an object of Spark's Java process."""
 
-IDENTITY, SEQUENCE, ATTEMPTS, KEY = (
+IDENTITY, BATCH, SEQUENCE, ATTEMPTS, KEY = (
     "__pillarbox_identity",
+    "__pillarbox_batch",
     "__pillarbox_sequence",
     "__pillarbox_attempts",
     "__pillarbox_key",
@@ -100,13 +101,13 @@ class BucketState:
         return self.waiting is None and self.blocked is None and not self.leaving and not self.letters
 
     def with_rows(
-        self, rows: pa.RecordBatch | None, time: int, keys: Ints, hashes: Ints
+        self, rows: pa.RecordBatch | None, time: int, keys: Ints, hashes: Ints, *, batch: int = -1
     ) -> pa.RecordBatch | None:
         """The rows that wait and those that have come, with their identities; None for none at all.
 
         rows: those that have come, in their order, as the waiting ones are without columns of their own.
         time: of the micro-batch that reads them, in ms. keys, hashes: of the key and of the whole of each
-        row.
+        row. batch: the number of the micro-batch, -1 where the task does not know it.
         """
         if rows is None or not rows.num_rows:
             return self.waiting
@@ -116,6 +117,7 @@ class BucketState:
             rows,
             {
                 IDENTITY: identities(time, keys, hashes),
+                BATCH: pa.array(np.full(count, batch, np.int64)),
                 SEQUENCE: pa.array(sequences),
                 ATTEMPTS: pa.array(np.zeros(count, np.int64)),
             },
@@ -174,6 +176,11 @@ def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(IDENTITY_BYTES), count, [None, pa.py_buffer(made.tobytes())]
     )
+
+
+def ledger_key(identity: bytes, batch: int) -> bytes:
+    """The key of a row in a ledger: a new checkpoint has other times, and can have the same micro-batches."""
+    return identity if batch < 0 else batch.to_bytes(8, "big") + b"batch" + identity[8:]
 
 
 def keys_of(identity: pa.Array) -> Ints:
@@ -264,7 +271,7 @@ def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
                 ) from error
         arrays.append(array)
         fields.append(pa.field(name, array.type, metadata=given.metadata))
-    own = [name for name in (IDENTITY, SEQUENCE, ATTEMPTS) if name in rows.schema.names]
+    own = [name for name in (IDENTITY, BATCH, SEQUENCE, ATTEMPTS) if name in rows.schema.names]
     arrays += [rows.column(rows.schema.get_field_index(name)) for name in own]
     fields += [rows.schema.field(name) for name in own]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -29,7 +29,7 @@ from pillarbox.ledger import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES
+from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
 from pillarbox.spark.stream.call_client import began_at
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
 from pillarbox.spark.stream.pack import BUCKETS
@@ -69,7 +69,9 @@ class _Stream:
         journal = None
         if work.options.ledger is not None:
             journal = open_stream_journal(
-                work, str(query), identify=lambda row: fingerprint([row.identity], "stream")
+                work,
+                str(query),
+                identify=lambda row: fingerprint([ledger_key(row.identity, row.batch)], "stream"),
             )
         self.calls = HeldCalls(
             counted(here.acquire(work.token, work.fn), in_batches=work.options.batch is not None),

@@ -114,7 +114,7 @@ class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
                     return True
                 if not self._ends and waited >= TICK_INTERVAL_S:
                     return False
-            elif told["busy"]:
+            elif told[1]:
                 if since >= TICK_INTERVAL_S:
                     return True
             # spec: StreamState!End
@@ -122,16 +122,16 @@ class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
                 return False
             time.sleep(POLL_INTERVAL_S)
 
-    def _told(self, start: Offset) -> Mapping[str, Any] | None:
-        """The newest report, if it is about this offset."""
+    def _told(self, start: Offset) -> tuple[int, bool] | None:
+        """The newest report, if it is about this offset: its micro-batch, and whether something is pending."""
         if self._report is None:
             return None
         try:
             with open(self._report) as file:
-                told: Mapping[str, Any] = json.load(file)
-        except (OSError, ValueError):
+                told = json.load(file)
+            return (told["batch"], told["busy"]) if told["tick"] == start["tick"] else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        return told if told["tick"] == start["tick"] else None
 
     def stop(self) -> None:
         """Spark's: the run has ended."""

@@ -30,7 +30,7 @@ from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import Collector, PillarboxError
 from pillarbox.spark.letters import dead_letters
 from pillarbox.spark.record import RECORD_BYTES, Columns, Record
-from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, Finished, joined
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, BATCH, IDENTITY, SEQUENCE, Finished, joined
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 from pillarbox.wire.loop_thread import LoopThread
@@ -54,12 +54,13 @@ class LateExecutionError(PillarboxError):
 class PendingRow(tuple[Any, ...]):
     """A row with its call: the tuple of its record alone, which an operator calls as a row of one argument.
 
-    attempts: of the call that have begun, in processes before this one too. size: bytes, about. released: no
-    state waits for it.
+    batch: the number of the micro-batch that has read it, or -1. attempts: of the call that have begun, in
+    processes before this one too. size: bytes, about. released: no state waits for it.
     """
 
     record: Record
     identity: bytes
+    batch: int
     attempts: int
     attempts_before: int
     size: int
@@ -67,8 +68,11 @@ class PendingRow(tuple[Any, ...]):
     done: bool
     released: bool
 
-    def __new__(cls, record: Record, identity: bytes, attempts: int, size: int) -> PendingRow:  # noqa: D102
+    def __new__(  # noqa: D102
+        cls, record: Record, identity: bytes, batch: int, attempts: int, size: int
+    ) -> PendingRow:
         made = super().__new__(cls, (record,))
+        made.batch = batch
         made.record = record
         made.identity = identity
         made.attempts = made.attempts_before = attempts
@@ -194,7 +198,7 @@ class HeldCalls:
         the state alone knows, until a later micro-batch begins it.
         """
         identities = rows.column(IDENTITY).to_pylist()
-        attempts = rows.column(ATTEMPTS).to_pylist()
+        attempts, batches = rows.column(ATTEMPTS).to_pylist(), rows.column(BATCH).to_pylist()
         size = rows.nbytes // rows.num_rows + RECORD_BYTES
         with self._changed:
             there = self._buckets[bucket].rows
@@ -204,7 +208,7 @@ class HeldCalls:
                 new = new[: max(not self._held_bytes, (self._max_bytes - self._held_bytes) // size)]
             # spec: StreamState!Open
             begun = [
-                PendingRow(record, identities[at], attempts[at], size)
+                PendingRow(record, identities[at], batches[at], attempts[at], size)
                 for at, record in zip(new, _records(rows, new), strict=True)
             ]
             there.update((row.identity, row) for row in begun)
@@ -290,7 +294,9 @@ class HeldCalls:
 
 def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
     """Records of the rows at `places`, which keep no more than a slice of them in memory."""
-    own = rows.select([name for name in rows.schema.names if name not in (IDENTITY, ATTEMPTS, SEQUENCE)])
+    own = rows.select(
+        [name for name in rows.schema.names if name not in (IDENTITY, BATCH, ATTEMPTS, SEQUENCE)]
+    )
     most = max(1, min(SLICE_ROWS, SLICE_BYTES * own.num_rows // max(1, own.nbytes)))
     for start in range(0, len(places), most):
         # A copy: a slice would keep the whole batch.
