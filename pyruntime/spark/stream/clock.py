@@ -123,7 +123,7 @@ class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(POLL_INTERVAL_S)
 
     def _told(self, start: Offset) -> tuple[int, bool] | None:
-        """The newest report, if it is about this offset: its micro-batch, and whether something is pending."""
+        """The newest report, if about this offset: its micro-batch, and whether something is pending."""
         if self._report is None:
             return None
         try:
