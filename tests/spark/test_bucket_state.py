@@ -187,6 +187,7 @@ def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
     assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
 
 
+@pytest.mark.contract("A column whose type has changed for another is refused by name.")
 def test_a_row_that_waits_gets_the_columns_that_the_input_has_now() -> None:
     state = BucketState()
     rows = come(state, [(1, 1)], 0)
@@ -212,12 +213,19 @@ def test_a_state_that_cannot_be_gone_on_from_is_refused_with_what_to_do() -> Non
     # Without outputs there are no columns that could differ.
     none = encode(state.after(rows, finished(rows, []), ordered=False), OUTPUT)
     assert decode(none, COLUMNS, "struct<other:int>").waiting is not None
-    old = to_ipc(rows_of([(1, 1)]).replace_schema_metadata({b"pillarbox.stream.version": b"2"}))
-    with pytest.raises(StreamStateError, match=r"version 2, and this Pillarbox knows 3: .*availableNow"):
-        decode(old, COLUMNS, OUTPUT)
     for damaged in (blob[: len(blob) // 2], b"x", b""):
         with pytest.raises(StreamStateError, match="damaged"):
             decode(damaged, COLUMNS, OUTPUT)
+
+
+@pytest.mark.contract("State of a stream of a later version is refused with both versions.")
+@pytest.mark.parametrize("version", [2, 4])
+def test_state_of_another_version_is_refused_with_both_versions(version: int) -> None:
+    metadata = {b"pillarbox.stream.version": str(version).encode()}
+    other = to_ipc(rows_of([(1, 1)]).replace_schema_metadata(metadata))
+    said = rf"version {version}, and this Pillarbox knows 3: .*availableNow"
+    with pytest.raises(StreamStateError, match=said):
+        decode(other, COLUMNS, OUTPUT)
 
 
 def test_dead_letters_leave_with_the_micro_batch_behind_that_which_has_recorded_them() -> None:

@@ -120,6 +120,7 @@ def test_tasks_of_an_executor_find_the_calls_of_those_before_them(connect: Any) 
     assert told_of(connect(), rows, waiting=2, time_ms=2) == first
 
 
+@pytest.mark.contract("A call whose process is killed is made again at once.")
 def test_calls_of_a_process_that_was_killed_are_made_again_by_the_next_one(connect: Any) -> None:
     rows = rows_of(1, 2)
     (process,) = {pid for pid, _ in told_of(connect(), rows).values()}
@@ -187,6 +188,28 @@ def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> 
     assert told_of(connect(query="another"), rows) != first
     with pytest.raises(RuntimeError, match="two queries run this DataFrame"):
         told_of(connect(query=None, run=None), rows)
+
+
+@pytest.mark.contract
+def test_a_bucket_that_moves_to_another_executor_of_the_host_keeps_its_calls(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(1, 2)
+    known, owner = connect().advance(0, 1, rows, 0, ticked=True)
+    assert known.outputs is not None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(call_client, "executor_pid", lambda: other.pid)
+        moved, same = connect().advance(0, 2, rows, 2, owner=owner, ticked=True)
+        assert same == owner
+        assert moved.outputs.equals(known.outputs)
+        # Where no process is known for it, and where that has gone, the executor's own makes them.
+        for gone in ("", "calls-0-0"):
+            again, own = connect().advance(0, 3, rows, 2, owner=gone, ticked=True)
+            assert own == call_client.process_name(other.pid) != owner
+            assert {row["pid"] for row in again.outputs.to_pylist()}.isdisjoint(
+                {row["pid"] for row in known.outputs.to_pylist()}
+            )
+        other.kill()
 
 
 def test_errors_reach_the_task_that_asks(connect: Any) -> None:

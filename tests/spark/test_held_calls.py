@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 import weakref
 from collections import Counter
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox import CallFailed
+from pillarbox import Batch, CallFailed
 from pillarbox.aio.options import Options
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.results import RowEncoder
@@ -75,12 +76,12 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
     thread = LoopThread("test-loop")
     made = []
 
-    def make(service: Service, box: LetterBox | None = None, **given: Any) -> HeldCalls:
+    def make(service: Any, box: LetterBox | None = None, **given: Any) -> HeldCalls:
         options = Options(ordered=False, **given)
         writer = RowWriter([], SCHEMA, None, options, None, runs=True)
         convert = RowEncoder(SCHEMA, None)
         calls = HeldCalls(
-            counted(service, in_batches=False),
+            counted(service, in_batches=options.batch is not None),
             options,
             writer,
             loop_thread=thread,
@@ -180,6 +181,58 @@ def test_a_task_of_an_earlier_micro_batch_is_refused_and_changes_nothing(make: A
     assert results(calls, ids(rows)) == {0: 101, 1: 201}
     # Other buckets have times of their own.
     assert calls.open(1, 1, []) == []
+
+
+@pytest.mark.contract(
+    "A row of a stream that nobody waits for is not called again, also when its batch is being taken apart."
+)
+def test_a_row_that_nobody_waits_for_leaves_the_batch_that_is_taken_apart(make: Any) -> None:
+    begun: list[list[int]] = []
+    gate = threading.Event()
+
+    async def call(rows: list[Any]) -> list[int]:
+        numbers = [row.n for row in rows]
+        begun.append(numbers)
+        if len(numbers) > 1 and 4 in numbers:
+            raise ValueError("4 among others")
+        while 1 in numbers and not gate.is_set():
+            await asyncio.sleep(0.001)
+        return numbers
+
+    calls = make(call, batch=Batch(4), capacity=1, reorder=4)
+    rows = rows_of([1, 2, 3, 4])
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    # The first half runs, the second one waits for its slot.
+    until(lambda: begun == [[1, 2, 3, 4], [1, 2]])
+    calls.open(0, 2, ids(rows)[:3])
+    gate.set()
+    calls.wait(0, ids(rows)[:3], soon())
+    assert begun == [[1, 2, 3, 4], [1, 2], [3]]
+
+
+@pytest.mark.contract
+def test_a_bucket_that_has_moved_to_another_process_is_forgotten_and_gives_up_its_slots(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service, capacity=2)
+    moved, here = rows_of([1, 2]), rows_of([3, 4])
+    calls.open(0, 1, [], ticked=True)
+    calls.begin(0, moved)
+    calls.open(1, 1, [], ticked=True)
+    calls.begin(1, here)
+    until(lambda: service.calls.total() == 2)
+    # One that has input only, and a second execution of one that opens all, tell nothing of where others are.
+    calls.open(1, 2, ids(here))
+    calls.open(1, 3, ids(here), ticked=True)
+    calls.open(1, 3, ids(here), ticked=True)
+    calls.open(1, 4, ids(here))
+    assert calls.pending == 4
+    calls.open(1, 5, ids(here), ticked=True)
+    assert calls.pending == 2
+    service.end(3)
+    service.end(4)
+    calls.wait(1, ids(here), soon())
+    assert service.cancelled == {1: 1, 2: 1}
 
 
 def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(make: Any) -> None:

@@ -1,0 +1,205 @@
+"""The clock of `async_stream`: it moves while rows are pending, and rests when it is told that none are."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.versions import needs_async_stream
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
+
+from pyspark import cloudpickle
+
+from pillarbox.spark.stream import clock
+from pillarbox.spark.stream.clock import Clock, ClockListener, ClockReader, report_path
+
+pytestmark = needs_async_stream
+
+INTERVAL_S, UNTOLD_S = 0.1, 0.4
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "TICK_INTERVAL_S", INTERVAL_S)
+    monkeypatch.setattr(clock, "UNTOLD_INTERVAL_S", UNTOLD_S)
+    monkeypatch.setattr(clock, "REPORT_DELAY_S", INTERVAL_S / 2)
+
+
+class Query:
+    """One run of a query over a clock, as Spark asks it."""
+
+    def __init__(self, folder: Path, *, ends: bool = False, offset: Any = None) -> None:
+        self.folder = str(folder)
+        self.reader = ClockReader(self.folder)
+        if ends:
+            self.reader.prepareForTriggerAvailableNow()
+        self.offset = self.reader.initialOffset() if offset is None else offset
+        self.listener = ClockListener(self.folder)
+
+    def plan(self) -> bool:
+        """Ask for the next offset; returns whether it moved."""
+        rows, end = self.reader.read(json.loads(json.dumps(self.offset)))
+        moved = end != self.offset
+        assert len([*rows]) == moved
+        self.offset = end
+        return moved
+
+    def report(self, rows: int, *, moved: bool = False, offset: Any = None) -> None:
+        own = json.dumps(self.offset if offset is None else offset)
+        sources = [
+            SimpleNamespace(startOffset="3", endOffset="4" if moved else "3"),
+            SimpleNamespace(startOffset=None, endOffset=own),
+        ]
+        states = [
+            SimpleNamespace(operatorName=clock.OPERATOR, numRowsTotal=rows),
+            SimpleNamespace(operatorName="stateStoreSave", numRowsTotal=100),
+        ]
+        self.listener.onQueryProgress(
+            SimpleNamespace(
+                progress=SimpleNamespace(sources=sources, stateOperators=states, runId="run", batchId=1)
+            )
+        )
+
+
+@pytest.mark.contract
+def test_the_clock_moves_at_the_begin_of_each_run_as_something_may_be_pending(tmp_path: Path) -> None:
+    first = Query(tmp_path)
+    assert first.plan()
+    first.report(0)
+    assert not first.plan()
+    assert Query(tmp_path, offset=first.offset).plan()
+
+
+@pytest.mark.contract
+def test_the_clock_stays_while_nothing_is_pending_and_has_spark_ask_seldom(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    assert query.plan()
+    query.report(0)
+    query.plan()
+    began = time.monotonic()
+    assert not any(query.plan() for _ in range(5))
+    assert time.monotonic() - began >= 5 * INTERVAL_S * 0.9
+
+
+@pytest.mark.contract
+def test_the_clock_moves_while_rows_are_pending_and_no_more_often_than_its_interval(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    began = time.monotonic()
+    for _ in range(5):
+        assert query.plan()
+        query.report(3)
+    assert time.monotonic() - began >= 4 * INTERVAL_S
+    query.report(0)
+    assert not query.plan()
+
+
+@pytest.mark.contract
+def test_the_clock_moves_after_input_came_with_it_or_without_it(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    assert query.plan()
+    query.report(0, moved=True)
+    assert query.plan()
+    query.report(0)
+    assert not query.plan()
+    # A micro-batch of input alone, which has left rows pending: its report comes after the next question.
+    telling = threading.Timer(INTERVAL_S / 5, lambda: query.report(2, moved=True))
+    query.reader._answered_at -= 1.0
+    telling.start()
+    assert query.plan()
+    telling.join()
+
+
+@pytest.mark.contract
+def test_with_available_now_the_clock_stays_only_after_the_report_about_its_own_offset(
+    tmp_path: Path,
+) -> None:
+    query = Query(tmp_path, ends=True)
+    before = query.offset
+    assert query.plan()
+    query.report(5)
+    before = query.offset
+    assert query.plan()
+    # One that comes late, about the micro-batch before, says nothing of this one.
+    query.report(0, offset=before)
+    began = time.monotonic()
+    telling = threading.Timer(INTERVAL_S * 2, lambda: query.report(0))
+    telling.start()
+    assert not query.plan()
+    assert time.monotonic() - began >= INTERVAL_S * 1.9
+    telling.join()
+
+
+def test_with_available_now_the_clock_moves_once_more_after_the_last_input(tmp_path: Path) -> None:
+    query = Query(tmp_path, ends=True)
+    assert query.plan()
+    # The report may be of a micro-batch before one that Spark has planned without the clock.
+    query.report(0, moved=True)
+    assert query.plan()
+    query.report(0)
+    assert not query.plan()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_clock_that_is_told_nothing_moves_seldom_and_never_rests(tmp_path: Path, ends: bool) -> None:
+    query = Query(tmp_path, ends=ends)
+    assert query.plan()
+    moved = []
+    began = time.monotonic()
+    while len(moved) < 2:
+        if query.plan():
+            moved.append(time.monotonic() - began)
+        assert time.monotonic() - began < 60
+    assert moved[0] >= UNTOLD_S * 0.9
+    assert moved[1] - moved[0] >= UNTOLD_S * 0.9
+
+
+@pytest.mark.parametrize("said", ["", "{", "[]", '{"tick": 1}', '{"busy": false}'])
+def test_a_damaged_report_is_none(tmp_path: Path, said: str) -> None:
+    query = Query(tmp_path)
+    assert query.plan()
+    Path(report_path(query.folder, query.offset["clock"])).write_text(said)
+    while not query.plan():
+        pass
+
+
+def test_two_clocks_of_a_query_are_both_told_and_other_sources_are_none(tmp_path: Path) -> None:
+    assert clock.offset_of('{"clock": "ab", "tick": 3}') == {"clock": "ab", "tick": 3}
+    for other in (None, "3", "[1]", "no JSON", '{"tick": 3}', '{"clock": "../x", "tick": 3}'):
+        assert clock.offset_of(other) is None
+    listener = ClockListener(str(tmp_path))
+    sources = [
+        SimpleNamespace(startOffset=None, endOffset=json.dumps({"clock": name, "tick": 1}))
+        for name in ("a", "b")
+    ]
+    progress = SimpleNamespace(sources=sources, stateOperators=[], runId="run", batchId=1)
+    listener.onQueryProgress(SimpleNamespace(progress=progress))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clock-a", "clock-b"]
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    listener.onQueryTerminated(SimpleNamespace(runId="run"))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_reader_that_is_stopped_leaves_no_report(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    assert query.plan()
+    query.report(0)
+    query.reader.stop()
+    assert not [*tmp_path.iterdir()]
+    query.reader.stop()
+
+
+def test_a_replay_has_the_row_of_the_movement_and_the_source_can_be_sent() -> None:
+    source: Any = cloudpickle.loads(cloudpickle.dumps(Clock({})))
+    reader = source.simpleStreamReader(None)
+    start, end = {"clock": "a", "tick": 4}, {"clock": "b", "tick": 5}
+    assert [*reader.readBetweenOffsets(start, end)] == [(5,)]
+    assert [*reader.readBetweenOffsets(end, end)] == []
+    assert reader.read(start)[1]["tick"] == 5
