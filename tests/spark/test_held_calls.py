@@ -132,7 +132,7 @@ def test_executions_of_a_micro_batch_share_their_calls_and_read_the_same_results
     for _ in range(3):
         assert calls.open(0, 1, []) == []
         calls.begin(0, rows)
-        calls.wait(0, ids(rows), soon())
+        calls.wait(0, ids(rows), 0, soon())
         assert results(calls, ids(rows)) == {0: 101, 1: 201, 2: 301}
     assert service.calls == {1: 1, 2: 1, 3: 1}
     # A later micro-batch adopts what its committed state waits for.
@@ -146,7 +146,7 @@ def test_a_result_is_released_by_a_later_micro_batch_whose_state_does_not_wait_f
     rows = rows_of([1, 2, 3])
     calls.open(0, 1, [])
     calls.begin(0, rows)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     # Another execution of the micro-batch releases nothing.
     calls.open(0, 1, [])
     assert calls.pending == 3
@@ -162,7 +162,7 @@ def test_rows_that_are_not_there_are_begun_anew_with_the_attempts_of_before(make
     rows = rows_of([1, 2], attempts=3)
     assert calls.open(0, 5, ids(rows)) == [0, 1]
     calls.begin(0, rows)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     known = calls.read(0, ids(rows))
     assert known.attempts.tolist() == [4, 4]
     assert known.outputs is not None
@@ -175,7 +175,7 @@ def test_a_task_of_an_earlier_micro_batch_is_refused_and_changes_nothing(make: A
     rows = rows_of([1, 2], time=2)
     calls.open(0, 2, [])
     calls.begin(0, rows)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     with pytest.raises(LateExecutionError, match="micro-batch of 1 ms was opened after that of 2"):
         calls.open(0, 1, ids(rows_of([7])))
     assert results(calls, ids(rows)) == {0: 101, 1: 201}
@@ -207,8 +207,36 @@ def test_a_row_that_nobody_waits_for_leaves_the_batch_that_is_taken_apart(make: 
     until(lambda: begun == [[1, 2, 3, 4], [1, 2]])
     calls.open(0, 2, ids(rows)[:3])
     gate.set()
-    calls.wait(0, ids(rows)[:3], soon())
+    calls.wait(0, ids(rows)[:3], 0, soon())
     assert begun == [[1, 2, 3, 4], [1, 2], [3]]
+
+
+def test_where_more_rows_are_pending_than_can_be_called_only_those_of_before_are_waited_for(
+    make: Any,
+) -> None:
+    service = Service(at_once=False)
+    calls = make(service, capacity=2)
+    rows = rows_of([1, 2, 3])
+    calls.open(0, 1, [])
+    calls.begin(0, rows)
+    began = time.monotonic()
+    calls.wait(0, ids(rows), 0, soon())
+    assert time.monotonic() - began < LONG_S / 2
+    calls.open(0, 2, ids(rows))
+    waiting = threading.Thread(target=calls.wait, args=(0, ids(rows), 1, soon()))
+    waiting.start()
+    service.end(1)
+    waiting.join(LONG_S)
+    assert not waiting.is_alive()
+    # Two are left, which are called at a time.
+    waiting = threading.Thread(target=calls.wait, args=(0, ids(rows), 0, soon()))
+    waiting.start()
+    service.end(2)
+    assert service.calls.total() >= 2
+    service.end(3)
+    waiting.join(LONG_S)
+    assert not waiting.is_alive()
+    assert results(calls, ids(rows)) == {0: 101, 1: 201, 2: 301}
 
 
 @pytest.mark.contract
@@ -231,7 +259,7 @@ def test_a_bucket_that_has_moved_to_another_process_is_forgotten_and_gives_up_it
     assert calls.pending == 2
     service.end(3)
     service.end(4)
-    calls.wait(1, ids(here), soon())
+    calls.wait(1, ids(here), 0, soon())
     assert service.cancelled == {1: 1, 2: 1}
 
 
@@ -248,7 +276,7 @@ def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(mak
     calls.begin(0, second)
     service.end(5)
     service.end(6)
-    calls.wait(0, ids(second), soon())
+    calls.wait(0, ids(second), 0, soon())
     assert service.calls == {1: 1, 2: 1, 5: 1, 6: 1}
     assert service.cancelled == {1: 1, 2: 1}
 
@@ -260,11 +288,11 @@ def test_a_wait_ends_at_its_time_and_what_has_not_ended_goes_on(make: Any) -> No
     calls.open(0, 1, [])
     calls.begin(0, rows)
     service.end(2)
-    calls.wait(0, ids(rows)[1:], soon())
-    calls.wait(0, ids(rows), time.monotonic())
+    calls.wait(0, ids(rows)[1:], 0, soon())
+    calls.wait(0, ids(rows), 0, time.monotonic())
     assert results(calls, ids(rows)) == {1: 201}
     service.end(1)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     assert results(calls, ids(rows)) == {0: 101, 1: 201}
 
 
@@ -277,7 +305,7 @@ def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> Non
     assert calls.pending == 2
     service.end(1)
     service.end(2)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     known = calls.read(0, ids(rows))
     assert known.places.tolist() == [0, 1]
     assert known.attempts.tolist() == [1, 1, -1, -1]
@@ -318,7 +346,7 @@ def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
     calls.begin(0, rows)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     for _ in range(2):
         known = calls.read(0, ids(rows))
         assert known.places.tolist() == [0, 1, 2, 3]
@@ -338,7 +366,7 @@ def test_what_ends_the_task_of_the_calls_is_raised_to_who_waits_for_them(make: A
     calls.open(0, 1, [])
     calls.begin(0, rows)
     with pytest.raises(CallFailed, match="no"):
-        calls.wait(0, ids(rows), soon())
+        calls.wait(0, ids(rows), 0, soon())
 
 
 def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(make: Any) -> None:
@@ -354,5 +382,5 @@ def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(m
     assert {IDENTITY, SEQUENCE, ATTEMPTS} <= set(rows.schema.names)
     calls.open(0, 1, [])
     calls.begin(0, rows)
-    calls.wait(0, ids(rows), soon())
+    calls.wait(0, ids(rows), 0, soon())
     assert seen == [["n", "text"]]

@@ -228,7 +228,7 @@ class CallProcess:
                 return ("missing", missing)
         if batch is not None:
             calls.begin(bucket, batch)
-        calls.wait(bucket, wanted, stream.deadline_of(time_ms, bucket))
+        calls.wait(bucket, wanted, waiting, stream.deadline_of(time_ms, bucket))
         known = calls.read(bucket, wanted)
         outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
         return ("known", known.places, outputs, known.counts, known.attempts, letters)

@@ -12,7 +12,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,8 @@ class HeldCalls:
         self._changed = threading.Condition()
         self._buckets: dict[int, _Bucket] = {}
         self._max_bytes = options.max_bytes
-        self._held_bytes = 0
+        self._held_bytes = self._unfinished = 0
+        self._at_a_time = options.most * (1 if options.batch is None else options.batch.size)
         # Of the two newest micro-batches that open all buckets.
         self._ticks = (-1, -1)
         self._input = _Rows()
@@ -176,6 +177,7 @@ class HeldCalls:
             for row in released:
                 row.released = True
                 self._held_bytes -= row.size
+                self._unfinished -= not row.done
             missing = [at for at, identity in enumerate(wanted) if identity not in place.rows]
         if any(not row.done for row in released):
             self._loop_thread.call(self._let_go)
@@ -213,16 +215,22 @@ class HeldCalls:
             ]
             there.update((row.identity, row) for row in begun)
             self._held_bytes += size * len(begun)
+            self._unfinished += len(begun)
         if begun:
             self._loop_thread.call(lambda: self._input.add(begun, size))
 
-    def wait(self, bucket: int, wanted: Iterable[bytes], deadline: float) -> None:
+    def wait(self, bucket: int, wanted: Sequence[bytes], waiting: int, deadline: float) -> None:
         """Wait until the calls of all `wanted` have ended, but not beyond `deadline` on the monotonic clock.
 
+        waiting: so many of `wanted` were there at the micro-batch before. Where more rows are pending than
+        can be called at a time these alone are waited for: the calls of the others are made while Spark
+        plans, commits and reads, and so much is pending as a micro-batch brings, not more.
         Raises what ended the task of the calls.
         """
         with self._changed:
             there = self._buckets[bucket].rows
+            if self._unfinished > self._at_a_time:
+                wanted = wanted[:waiting]
             for row in [there[identity] for identity in wanted if identity in there]:
                 while not row.done and self.failure is None:
                     left = deadline - time.monotonic()
@@ -277,6 +285,7 @@ class HeldCalls:
         # spec: StreamState!Finish
         with self._changed:
             for call, result in results:
+                self._unfinished -= not call.row.released
                 call.row.finish(result)
             self._changed.notify_all()
 

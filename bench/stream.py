@@ -1,0 +1,256 @@
+"""`async_stream` beside another state of the package: `python -m bench.stream --beside REF`.
+
+REF is a commit, or the path of another checkout whose kernel is built. Each job is one process with a Spark
+of its own; rounds are interleaved, and the table has medians. What is measured:
+
+- rows a second and CPU a row of all processes, 10,000 rows a micro-batch, a service of 20 ms, 256 in flight
+- idle: micro-batches, new checkpoint files and the share of a core, after everything has left
+- agree: rows that two actions on each micro-batch lose and double
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.chunks import ROOT
+from bench.task.states import State, beside, here
+
+ROWS_IN_BATCH = 10_000
+SERVICE_S = 0.020
+CAPACITY = 256
+WARM_UP_BATCHES = 3
+IDLE_S = 60.0
+LIMIT_S = 900.0
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+JOBS = {
+    "100 B": {"kind": "rows", "size": 100},
+    "4 kB": {"kind": "rows", "size": 4000},
+    "4 kB, ledger": {"kind": "rows", "size": 4000, "ledger": True},
+    "idle": {"kind": "idle"},
+    "agree": {"kind": "agree"},
+}
+UNITS = {
+    "rows_per_s": "rows/s",
+    "cpu_us_per_row": "us of CPU a row",
+    "micro_batches_per_min": "micro-batches a minute",
+    "core_share": "share of a core",
+    "files_per_min": "new files a minute",
+    "lost": "rows lost",
+    "doubled": "rows doubled",
+    "called_again": "calls made again",
+    "failed": "queries that failed",
+}
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stream", description=__doc__.split("\n")[0])
+    parser.add_argument("--beside", help="a commit, or the path of a checkout")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=15, help="micro-batches of each job (15)")
+    parser.add_argument("--only", nargs="*", choices=[*JOBS], default=[*JOBS])
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        print(json.dumps(_measure(json.loads(given.job))), flush=True)
+        # Spark's threads would hold the process up.
+        os._exit(0)
+    states = [here()]
+    if given.beside:
+        states.insert(0, beside(given.beside, lambda line: print(line, file=sys.stderr)))
+    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for number in range(given.rounds):
+        for job in given.only:
+            for state in states if number % 2 else reversed(states):
+                figures = _run(state, {**JOBS[job], "batches": given.batches})
+                print(state.name, job, figures, file=sys.stderr, flush=True)
+                found.setdefault((state.name, job), []).append(figures)
+    print("| | " + " | ".join(state.name for state in states) + " |")
+    print("|---|" + "---|" * len(states))
+    for job in given.only:
+        for figure in found[states[0].name, job][0]:
+            medians = [statistics.median(each[figure] for each in found[state.name, job]) for state in states]
+            print(f"| {job}: {UNITS[figure]} | " + " | ".join(f"{each:,.6g}" for each in medians) + " |")
+
+
+def _run(state: State, job: dict[str, Any]) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.stream", "--job", json.dumps({**job, "folder": folder})],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": state.path},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"{state.name}: {job}: {done.stderr[-3000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
+
+
+def _measure(job: dict[str, Any]) -> dict[str, float]:
+    """What one job gives, in a process of its own."""
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.stateStore.providerClass", PROVIDER)
+        # Workers find the state that is measured, and not what is installed.
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    kind = {"rows": _rows, "idle": _idle, "agree": _agree}[job["kind"]]
+    return kind(spark, job)
+
+
+def _rows(spark: Any, job: dict[str, Any]) -> dict[str, float]:
+    import asyncio
+
+    from pyspark.sql import functions as F
+
+    from pillarbox.ledger import Ledger
+    from pillarbox.spark import async_stream
+
+    async def call(row: Any) -> int:
+        await asyncio.sleep(SERVICE_S)
+        return int(row.value) * 2
+
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_IN_BATCH)
+    source = source.option("numPartitions", 2).load()
+    source = source.select("value", F.lpad(F.col("value").cast("string"), job["size"], "x").alias("text"))
+    ledger = {"ledger": Ledger(job["folder"] + "/ledger"), "uid": "bench"} if job.get("ledger") else {}
+    out = async_stream(
+        source, call, schema="double long", keep=["value", "text"], capacity=CAPACITY, ordered=False, **ledger
+    )
+    marks: list[tuple[float, float, int]] = []
+    done = threading.Event()
+
+    def sink(df: Any, batch: int) -> None:
+        rows = df.agg(F.count("*"), F.sum("double"), F.sum(F.length("text"))).collect()[0][0]
+        marks.append((time.monotonic(), _cpu_s(), rows + (marks[-1][2] if marks else 0)))
+        if batch >= job["batches"]:
+            done.set()
+
+    query = out.writeStream.foreachBatch(sink).option("checkpointLocation", job["folder"] + "/c").start()
+    while not done.wait(0.1):
+        if not query.isActive:
+            raise RuntimeError(str(query.exception()))
+    query.stop()
+    first, last = marks[WARM_UP_BATCHES], marks[-1]
+    rows = last[2] - first[2]
+    return {
+        "rows_per_s": round(rows / (last[0] - first[0])),
+        "cpu_us_per_row": round(1e6 * (last[1] - first[1]) / rows, 1),
+    }
+
+
+def _idle(spark: Any, job: dict[str, Any]) -> dict[str, float]:
+    from pillarbox.spark import async_stream
+
+    async def call(row: Any) -> int:
+        return int(row.id)
+
+    folder = job["folder"]
+    spark.range(1000).write.parquet(folder + "/in")
+    out = async_stream(spark.readStream.schema("id long").parquet(folder + "/in"), call, schema="id long")
+    left = []
+    query = out.writeStream.foreachBatch(lambda df, _: left.append(df.count()))
+    query = query.option("checkpointLocation", folder + "/c").start()
+    while sum(left) < 1000 or not query.recentProgress:
+        query.awaitTermination(0.1)
+    # What comes after the last row has left belongs to its work.
+    query.awaitTermination(5)
+    batches, files, cpu = query.lastProgress.batchId, _files(folder), _cpu_s()
+    query.awaitTermination(IDLE_S)
+    minutes = IDLE_S / 60
+    figures = {
+        "micro_batches_per_min": (query.lastProgress.batchId - batches) / minutes,
+        "core_share": round((_cpu_s() - cpu) / IDLE_S, 4),
+        "files_per_min": len(_files(folder) - files) / minutes,
+    }
+    query.stop()
+    return figures
+
+
+def _agree(spark: Any, job: dict[str, Any]) -> dict[str, float]:
+    import asyncio
+
+    from pyspark.errors import StreamingQueryException
+
+    from pillarbox.spark import async_stream
+
+    folder = job["folder"]
+
+    async def call(row: Any) -> int:
+        with open(folder + "/calls", "a") as file:
+            file.write(f"{row.id}\n")
+        await asyncio.sleep(1.0 if row.id % 4 == 0 else 0.0)
+        return int(row.id)
+
+    for number in range(4):
+        spark.range(60 * number, 60 * number + 60).coalesce(1).write.mode("append").parquet(folder + "/in")
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", "1").parquet(folder + "/in")
+    out = async_stream(stream, call, schema="id long", max_wait=0.3, ordered=False)
+    sinks: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+
+    def write(df: Any, batch: int) -> None:
+        for sink in sinks:
+            sink.update(row.id for row in df.collect())
+
+    query = out.writeStream.foreachBatch(write).trigger(availableNow=True)
+    query = query.option("checkpointLocation", folder + "/c").start()
+    failed = 0.0
+    try:
+        query.awaitTermination(LIMIT_S)
+    except StreamingQueryException:
+        failed = 1.0
+    calls = Path(folder, "calls").read_text().split()
+    return {
+        "lost": sum(240 - len(sink) for sink in sinks),
+        "doubled": sum(sink.total() - len(sink) for sink in sinks),
+        "called_again": len(calls) - len(set(calls)),
+        "failed": failed,
+    }
+
+
+def _files(folder: str) -> set[str]:
+    return {os.path.join(place, name) for place, _, names in os.walk(folder + "/c") for name in names}
+
+
+def _cpu_s() -> float:
+    """Seconds of CPU of this process, those below it, and the one that holds calls, nobody's child."""
+    own = psutil.Process()
+    processes = {own, *own.children(recursive=True)}
+    for each in psutil.process_iter(["cmdline"]):
+        if "pillarbox.spark.stream.call_process" in " ".join(each.info["cmdline"] or ()):
+            processes.add(each)
+    used = 0.0
+    for each in processes:
+        try:
+            times = each.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used += times.user + times.system + times.children_user + times.children_system
+    return used
+
+
+if __name__ == "__main__":
+    main()
