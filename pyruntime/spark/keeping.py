@@ -223,7 +223,7 @@ def settle_ledger(
         check_keepable(results)
     ledger.check()
     # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
-    apart = session is not None and _is_connect(session) and ledger.local_path is not None
+    apart = session is not None and is_connect(session) and ledger.local_path is not None
     identity = None if apart else ledger.identity()
     keeping = Keeping(
         results,
@@ -309,7 +309,7 @@ class _Collected(AccumulatorParam[Any]):
 
 def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | None:
     """The accumulator that takes the counts of tasks to the driver; None over Connect."""
-    if session is None or _is_connect(session):
+    if session is None or is_connect(session):
         return None
     context = session.sparkContext
     accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, options, name))
@@ -363,12 +363,13 @@ def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
 
 def _in_micro_batch(session: Any) -> bool:
     """Whether this is `foreachBatch`; over Connect nobody knows, so the task will say it."""
-    if session is None or _is_connect(session):
+    if session is None or is_connect(session):
         return True
     return session.sparkContext.getLocalProperty(QUERY) is not None
 
 
-def _is_connect(session: Any) -> bool:
+def is_connect(session: Any) -> bool:
+    """True for a session of Spark Connect. Any thread."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 

@@ -52,20 +52,16 @@ class Query:
         return moved
 
     def report(self, rows: int, *, moved: bool = False, offset: Any = None) -> None:
-        own = json.dumps(self.offset if offset is None else offset)
         sources = [
-            SimpleNamespace(startOffset="3", endOffset="4" if moved else "3"),
-            SimpleNamespace(startOffset=None, endOffset=own),
+            {"startOffset": 3, "endOffset": 4 if moved else 3},
+            {"startOffset": None, "endOffset": self.offset if offset is None else offset},
         ]
         states = [
-            SimpleNamespace(operatorName=clock.OPERATOR, numRowsTotal=rows),
-            SimpleNamespace(operatorName="stateStoreSave", numRowsTotal=100),
+            {"operatorName": clock.OPERATOR, "numRowsTotal": rows},
+            {"operatorName": "stateStoreSave", "numRowsTotal": 100},
         ]
-        self.listener.onQueryProgress(
-            SimpleNamespace(
-                progress=SimpleNamespace(sources=sources, stateOperators=states, runId="run", batchId=1)
-            )
-        )
+        said = {"sources": sources, "stateOperators": states, "runId": "run", "batchId": 1}
+        self.listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(said))))
 
 
 @pytest.mark.contract
@@ -171,16 +167,13 @@ def test_a_damaged_report_is_none(tmp_path: Path, said: str) -> None:
 
 
 def test_two_clocks_of_a_query_are_both_told_and_other_sources_are_none(tmp_path: Path) -> None:
-    assert clock.offset_of('{"clock": "ab", "tick": 3}') == {"clock": "ab", "tick": 3}
-    for other in (None, "3", "[1]", "no JSON", '{"tick": 3}', '{"clock": "../x", "tick": 3}'):
+    assert clock.offset_of({"clock": "ab", "tick": 3}) == {"clock": "ab", "tick": 3}
+    for other in (None, 3, [1], "a text", {"tick": 3}, {"clock": "../x", "tick": 3}):
         assert clock.offset_of(other) is None
     listener = ClockListener(str(tmp_path))
-    sources = [
-        SimpleNamespace(startOffset=None, endOffset=json.dumps({"clock": name, "tick": 1}))
-        for name in ("a", "b")
-    ]
-    progress = SimpleNamespace(sources=sources, stateOperators=[], runId="run", batchId=1)
-    listener.onQueryProgress(SimpleNamespace(progress=progress))
+    sources = [{"startOffset": None, "endOffset": {"clock": name, "tick": 1}} for name in ("a", "b")]
+    said = {"sources": sources, "stateOperators": [], "runId": "run", "batchId": 1}
+    listener.report(json.dumps(said))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clock-a", "clock-b"]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     listener.onQueryTerminated(SimpleNamespace(runId="run"))

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox.spark.function import use_driver_python
+from pillarbox.spark.keeping import is_connect
 from pillarbox.spark.stream.call_client import private_folder
 
 log = logging.getLogger("pillarbox")
@@ -155,34 +156,74 @@ class ClockListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         """Report to the clocks among the sources."""
+        self.report(event.progress.json)
+
+    def report(self, said: str) -> None:
+        """Report to the clocks of a query what its progress says, as JSON."""
         try:
-            self._report(event.progress)
+            self._report(json.loads(said))
         except Exception:
             # What is raised here would be printed by the bridge to Java, and by nobody else.
             log.exception("the clock of async_stream could not be told of a micro-batch")
 
-    def _report(self, progress: Any) -> None:
-        clocks, moved = [], False
-        for source in progress.sources:
-            offset = offset_of(source.endOffset)
-            if offset is None:
-                moved = moved or source.startOffset != source.endOffset
-            else:
-                clocks.append(offset)
+    def _report(self, progress: Mapping[str, Any]) -> None:
+        sources = [(offset_of(each["endOffset"]), each) for each in progress["sources"]]
+        clocks = [offset for offset, _ in sources if offset is not None]
         if not clocks:
             return
+        moved = any(each["startOffset"] != each["endOffset"] for offset, each in sources if offset is None)
         # The sum of all executions, so never less than what was committed.
-        rows = sum(each.numRowsTotal for each in progress.stateOperators if each.operatorName == OPERATOR)
+        states = progress["stateOperators"]
+        rows = sum(each["numRowsTotal"] for each in states if each["operatorName"] == OPERATOR)
         for clock in clocks:
-            self._clocks.setdefault(str(progress.runId), set()).add(clock["clock"])
-            report = {"tick": clock["tick"], "busy": moved or rows > 0, "batch": progress.batchId}
+            self._clocks.setdefault(progress["runId"], set()).add(clock["clock"])
+            report = {"tick": clock["tick"], "busy": moved or rows > 0, "batch": progress["batchId"]}
             write_report(self._folder, clock["clock"], report)
 
     def onQueryTerminated(self, event: Any) -> None:
         """Remove what was reported."""
-        for clock in self._clocks.pop(str(event.runId), ()):
+        self.forget(str(event.runId))
+
+    def forget(self, run: str) -> None:
+        """Remove what was reported to the clocks of this run of a query."""
+        for clock in self._clocks.pop(run, ()):
             with contextlib.suppress(OSError):
                 os.unlink(report_path(self._folder, clock))
+
+    def attach(self, session: Any) -> None:
+        """Have Spark call it for the queries of a session."""
+        if not is_connect(session):
+            # A report that PySpark makes objects of asks Java about each of their fields: an eighth of Java's
+            # time in a micro-batch, and the clock waits for it.
+            streaming = session._jvm.org.apache.spark.sql.streaming
+            self._jlistenerobj = streaming.PythonStreamingQueryListenerWrapper(_JavaListener(self))
+        session.streams.addListener(self)
+
+
+class _JavaListener:
+    """What Java calls."""
+
+    def __init__(self, listener: ClockListener) -> None:
+        self._listener = listener
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Do nothing."""
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Hand over the whole progress as one text."""
+        self._listener.report(event.progress().json())
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Hand over the run."""
+        self._listener.forget(event.runId().toString())
+
+    class Java:
+        """The interface, as Py4J wants it."""
+
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def report_path(folder: str, clock: str) -> str:
@@ -199,13 +240,9 @@ def write_report(folder: str, clock: str, report: Mapping[str, Any]) -> None:
 
 
 def offset_of(said: Any) -> Offset | None:
-    """The offset of a clock in what Spark says of a source; None for that of another source."""
-    try:
-        offset = json.loads(said)
-    except (TypeError, ValueError):
-        return None
-    is_clock = isinstance(offset, dict) and set(offset) == {"clock", "tick"}
-    return offset if is_clock and str(offset["clock"]).isalnum() else None
+    """The offset of a clock, in what Spark says of a source; None for that of another source."""
+    is_clock = isinstance(said, dict) and set(said) == {"clock", "tick"}
+    return said if is_clock and str(said["clock"]).isalnum() else None
 
 
 class _Listening:
@@ -221,7 +258,7 @@ def read_clock(session: Any) -> DataFrame:
     if folder is not None:
         if session not in _Listening.sessions:
             _Listening.sessions.add(session)
-            session.streams.addListener(ClockListener(folder))
+            ClockListener(folder).attach(session)
         reader = reader.option("folder", folder)
     clock: DataFrame = reader.load()
     return clock
