@@ -27,6 +27,7 @@ from pillarbox.aio.options import Options
 from pillarbox.spark.stream import call_client
 from pillarbox.spark.stream.bucket_state import BucketState
 from pillarbox.spark.stream.call_client import CallClient, began_at
+from pillarbox.spark.stream.call_process import remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import Work
@@ -177,6 +178,33 @@ def test_a_query_that_is_started_again_ends_the_calls_of_its_run_before(connect:
         told_of(connect(plan("a"), run="run 1"), rows)
     # Another query is another matter.
     assert told_of(connect(plan("c"), query="another"), rows)
+
+
+@pytest.mark.contract
+def test_a_query_that_is_started_again_over_the_same_dataframe_goes_on_with_its_calls(connect: Any) -> None:
+    rows = rows_of(1, 2)
+    first = told_of(connect(run="run 1"), rows)
+    assert told_of(connect(run="run 2"), rows, waiting=2, time_ms=2) == first
+    with pytest.raises(LateExecutionError, match="started again"):
+        told_of(connect(run="run 1"), rows)
+
+
+def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
+    own = f"calls-{os.getpid()}-{began_at(os.getpid())}"
+    names = [
+        own,
+        own + ".lock",
+        "calls-1-0",
+        "calls-1-0.lock",
+        f"calls-{os.getpid()}-0",
+        "clock-new",
+        "clock-old",
+    ]
+    for name in [*names, "another"]:
+        (tmp_path / name).touch()
+    os.utime(tmp_path / "clock-old", (0, 0))
+    remove_stale(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {own, own + ".lock", "clock-new", "another"}
 
 
 def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> None:

@@ -11,6 +11,7 @@ task's, with a thread of its own.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -47,6 +48,9 @@ IDLE_S = 60.0
 
 LONGEST_IDLE_S = 3600.0
 """Seconds after which a stream is ended that nobody asks for, whatever it holds: its query has stopped."""
+
+REPORT_LIFETIME_S = 86_400.0
+"""Seconds for which a report is kept that nobody has removed. A clock that has lost one moves once."""
 
 EXECUTOR_CHECK_INTERVAL_S = 1.0
 """Seconds between two looks whether the executor is there."""
@@ -162,7 +166,7 @@ class CallProcess:
                 return ("attached", found.number)
             if plan is None:
                 return ("unknown",)
-            # A query that was started again has no use for the calls of the run before.
+            # Begun with another plan, a query has no use for the calls of the run before.
             ended = [] if found is None else [found]
             if run is not None:
                 ended += [
@@ -193,7 +197,11 @@ class CallProcess:
         for each in named:
             if each.query is None:
                 each.query, each.run = query, run
-            if each.query == query and each.run in (None, run):
+            if each.query == query:
+                if run is not None and each.run != run:
+                    # The query was started again, and the calls that it waits for go on.
+                    self._ended_runs.add(each.run)
+                    each.run = run
                 return each
         return None
 
@@ -263,6 +271,7 @@ def main(path: str, executor: int) -> None:
     """Answer at `path` until the process `executor` has ended."""
     logging.getLogger("asyncio").addFilter(LOG_FILTER)
     began = began_at(executor)
+    remove_stale(os.path.dirname(path))
     process = CallProcess(path)
     first, *others = gc.get_threshold()
     gc.set_threshold(max(first, COLLECT_AFTER), *others)
@@ -273,9 +282,26 @@ def main(path: str, executor: int) -> None:
     while _is_there(executor, began):
         time.sleep(EXECUTOR_CHECK_INTERVAL_S)
         process.end_idle()
-    os.unlink(path)
+    _remove(path)
     # Calls that run, and their threads, go with the executor.
     os._exit(0)
+
+
+def _remove(path: str) -> None:
+    for each in (path, path + ".lock"):
+        with contextlib.suppress(OSError):
+            os.unlink(each)
+
+
+def remove_stale(folder: str) -> None:
+    """Remove sockets of processes that were killed with their executors, and old reports to clocks."""
+    for entry in os.scandir(folder):
+        kind, *words = entry.name.removesuffix(".lock").split("-")
+        with contextlib.suppress(OSError, ValueError):
+            if kind == "calls" and not _is_there(int(words[0]), words[1]):
+                _remove(entry.path.removesuffix(".lock"))
+            elif kind == "clock" and time.time() - entry.stat().st_mtime > REPORT_LIFETIME_S:
+                os.unlink(entry.path)
 
 
 if __name__ == "__main__":
