@@ -212,6 +212,7 @@ def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> 
     first = told_of(connect(query=None, run=None), rows)
     assert told_of(connect(), rows) == first
     assert told_of(connect(query=None, run=None), rows) == first
+    assert told_of(connect(run=None), rows) == first
     # Two queries over one DataFrame have streams apart, and such a task could belong to either.
     assert told_of(connect(query="another"), rows) != first
     with pytest.raises(RuntimeError, match="two queries run this DataFrame"):

@@ -113,7 +113,7 @@ class CallProcess:
         self._lock = threading.Lock()
         self._number = 0
         self._streams: dict[int, _Stream] = {}
-        self._ended_runs: set[str | None] = set()
+        self._ended_runs: set[str] = set()
 
     def serve(self) -> None:
         """Accept connections, for ever."""
@@ -200,7 +200,8 @@ class CallProcess:
             if each.query == query:
                 if run is not None and each.run != run:
                     # The query was started again, and the calls that it waits for go on.
-                    self._ended_runs.add(each.run)
+                    if each.run is not None:
+                        self._ended_runs.add(each.run)
                     each.run = run
                 return each
         return None
