@@ -177,6 +177,25 @@ def test_an_empty_bucket_has_no_state() -> None:
     assert decode(None, COLUMNS, OUTPUT) == BucketState()
 
 
+def test_kept_columns_stand_beside_each_output_of_their_row() -> None:
+    rows = pa.RecordBatch.from_pydict({"k": [1, 2, 3], "n": [10, 20, 30]})
+    outputs = pa.RecordBatch.from_pydict({"r": ["c", "a", "a2"]})
+    known = Finished(np.array([2, 0]), outputs, np.array([1, 2]), np.ones(3, np.int64))
+    assert known.beside(rows, ["n"]).outputs.to_pylist() == [
+        {"n": 30, "r": "c"},
+        {"n": 10, "r": "a"},
+        {"n": 10, "r": "a2"},
+    ]
+    one_each = known._replace(outputs=outputs.slice(0, 2), counts=None)
+    assert one_each.beside(rows, ["n", "k"]).outputs.to_pylist() == [
+        {"n": 30, "k": 3, "r": "c"},
+        {"n": 10, "k": 1, "r": "a"},
+    ]
+    assert known.beside(rows, []) is known
+    none = Finished(np.zeros(0, np.int64), None, None, np.ones(3, np.int64))
+    assert none.beside(rows, ["n"]).outputs is None
+
+
 def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
     state = BucketState()
     rows = come(state, [(1, 1), (1, 2)], 0)

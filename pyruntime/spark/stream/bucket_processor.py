@@ -96,6 +96,7 @@ class BucketProcessor(StatefulProcessor):
             known, owner = self._calls().advance(
                 int(key[0]), time_ms, all_rows, waiting, owner=state.owner, ticked=ticked
             )
+            known = known.beside(all_rows, plan.kept)
         # spec: StreamState!Record
         blob = encode(state.after(all_rows, known, ordered=plan.ordered, owner=owner), plan.output)
         if blob is not None:

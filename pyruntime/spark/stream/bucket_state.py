@@ -75,6 +75,15 @@ class Finished(NamedTuple):
     letters: pa.RecordBatch | None = None
     """The dead letters of those of `places` that have failed."""
 
+    def beside(self, rows: pa.RecordBatch, kept: Sequence[str]) -> Finished:
+        """The same, with columns of the rows that were asked for in front of the outputs."""
+        if self.outputs is None or not kept:
+            return self
+        places = self.places if self.counts is None else np.repeat(self.places, self.counts)
+        columns = rows.select(kept).take(pa.array(places)).columns
+        names = [*kept, *self.outputs.schema.names]
+        return self._replace(outputs=pa.RecordBatch.from_arrays([*columns, *self.outputs.columns], names))
+
 
 @dataclass(frozen=True)
 class BucketState:

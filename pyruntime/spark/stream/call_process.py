@@ -80,7 +80,8 @@ class _Stream:
         self.calls = HeldCalls(
             counted(here.acquire(work.token, work.fn), in_batches=work.options.batch is not None),
             work.options.spread(),
-            RowWriter(list(plan.kept), plan.schema, work.time_zone, work.options, None, runs=True),
+            # Columns that are kept do not leave the task: see `Finished.beside`.
+            RowWriter([], plan.schema, work.time_zone, work.options, None, runs=True),
             loop_thread=here.loop_thread,
             journal=journal,
             convert=RowEncoder(plan.schema, work.time_zone),
