@@ -1,6 +1,6 @@
 ------------------------------ MODULE StreamState ------------------------------
-(* The buckets of a stream over micro-batches, with output that is a function of committed state. It will replace     *)
-(* Stream, which describes `async_stream` as it ships, when the code has moved.                                       *)
+(* The buckets of `async_stream` over micro-batches, with output that is a function of committed state:               *)
+(* pillarbox.spark.stream.                                                                                            *)
 (*                                                                                                                    *)
 (* The state of a bucket is its rows that have not left, in order, each with its result or without. Micro-batch N     *)
 (* emits the rows whose result stands in the state that N-1 committed, adds its input, and records which calls have   *)
@@ -12,7 +12,12 @@
 (*                                                                                                                    *)
 (* Calls live in one process on each executor, and go on between micro-batches. An execution opens its bucket there   *)
 (* with what it has read: calls that live are adopted, others begun, and those that nobody waits for released. It     *)
-(* only reads results. A process refuses tasks of a micro-batch before the newest that it has seen.                   *)
+(* only reads results. A bucket without a row that waits asks no process, and what is still there of it is forgotten. *)
+(* A process refuses tasks of a micro-batch before the newest that it has seen.                                       *)
+(*                                                                                                                    *)
+(* Not in the model: that a state names the process that holds the calls of its rows, by which a bucket moves only    *)
+(* where that process is gone, or on another host (here it may move at any time, Moves times); and rows that have no  *)
+(* room in a process, of which the state alone knows.                                                                 *)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
@@ -41,7 +46,8 @@ VARIABLES
     seen,           \* of each process: how many micro-batches ago the newest one was that it has seen; 2 or more: 2
     home,           \* of each bucket: the process that executed it last
     ledger,         \* identity -> result
-    said,           \* what the clock knows: pending, nothing; awaited: it will be told; untold: it will not
+    said,           \* what the clock knows: pending, nothing; awaited, awaited with input: it will be told, and the
+                    \* micro-batch had input; untold: it will not
     made,           \* of each row: how many calls of it have begun
     failures, moves,
     copies,         \* versions that executors have kept of the state that counts; of a mutant only
@@ -93,7 +99,7 @@ Least(numbers) == CHOOSE n \in numbers : \A m \in numbers : n <= m
 
 TypeOK ==
     /\ phase \in {"idle", "running", "ended"} /\ next \in 1..(LastPart + 1) /\ part \in 0..LastPart
-    /\ said \in {"untold", "awaited", "pending", "nothing"}
+    /\ said \in {"untold", "awaited", "awaited with input", "pending", "nothing"}
     /\ \A b \in Buckets : \A e \in Elements(committed[b]) : e.row \in Rows
     /\ \A p \in Processes : DOMAIN calls[p] \subseteq Ids /\ seen[p] \in 0..2
     /\ \A t \in tasks : t.bucket \in Buckets /\ t.process \in Processes /\ t.age \in 0..1
@@ -131,13 +137,14 @@ BeginByClock == Ticks /\ Begin(0)
 -----------------------------------------------------------------------------
 (* A process: what it does when a task opens bucket `b` with the state `base`, and with part `n` of the input. Calls  *)
 (* of the bucket that neither of them waits for are released: their results are in the state, or they belong to an    *)
-(* execution that does not count.                                                                                     *)
+(* execution that does not count. Where there is nothing to wait for, the process is not asked.                       *)
 Here(p, b) == {i \in DOMAIN calls[p] : BucketOf(calls[p][i].row) = b}
 Waiting(base) == {e.row : e \in {f \in Elements(base) : f.result = None \/ Mutant = "calls what has its result"}}
 IsWanted(r) ==
     \/ \E e \in Elements(committed[BucketOf(r)]) : e.row = r /\ e.result = None
     \/ phase = "running" /\ PartOf(r) = part
 
+IsAsked(b, base, n) == Waiting(base) \cup Elements(NewRows(n, b)) # {}
 OpenIn(p, b, base, n) ==
     LET input == Elements(NewRows(n, b))
         wanted == {Id(r) : r \in Waiting(base) \cup input}
@@ -176,10 +183,11 @@ Open(a, b, p) ==
     /\ ~\E t \in tasks : t.action = a /\ t.bucket = b
     /\ IF p = home[b] THEN moves' = moves ELSE moves < Moves /\ moves' = moves + 1
     /\ \E base \in Readable(b) :
-        /\ OpenIn(p, b, base, part)
+        /\ IF IsAsked(b, base, part) THEN OpenIn(p, b, base, part) /\ seen' = [seen EXCEPT ![p] = 0]
+           ELSE UNCHANGED <<calls, seen, made, h>>
         /\ tasks' = tasks \cup {[action |-> a, bucket |-> b, process |-> p, base |-> base, part |-> part, age |-> 0,
                                  open |-> TRUE]}
-    /\ seen' = [seen EXCEPT ![p] = 0] /\ home' = [home EXCEPT ![b] = p]
+    /\ home' = [home EXCEPT ![b] = p]
     /\ UNCHANGED <<next, part, phase, committed, versions, done, taken, sunk, out, ledger, said, failures, copies>>
 
 IsLate(t) == seen[t.process] < t.age /\ Mutant # "a late task is not refused"
@@ -188,9 +196,11 @@ IsLate(t) == seen[t.process] < t.age /\ Mutant # "a late task is not refused"
 OpenLate ==
     /\ \E t \in tasks :
         /\ ~t.open /\ ~IsLate(t)
-        /\ OpenIn(t.process, t.bucket, t.base, t.part)
+        /\ IF IsAsked(t.bucket, t.base, t.part)
+           THEN /\ OpenIn(t.process, t.bucket, t.base, t.part)
+                /\ seen' = [seen EXCEPT ![t.process] = IF @ < t.age THEN @ ELSE t.age]
+           ELSE UNCHANGED <<calls, seen, made, h>>
         /\ tasks' = (tasks \ {t}) \cup {[t EXCEPT !.open = TRUE]}
-        /\ seen' = [seen EXCEPT ![t.process] = IF @ < t.age THEN @ ELSE t.age]
     /\ UNCHANGED <<next, part, phase, committed, versions, done, taken, sunk, out, home, ledger, said, failures,
                    moves, copies>>
 
@@ -209,13 +219,13 @@ Finish(p, i) ==
     /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, seen, home, said, made,
                    failures, moves, copies, h>>
 
-(* A process that is no longer the one of a bucket forgets it: it has seen the second micro-batch since it opened it, *)
-(* or, without tasks, its time is over.                                                                               *)
+(* A process forgets a bucket that another one has, or of which nothing waits: it has seen the second micro-batch of  *)
+(* the clock since the bucket was opened there, or, without tasks, its time is over.                                  *)
 Forget(p, b) ==
     /\ Here(p, b) # {} /\ ~\E t \in tasks : t.open /\ t.process = p /\ t.bucket = b
     /\ CASE Mutant = "forgets after a time" -> TRUE
          [] Mutant = "forgets nothing" -> FALSE
-         [] OTHER -> home[b] # p
+         [] OTHER -> home[b] # p \/ ~IsAsked(b, committed[b], part)
     /\ calls' = [calls EXCEPT ![p] = [i \in DOMAIN calls[p] \ Here(p, b) |-> calls[p][i]]]
     /\ h' = [h EXCEPT !.called[p] = {r \in @ : BucketOf(r) # b},
                       !.lost = @ \/ (home[b] = p /\ \E i \in Here(p, b) : IsWanted(calls[p][i].row))]
@@ -315,7 +325,7 @@ Log ==
     /\ seen' = [p \in Processes |-> IF seen[p] = 2 THEN 2 ELSE seen[p] + 1]
     /\ said' = CASE Mutant = "believes an earlier report" /\ said = "nothing" -> said
                  [] Mutant = "any execution reports" /\ IsEmptySomewhere -> "nothing"
-                 [] OTHER -> IF Reports THEN "awaited" ELSE "untold"
+                 [] OTHER -> CASE ~Reports -> "untold" [] part = 0 -> "awaited" [] OTHER -> "awaited with input"
     /\ copies' = IF Mutant = "reads its own copy" THEN versions ELSE copies
     /\ h' = [h EXCEPT
                 !.given = Nothing, !.ripe = {},
@@ -323,10 +333,13 @@ Log ==
     /\ UNCHANGED <<out, calls, home, ledger, made, failures, moves>>
 
 (* A report says which buckets have rows left: all versions of a state have the same rows, so any execution may say   *)
-(* it. But one that is not complete knows of its buckets only.                                                        *)
+(* it. But one that is not complete knows of its buckets only. After input something is taken to be pending: the next *)
+(* micro-batch will tell.                                                                                             *)
+IsAwaited == said \in {"awaited", "awaited with input"}
+
 Report ==
-    /\ phase = "idle" /\ said = "awaited"
-    /\ said' = IF \A b \in Buckets : committed[b] = <<>> THEN "nothing" ELSE "pending"
+    /\ phase = "idle" /\ IsAwaited
+    /\ said' = IF said = "awaited" /\ \A b \in Buckets : committed[b] = <<>> THEN "nothing" ELSE "pending"
     /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
                    made, failures, moves, copies, h>>
 
@@ -356,7 +369,7 @@ Restart ==
                    copies, h>>
 
 LoseReport ==
-    /\ MayFail /\ phase = "idle" /\ said = "awaited" /\ said' = "untold"
+    /\ MayFail /\ phase = "idle" /\ IsAwaited /\ said' = "untold"
     /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
                    made, moves, copies, h>>
 

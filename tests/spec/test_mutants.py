@@ -14,7 +14,6 @@ from spec.manifest import read_all
     ("module", "least"),
     [
         ("Ledger", 13),
-        ("Stream", 14),
         ("StreamState", 27),
         ("Alignment", 13),
         ("SplitFetch", 18),
