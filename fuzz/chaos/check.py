@@ -119,6 +119,17 @@ def check_output(
         last[part] = place
 
 
+def check_sinks(verdict: Verdict, first: Mapping[int, list[Row]], second: Mapping[int, list[Row]]) -> None:
+    """Check that two sinks have the same rows of each micro-batch, whose executions they were written by."""
+    other = sorted(batch for batch in {*first, *second} if first.get(batch) != second.get(batch))
+    if other:
+        rows = [{*sink.get(other[0], ())} for sink in (first, second)]
+        verdict.wrong.append(
+            f"the sinks differ in the micro-batches {other}; of {other[0]} one has {len(rows[0])} rows, the "
+            f"other {len(rows[1])}, such as {sorted(rows[0] ^ rows[1])[:3]}"
+        )
+
+
 def check_departures(
     verdict: Verdict,
     departures: Collection[Departure],

@@ -37,12 +37,25 @@ def departures(path: Path) -> list[Departure]:
 
 def committed_rows(output: Path) -> list[list[Row]]:
     """The rows of each committed file, in the file's order; the files of a stream in their commits' order."""
+    return [_rows(path) for path in _committed_files(output)]
+
+
+def committed_batches(output: Path) -> dict[int, list[Row]]:
+    """The rows of each micro-batch, sorted, in a sink that has a folder for each."""
+    return {
+        int(folder.name): sorted(row for path in _committed_files(folder) for row in _rows(path))
+        for folder in _batches(output)
+    }
+
+
+def _rows(path: Path) -> list[Row]:
     import pyarrow.parquet as pq
 
-    return [
-        [Row(**row) for row in pq.read_table(path, partitioning=None).to_pylist()]
-        for path in _committed_files(output)
-    ]
+    return [Row(**row) for row in pq.read_table(path, partitioning=None).to_pylist()]
+
+
+def _batches(output: Path) -> list[Path]:
+    return sorted(output.glob("[0-9]*"), key=lambda folder: int(folder.name))
 
 
 def _committed_files(output: Path) -> Iterator[Path]:
@@ -51,6 +64,8 @@ def _committed_files(output: Path) -> Iterator[Path]:
         # A batch commits by this file; the files of an attempt that failed have been removed by then.
         if (output / "_SUCCESS").exists():
             yield from sorted(output.glob("part-*.parquet"))
+        for folder in _batches(output):
+            yield from _committed_files(folder)
         return
     # A file a micro-batch, and from time to time one that has all before it.
     numbers = {

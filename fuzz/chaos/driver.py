@@ -89,7 +89,8 @@ class Driver:
         When that was, in seconds of the monotonic clock; those of its workers that have not ended thereupon.
         """
         family, own = self.family(), self.own()
-        below = [*processes.workers(family), *processes.executors(family)]
+        makers = [*processes.workers(family), *processes.holders(family)]
+        below = [*makers, *processes.executors(family)]
         victims = [*processes.javas(own), psutil.Process(self._process.pid)]
         at = time.monotonic()
         processes.kill(process for process in victims if process not in below)

@@ -48,14 +48,24 @@ class Scene:
     ledger: Path
     dice: random.Random
     log: DurableLog
+    trap: Path
     disk: SmallDisk | None = None
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     """What is to be done at a time of the monotonic clock: a stopped process goes on."""
 
+    def callers(self) -> list[psutil.Process]:
+        """The processes that call the service now: workers, or those that hold the calls of a stream."""
+        return processes.calling(self.makers(), self.server.port)
+
+    def makers(self) -> list[psutil.Process]:
+        """The processes that can make calls."""
+        family = self.driver.family()
+        return [*processes.workers(family), *processes.holders(family)]
+
     def workers(self) -> list[psutil.Process]:
-        """The Python workers that call the service now."""
-        family = processes.workers(self.driver.family())
-        return processes.calling(family, self.server.port)
+        """The Python workers that call the service now; all of them where another process calls for them."""
+        callers = self.callers()
+        return processes.workers(self.driver.family()) if processes.holders(callers) else callers
 
 
 @dataclass
@@ -107,7 +117,7 @@ def _kill_worker(scene: Scene) -> Hit | None:
 
 def _kill_writing_worker(scene: Scene) -> Hit | None:
     before = _bytes_below(scene.ledger)
-    family = processes.workers(scene.driver.family())
+    family = scene.makers()
     end = time.monotonic() + GROWTH
     while time.monotonic() < end:
         now = _bytes_below(scene.ledger)
@@ -117,12 +127,29 @@ def _kill_writing_worker(scene: Scene) -> Hit | None:
     return None
 
 
+def _kill_call_process(scene: Scene) -> Hit | None:
+    return _kill_one(scene, processes.holders(scene.callers()))
+
+
+def _kill_behind_state(scene: Scene) -> Hit | None:
+    scene.trap.touch()
+    end = time.monotonic() + GROWTH
+    while scene.trap.exists() and time.monotonic() < end:
+        time.sleep(0.005)
+    try:
+        scene.trap.unlink()
+    except FileNotFoundError:
+        # A worker has removed it, and itself.
+        return Hit("")
+    return None
+
+
 def _kill_executor(scene: Scene) -> Hit | None:
     return _kill_one(scene, processes.executors(scene.driver.family()))
 
 
 def _kill_driver(scene: Scene) -> Hit | None:
-    pids = _pids(processes.workers(scene.driver.family()))
+    pids = _pids(scene.makers())
     at, left = scene.driver.kill()
     if left:
         raise OutliveError(f"{[process.pid for process in left]} outlived their driver")
@@ -137,7 +164,11 @@ def _lose_power(scene: Scene) -> Hit | None:
 
 def _stop_worker(scene: Scene) -> Hit | None:
     # One that is stopped would go on with the end of the first stop.
-    found = [each for each in scene.workers() if each.status() != psutil.STATUS_STOPPED]
+    found = [
+        each
+        for each in (*scene.workers(), *processes.holders(scene.callers()))
+        if each.status() != psutil.STATUS_STOPPED
+    ]
     if not found:
         return None
     victim = scene.dice.choice(found)
@@ -192,6 +223,8 @@ def _fill_disk(scene: Scene) -> Hit | None:
 FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
     "worker": _kill_worker,
     "writing worker": _kill_writing_worker,
+    "call process": _kill_call_process,
+    "worker behind state": _kill_behind_state,
     "executor": _kill_executor,
     "driver": _kill_driver,
     "power loss": _lose_power,
@@ -205,15 +238,26 @@ FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
     "full disk": _fill_disk,
 }
 HARMING = frozenset(
-    {"worker", "writing worker", "executor", "driver", "power loss", "stopped worker", "full disk"}
+    {
+        "worker",
+        "writing worker",
+        "call process",
+        "executor",
+        "driver",
+        "power loss",
+        "stopped worker",
+        "full disk",
+    }
 )
 KILLING = HARMING - {"stopped worker", "full disk"}
+OF_STATE = ("call process", "worker behind state")
+"""Of jobs whose calls wait in Spark's state."""
 OF_A_LEDGER = frozenset({"compaction", "full disk", "power loss"})
 OF_THE_DRIVER = frozenset({"driver", "power loss"})
 """After these there is another driver."""
 JOB_END = "the job's end"
 """No fault of its own: a job has failed, and Spark ends its other tasks."""
-ANYWHERE = tuple(kind for kind in FAULTS if kind not in ("executor", "full disk"))
+ANYWHERE = tuple(kind for kind in FAULTS if kind not in ("executor", "full disk", *OF_STATE))
 
 
 def set_clock(folder: Path, seconds: int) -> None:

@@ -12,10 +12,11 @@ import json
 import os
 import random
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ LANES = 16
 """Where the state is Spark's, the rows of a lane leave in order."""
 MAX_WAIT = 0.3
 """Seconds that slow calls hold up a micro-batch whose state is Spark's."""
+CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,15 @@ class Job:
     """What a driver is asked to run.
 
     kind: "batch" writes Parquet once; "stream" reads files, some to a micro-batch, and ends with the last;
-        "state" does so with `async_stream`, which leaves calls that are not finished to a later micro-batch.
+        "state" does so with `async_stream`, which leaves calls that are not finished to a later micro-batch,
+        and has two sinks, see `_write_to_both`.
         As "batch" are: "shuffled", whose input comes out of a shuffle; "repeated", where rows have names that
         come again in each task, or null; "twice", with two actions on one DataFrame at a time; "changed",
         which runs twice under one name, the second time with some other rows; "column", whose calls are
         those of an `async_udf`.
     rows: in all. parts: tasks of the batch, or files of the stream. folder: for input, output and checkpoint.
     ledger: its location. run: its name, the same each time that the job is started anew. url: the service.
+    checkpoint_format: of Spark's state.
     """
 
     kind: str
@@ -72,6 +76,7 @@ class Job:
     run: str
     url: str
     loss_window: float = 0.2
+    checkpoint_format: int = 1
 
     @property
     def output(self) -> Path:
@@ -80,7 +85,7 @@ class Job:
 
     @property
     def second_output(self) -> Path:
-        """The output of a second action."""
+        """The output of a second action, or the second sink."""
         return Path(self.folder, "output-second")
 
     @property
@@ -92,6 +97,11 @@ class Job:
     def departed(self) -> Path:
         """The file in which a `Witness` writes down what leaves the tasks."""
         return Path(self.folder, "departed.log")
+
+    @property
+    def trap(self) -> Path:
+        """The file that has a `Witness` kill its process when all rows of a task have left."""
+        return Path(self.folder, "trap")
 
 
 def input_ids(kind: str, rows: int, parts: int) -> list[int]:
@@ -154,15 +164,35 @@ def run_job(spark: SparkSession, job: Job) -> None:
         return
     columns = "id long" if job.kind == "stream" else "id long, lane long"
     stream = spark.readStream.schema(columns).option("maxFilesPerTrigger", FILES_PER_BATCH)
-    query = (
-        _called(stream.parquet(str(job.input)), job)
-        .writeStream.format("parquet")
-        .option("path", str(job.output))
-        .option("checkpointLocation", os.path.join(job.folder, "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = _called(stream.parquet(str(job.input)), job).writeStream
+    if job.kind == "stream":
+        writer = writer.format("parquet").option("path", str(job.output))
+    else:
+        spark.conf.set(CHECKPOINT_FORMAT, job.checkpoint_format)
+        writer = writer.foreachBatch(lambda df, batch: _write_to_both(df, batch, job))
+    writer = writer.option("checkpointLocation", os.path.join(job.folder, "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _write_to_both(df: DataFrame, batch: int, job: Job) -> None:
+    """Write a micro-batch to two sinks, each idempotent by its number, by an action of each.
+
+    Of a micro-batch that is executed several times, the first sink has the last execution's rows, the second
+    one the first one's.
+    """
+
+    def write_once(output: Path) -> None:
+        if not (output / "_SUCCESS").exists():
+            _write(df, output)
+
+    # In a thread of Python alone Spark tells the tasks neither query nor micro-batch.
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(write_once, job.second_output / str(batch))
+        if batch % 2:
+            wait([second])
+        # Otherwise both at a time.
+        _write(df, job.output / str(batch))
+    second.result()
 
 
 def _run_batch(spark: SparkSession, job: Job) -> None:
@@ -205,17 +235,17 @@ def _write(rows: DataFrame, output: Path, pool: str | None = None) -> None:
 def _called(rows: DataFrame, job: Job) -> DataFrame:
     if job.contender == "gather":
         return rows.mapInArrow(Gathering(job.url), SCHEMA)
-    with _witnessed(type(rows), job.departed):
+    with _witnessed(type(rows), job.departed, job.trap):
         return _called_by_pillarbox(rows, job)
 
 
 @contextmanager
-def _witnessed(frames: type[DataFrame], log: Path) -> Iterator[None]:
-    """Have all that is mapped meanwhile write down what leaves it."""
+def _witnessed(frames: type[DataFrame], log: Path, trap: Path) -> Iterator[None]:
+    """Have all that is mapped meanwhile write down what leaves it. trap: see `Job`."""
     original = frames.mapInArrow
 
     def map_in_arrow(frame: DataFrame, func: Any, schema: Any, *words: Any, **named: Any) -> DataFrame:
-        return original(frame, Witness(func, str(log)), schema, *words, **named)
+        return original(frame, Witness(func, str(log), str(trap)), schema, *words, **named)
 
     frames.mapInArrow = map_in_arrow  # type: ignore[method-assign,assignment]
     try:
@@ -227,23 +257,36 @@ def _witnessed(frames: type[DataFrame], log: Path) -> Iterator[None]:
 class Witness:
     """Writes down each row with the answer of a call before anybody behind `run` gets it. Task's thread."""
 
-    def __init__(self, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], log: str) -> None:
+    def __init__(
+        self, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], log: str, trap: str
+    ) -> None:
         self._run = run
         self._log = log
+        self._trap = trap
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return what `run` gives."""
         # Each line is one write to the end, whoever else writes.
         log = os.open(self._log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+        has_answers = False
         try:
             for batch in self._run(batches):
                 if "call" in batch.schema.names:
+                    has_answers = True
                     rows = zip(batch.column("id").to_pylist(), batch.column("call").to_pylist(), strict=True)
                     line = {"at": time.monotonic(), "rows": list(rows)}
                     os.write(log, json.dumps(line).encode() + b"\n")
                 yield batch
+            if has_answers:
+                self._fall_into_trap()
         finally:
             os.close(log)
+
+    def _fall_into_trap(self) -> None:
+        # A state in front of this is written when its last row has come; the sink's file is not there yet.
+        with suppress(FileNotFoundError):
+            os.unlink(self._trap)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _called_by_pillarbox(rows: DataFrame, job: Job) -> DataFrame:

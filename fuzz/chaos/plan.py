@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuzz.chaos.faults import ANYWHERE
+from fuzz.chaos.faults import ANYWHERE, OF_STATE
 from fuzz.chaos.job import CHANGED, KINDS, LANES, STREAMS, input_ids
 
 PARTS = 12
@@ -25,7 +25,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run. rows: in all. parts: tasks, or files. latency: seconds a call. badness: share of bad calls."""
+    """A run. rows: in all. parts: tasks, or files. latency: seconds a call. badness: share of bad calls.
+
+    checkpoint_format: of Spark's state.
+    """
 
     number: int
     seed: str
@@ -36,6 +39,7 @@ class Plan:
     latency: float
     badness: float
     faults: tuple[Planned, ...] = ()
+    checkpoint_format: int = 1
 
     @property
     def small_disk(self) -> bool:
@@ -80,6 +84,8 @@ def plan_run(
     dice = random.Random(f"{seed} {number}")
     kind = kinds[number % len(kinds)]
     choice = list(faults if faults is not None else (*ANYWHERE, *(["executor"] * 2 if cluster else [])))
+    if faults is None and kind == "state":
+        choice += OF_STATE * 2
     planned = [
         Planned(dice.choice(choice), dice.uniform(0.05, 0.9), dice.uniform(0.0, 0.3))
         for _ in range(dice.randint(*handful))
@@ -98,4 +104,10 @@ def plan_run(
         0.3 if kind == "state" else 0.06,
         0.02,
         tuple(sorted(planned, key=lambda each: each.share)),
+        checkpoint_format_of(f"{seed} {number}", cluster),
     )
+
+
+def checkpoint_format_of(seed: str, cluster: bool) -> int:
+    """The format of Spark's state: with the first one, executors may go on from states that differ."""
+    return 2 if cluster else random.Random(f"{seed} format").choice((1, 2))

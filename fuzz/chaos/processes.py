@@ -10,16 +10,21 @@ import psutil  # type: ignore[import-untyped]
 
 DAEMON = "pyspark.daemon"
 EXECUTOR = "CoarseGrainedExecutorBackend"
+HOLDER = "pillarbox.spark.stream.call_process"
 GONE = (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError)
 
 
 def family(roots: Iterable[int]) -> list[psutil.Process]:
-    """The processes of these ids and everything below them."""
+    """The processes of these ids, everything below them, and what holds the calls of streams for these."""
     found: list[psutil.Process] = []
     for pid in roots:
         with contextlib.suppress(*GONE):
             root = psutil.Process(pid)
             found += [root, *root.children(recursive=True)]
+    executors = {str(process.pid) for process in javas(found)}
+    if executors:
+        # They are nobody's children, and know their executor by its number.
+        found += _those(holders(psutil.process_iter()), lambda process: process.cmdline()[-1] in executors)
     return found
 
 
@@ -38,6 +43,11 @@ def workers(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 def executors(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """The executors' Java processes."""
     return _those(processes, lambda process: EXECUTOR in " ".join(process.cmdline()))
+
+
+def holders(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """The processes that hold the calls of streams."""
+    return _those(processes, lambda process: HOLDER in " ".join(process.cmdline()))
 
 
 def javas(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -13,7 +13,14 @@ from pathlib import Path
 from types import TracebackType
 
 from fuzz.chaos import check
-from fuzz.chaos.committed import Departure, Row, committed_rows, departures, durable_calls
+from fuzz.chaos.committed import (
+    Departure,
+    Row,
+    committed_batches,
+    committed_rows,
+    departures,
+    durable_calls,
+)
 from fuzz.chaos.disk import SmallDisk
 from fuzz.chaos.driver import Driver
 from fuzz.chaos.durable import DurableLog
@@ -117,6 +124,7 @@ class Session:
         if which in self.expected:
             return []
         calm = Plan(0, "calm", plan.kind, True, plan.rows, plan.parts, plan.latency / 4, 0.0)
+        calm = replace(calm, checkpoint_format=plan.checkpoint_format)
         self.expected[which] = Counter()
         outcome, rows = _Run(self, calm, contender).play()
         self.expected[which] = Counter((row.id, row.answer) for file in rows for row in file)
@@ -155,15 +163,6 @@ class _Run:
                 self._skipped.append(f"full disk: {disk.reason}")
                 disk = None
             ledger = (self._folder if disk is None else disk.folder) / "ledger"
-            scene = Scene(
-                self._session.driver(),
-                server,
-                self._session.folder,
-                ledger,
-                random.Random(plan.seed + " dice"),
-                DurableLog(self._session.folder / SYNCED, ledger),
-                disk,
-            )
             job = Job(
                 plan.kind,
                 self._contender,
@@ -174,6 +173,17 @@ class _Run:
                 str(ledger),
                 f"run {plan.number}",
                 server.url,
+                checkpoint_format=plan.checkpoint_format,
+            )
+            scene = Scene(
+                self._session.driver(),
+                server,
+                self._session.folder,
+                ledger,
+                random.Random(plan.seed + " dice"),
+                DurableLog(self._session.folder / SYNCED, ledger),
+                job.trap,
+                disk,
             )
             write_input(job)
             began = time.monotonic()
@@ -291,7 +301,8 @@ class _Run:
         plan, log = self._plan, scene.server.log
         calls = log.calls
         rows = committed_rows(job.output)
-        outputs = [rows, committed_rows(job.second_output)] if plan.kind == "twice" else [rows]
+        has_two = plan.kind in ("twice", "state")
+        outputs = [rows, committed_rows(job.second_output)] if has_two else [rows]
         for output in outputs:
             check.check_output(
                 verdict,
@@ -318,6 +329,8 @@ class _Run:
                 copied=scene.log.copied(),
                 expires=plan.kind in STREAMS,
             )
+        if plan.kind == "state":
+            check.check_sinks(counted, *map(committed_batches, (job.output, job.second_output)))
         if any(fault.kind == "full disk" for fault in self._fired):
             check.check_reason(counted, self._failures)
         # For calls by hand nothing of this is promised.

@@ -12,7 +12,7 @@ import pytest
 
 from fuzz.chaos.job import STREAMS
 from fuzz.chaos.places import Cluster, Local, Place
-from fuzz.chaos.plan import Plan, Planned
+from fuzz.chaos.plan import Plan, Planned, checkpoint_format_of
 from fuzz.chaos.run import Outcome, Session
 
 SEED = int(os.environ.get("PILLARBOX_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
@@ -73,6 +73,7 @@ def harmed() -> Callable[..., Outcome]:
             0.08,
             0.02,
             planned,
+            checkpoint_format_of(f"{SEED} {kind}", session.place.name == "cluster"),
         )
         print(f"PILLARBOX_CHAOS_SEED={SEED}", plan)
         return session.play(plan, contender)

@@ -15,6 +15,7 @@ from fuzz.chaos.check import (
     check_durable,
     check_output,
     check_reason,
+    check_sinks,
     recovery,
 )
 from fuzz.chaos.committed import Row
@@ -75,6 +76,20 @@ def test_order_is_checked_where_it_was_asked_for() -> None:
     for files in ([row(1), row(0)], [row(2), row(3)]), ([row(1)], [row(0), row(2), row(3)]):
         assert output(*files).wrong == []
         assert "row 0 comes after row 1" in output(*files, in_order=True).wrong[0]
+
+
+def test_sinks_that_differ_in_a_micro_batch_are_found() -> None:
+    first = {0: [row(0), row(1)], 1: [], 2: [row(2)]}
+    for other, wrong in (
+        (first, []),
+        ({**first, 0: [row(0)], 1: [row(1)]}, [0, 1]),
+        ({0: first[0], 2: first[2]}, [1]),
+        ({**first, 2: [Row(2, 5, 9)]}, [2]),
+    ):
+        verdict = Verdict()
+        check_sinks(verdict, first, other)
+        assert len(verdict.wrong) == bool(wrong)
+        assert not wrong or f"in the micro-batches {wrong};" in verdict.wrong[0]
 
 
 def test_a_call_within_the_loss_window_of_a_kill_may_be_repeated() -> None:

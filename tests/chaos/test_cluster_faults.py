@@ -35,6 +35,16 @@ def test_a_stream_gives_each_row_once_whatever_dies(cluster: Session, harmed: Ha
     assert outcome.verdict.wrong == []
 
 
+@pytest.mark.contract
+def test_both_sinks_of_a_stream_have_each_row_once_whatever_dies_while_its_calls_wait(
+    cluster: Session, harmed: Harmed
+) -> None:
+    faults = ["call process", "executor", "worker behind state", "driver", "worker"]
+    outcome = harmed(cluster, "state", *faults)
+    assert happened(outcome) == faults
+    assert outcome.verdict.wrong == []
+
+
 def test_nothing_of_the_cluster_listens_beyond_loopback(cluster: Session) -> None:
     family = cluster.driver().family()
     listening = processes.ports(family)

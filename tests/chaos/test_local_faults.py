@@ -39,6 +39,16 @@ def test_a_stream_goes_on_from_its_checkpoint_and_no_finished_call_is_paid_again
     assert outcome.starts == 2
 
 
+@pytest.mark.contract
+def test_both_sinks_of_a_stream_have_each_row_once_whatever_dies_while_its_calls_wait(
+    local: Session, harmed: Harmed
+) -> None:
+    faults = ["call process", "worker behind state", "worker", "driver", "writing worker"]
+    outcome = harmed(local, "state", *faults)
+    assert happened(outcome) == faults
+    assert outcome.verdict.wrong == []
+
+
 @pytest.mark.parametrize("kind", ["shuffled", "repeated", "twice", "changed", "column"])
 def test_each_kind_of_input_gives_each_row_once_and_with_one_answer(
     local: Session, harmed: Harmed, kind: str

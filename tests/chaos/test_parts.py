@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from fuzz.chaos.check import Verdict
-from fuzz.chaos.committed import Row, committed_rows, durable_calls
+from fuzz.chaos.committed import Row, committed_batches, committed_rows, durable_calls
 from fuzz.chaos.disk import SmallDisk
 from fuzz.chaos.faults import FAULTS, Fired, set_clock
 from fuzz.chaos.job import KINDS
@@ -166,6 +166,9 @@ def test_a_plan_depends_on_its_seed_and_number_only() -> None:
     assert {plan.ordered for plan in plans} == {True, False}
     assert {plan.kind for plan in plans} == set(KINDS)
     assert all(0 < planned.share < 1 for plan in plans for planned in plan.faults)
+    assert {plan.checkpoint_format for plan in plans} == {2}
+    local = [plan_run(3, number, cluster=False) for number in range(40)]
+    assert {plan.checkpoint_format for plan in local} == {1, 2}
 
 
 def test_the_stacks_of_a_process_that_hangs_name_the_function(tmp_path: Path) -> None:
@@ -241,6 +244,24 @@ def test_of_a_stream_what_its_log_names_counts_in_its_compact_form_too(tmp_path:
     (log / "10").write_text("v1\n" + lines[2])
     # The last file was written by an attempt that came to nothing.
     assert [file[0].id for file in committed_rows(tmp_path)] == [0, 1, 2]
+
+
+def test_of_a_sink_with_a_folder_for_each_micro_batch_the_whole_ones_count_in_their_order(
+    tmp_path: Path,
+) -> None:
+    assert committed_batches(tmp_path) == {}
+    for batch in (10, 9, 11):
+        (tmp_path / str(batch)).mkdir()
+        write(tmp_path / str(batch) / "part-00000-a.parquet", batch + 1, batch)
+    for batch in (9, 10):
+        (tmp_path / str(batch) / "_SUCCESS").touch()
+    assert [[row.id for row in file] for file in committed_rows(tmp_path)] == [[10, 9], [11, 10]]
+    batches = committed_batches(tmp_path)
+    assert {batch: [row.id for row in rows] for batch, rows in batches.items()} == {
+        9: [9, 10],
+        10: [10, 11],
+        11: [],
+    }
 
 
 def test_the_ledger_is_read_for_the_calls_that_it_has(tmp_path: Path) -> None:

@@ -102,6 +102,41 @@ print(*sorted((row.id, row.double) for rows in found.values() for row in rows), 
 """
 )
 
+WORKERS = (
+    HEAD
+    + """
+import psutil
+
+spark.conf.set(*sys.argv[3:])
+spark.range(12).coalesce(1).write.parquet(str(tmp / "in"))
+gate = tmp / "open"
+
+async def call(row):
+    note(row.id)
+    while not gate.exists():
+        await asyncio.sleep(0.02)
+    return {"double": 2 * row.id}
+
+stream = spark.readStream.schema("id long").parquet(str(tmp / "in"))
+out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=float(sys.argv[2]))
+found = {}
+query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))
+query = query.option("checkpointLocation", str(tmp / "c")).trigger(availableNow=True).start()
+while not (tmp / "calls").exists() or len((tmp / "calls").read_text().split()) < 12:
+    assert query.isActive, query.exception()
+below = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid()).children(recursive=True)
+# Not the process of the clock, which is the driver's.
+workers = [each for each in below if "pyspark.daemon" in each.cmdline()]
+for each in workers:
+    each.kill()
+_, left = psutil.wait_procs(workers, 60)
+gate.touch()
+print(len(workers) > 1, left)
+print(query.awaitTermination(240), query.exception())
+print(*sorted((row.id, row.double) for rows in found.values() for row in rows), sep=";")
+"""
+)
+
 
 def calls(tmp_path: Path) -> Counter[int]:
     return Counter(map(int, (tmp_path / "calls").read_text().split()))
@@ -142,3 +177,15 @@ def test_after_a_killed_worker_the_output_is_whole_and_what_the_ledger_has_is_no
     assert made[7] == 2
     if how == "ledger":
         assert made == Counter({7: 2} | {n: 1 for n in range(12) if n != 7})
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("max_wait", ["0.3", "60"], ids=["between micro-batches", "in a task"])
+def test_a_call_goes_on_when_all_workers_of_spark_are_killed(
+    run_script: RunScript, tmp_path: Path, max_wait: str
+) -> None:
+    lines = run_script(WORKERS, str(tmp_path), max_wait, PROVIDER, ROCKSDB, master="local[2,4]", timeout=300)
+    assert lines[:2] == ["True []", "True None"]
+    assert pairs(lines[2]) == [[n, 2 * n] for n in range(12)]
+    assert calls(tmp_path) == Counter(range(12))
