@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from pyspark.sql import types as T
 
 from pillarbox import CallFailed
 from pillarbox.aio.options import Options
+from pillarbox.ledger import Ledger
+from pillarbox.spark.keeping import Keeping
 from pillarbox.spark.stream import call_client
 from pillarbox.spark.stream.bucket_state import BucketState
 from pillarbox.spark.stream.call_client import CallClient, began_at
@@ -54,10 +57,10 @@ def plan(name: str = "stream", max_wait: float = LONG_S) -> StreamPlan:
     return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait)
 
 
-def rows_of(*numbers: int, time_ms: int = 1) -> pa.RecordBatch:
+def rows_of(*numbers: int, time_ms: int = 1, batch: int = -1) -> pa.RecordBatch:
     values = np.array(numbers, np.int64)
     rows = BucketState().with_rows(
-        pa.RecordBatch.from_arrays([pa.array(values)], ["n"]), time_ms, values, values
+        pa.RecordBatch.from_arrays([pa.array(values)], ["n"]), time_ms, values, values, batch=batch
     )
     assert rows is not None
     return rows
@@ -134,6 +137,25 @@ def test_calls_of_a_process_that_was_killed_are_made_again_by_the_next_one(conne
     client = connect()
     os.kill(other, signal.SIGKILL)
     assert other not in {pid for pid, _ in told_of(client, rows, waiting=2).values()}
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("known", [(None, -1), ("query", 7)], ids=["thread first", "thread last"])
+def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_that_does(
+    connect: Any, tmp_path: Path, known: tuple[str | None, int]
+) -> None:
+    keeping = Keeping(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
+    ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
+    work = Work(told, "token", Options(ordered=False, ledger=ledger, uid="told"), keeping=keeping)
+
+    def told_to(query: str | None, batch: int) -> dict[int, Any]:
+        return told_of(connect(replace(plan(), work=work), query, query), rows_of(1, 2, batch=batch))
+
+    first = told_to(*known)
+    (process,) = {pid for pid, _ in first.values()}
+    os.kill(process, signal.SIGKILL)
+    # With the number of the process that has called.
+    assert told_to("query" if known[0] is None else None, 7 if known[1] < 0 else -1) == first
 
 
 def test_rows_that_the_state_has_and_the_process_has_not_are_called_before_those_that_come(

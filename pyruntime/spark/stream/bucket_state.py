@@ -188,7 +188,10 @@ def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
 
 
 def ledger_key(identity: bytes, batch: int) -> bytes:
-    """The key of a row in a ledger: a new checkpoint has other times, and can have the same micro-batches."""
+    """The key of a row in a ledger: a new checkpoint has other times, and can have the same micro-batches.
+
+    batch: the number of the micro-batch, which not every task knows; -1 where it does not count.
+    """
     return identity if batch < 0 else batch.to_bytes(8, "big") + b"batch" + identity[8:]
 
 

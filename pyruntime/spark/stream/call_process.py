@@ -72,10 +72,13 @@ class _Stream:
         here = worker()
         journal = None
         if work.options.ledger is not None:
+            # Another checkpoint can only share a run that has a name.
+            is_shared = work.options.run is not None
             journal = open_stream_journal(
                 work,
-                str(query),
-                identify=lambda row: fingerprint([ledger_key(row.identity, row.batch)], "stream"),
+                identify=lambda row: fingerprint(
+                    [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
+                ),
             )
         self.calls = HeldCalls(
             counted(here.acquire(work.token, work.fn), in_batches=work.options.batch is not None),

@@ -35,7 +35,12 @@ class StreamPlan:
     max_wait: float
 
 
-def open_stream_journal(work: Work, query: str, *, identify: Callable[[Any], bytes]) -> Journal:
+STREAM_RUN = "stream"
+"""The run of the calls of a stream that names none. The id of its query will not do: a task of an action in a
+thread of foreachBatch does not know it, and calls whatever a task begins first."""
+
+
+def open_stream_journal(work: Work, *, identify: Callable[[Any], bytes]) -> Journal:
     """The ledger's part in the calls of a stream, for the process that makes them.
 
     identify: the key of a row. It says all: micro-batch, row, number among equal ones.
@@ -44,7 +49,7 @@ def open_stream_journal(work: Work, query: str, *, identify: Callable[[Any], byt
     assert options.ledger is not None
     assert work.keeping is not None
     work.keeping.check_place(options.ledger)
-    run = query if options.run is None else options.run
+    run = STREAM_RUN if options.run is None else options.run
     if work.keeping.keep_code(options, run):
         work.keeping.tell(StaleAnswers(other_code=True), options, run)
     return open_journal(
