@@ -54,6 +54,8 @@ async def told(row: Any) -> tuple[int, int]:
 
 def plan(name: str = "stream", max_wait: float = LONG_S) -> StreamPlan:
     work = Work(told, f"token of {name}", Options(ordered=False))
+    # A process of the test before may be there yet.
+    name = f"{name}-{call_client.executor_pid()}"
     return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait)
 
 
@@ -137,6 +139,26 @@ def test_calls_of_a_process_that_was_killed_are_made_again_by_the_next_one(conne
     client = connect()
     os.kill(other, signal.SIGKILL)
     assert other not in {pid for pid, _ in told_of(client, rows, waiting=2).values()}
+
+
+@pytest.mark.contract
+def test_executors_of_a_host_have_the_calls_of_a_micro_batch_made_once_and_again_if_they_are_lost(
+    connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, rows = plan(), rows_of(1, 2)
+    first = told_of(connect(given), rows)
+    (process,) = {pid for pid, _ in first.values()}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(call_client, "executor_pid", lambda: other.pid)
+        # No state is committed yet that could say where they are.
+        assert told_of(connect(given), rows) == first
+        executor.kill()
+        executor.wait()
+        until(lambda: has_ended(process))
+        again = told_of(connect(given), rows)
+        other.communicate(b"\n")
+    assert {calls for _, calls in again.values()} == {1}
+    assert process not in {pid for pid, _ in again.values()}
 
 
 @pytest.mark.contract

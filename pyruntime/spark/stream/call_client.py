@@ -86,6 +86,11 @@ def socket_path(name: str) -> str:
     return os.path.join(folder, name)
 
 
+def owners_path(stream: str) -> str:
+    """The file in which the tasks of a stream on this host say which process has which bucket."""
+    return socket_path(f"owners-{stream}")
+
+
 def process_name(executor: int) -> str:
     """The name of the process that holds the calls of an executor, by that one's number."""
     return f"calls-{executor}-{began_at(executor)}"
@@ -115,8 +120,7 @@ class CallClient:
         while True:
             name = self._own
             try:
-                if owner not in ("", name) and self._attach(owner, starts=False) is not None:
-                    name = owner
+                name = self._holder(bucket, owner)
                 return self._advance(name, bucket, time_ms, rows, waiting, ticked), name
             except (EOFError, ConnectionError):
                 # It was killed. Its socket may still take connections while it ends.
@@ -124,6 +128,25 @@ class CallClient:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RECONNECT_INTERVAL_S)
+
+    def _holder(self, bucket: int, owner: str) -> str:
+        """The process that makes the calls of a bucket, for the executions of all executors of this host.
+
+        The committed state alone would not do: of rows that have just come, it knows none.
+        """
+        with open(owners_path(self._plan.name), "a+") as file:
+            # Until the process is there, so that no two executions of a micro-batch choose two.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            chosen = dict(line.split() for line in file).get(str(bucket), "")
+            name = next((each for each in (chosen, owner) if each and self._is_there(each)), self._own)
+            self._attach(name, starts=name == self._own)
+            if name != chosen:
+                file.write(f"{bucket} {name}\n")
+        return name
+
+    def _is_there(self, name: str) -> bool:
+        return name == self._own or self._attach(name, starts=False) is not None
 
     def _advance(
         self, name: str, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int, ticked: bool

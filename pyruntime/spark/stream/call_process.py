@@ -31,7 +31,7 @@ from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
-from pillarbox.spark.stream.call_client import began_at
+from pillarbox.spark.stream.call_client import began_at, owners_path
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
 from pillarbox.spark.stream.pack import BUCKETS
 from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
@@ -106,6 +106,8 @@ class _Stream:
 
     def close(self) -> None:
         self.calls.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(owners_path(self.plan.name))
         worker().release(self.plan.work.token, False)
 
 
