@@ -42,6 +42,8 @@ FAILING = 0.5
 """Seconds between the end of a job's tasks and the driver's word that it has failed, at most."""
 LINGERING = 6.0
 """Seconds after that word for which a task of the job may go on, at most; 4 were seen."""
+STARTING = 60.0
+"""The same for the calls that outlive tasks: until the next run of the query opens their buckets."""
 TICK = 0.01
 READ = 0.25
 """Seconds between two looks at what has been synced: a stream's ledger forgets what is committed."""
@@ -268,7 +270,8 @@ class _Run:
                 if fault.kind == "full disk":
                     fault.until = now
         # A task that waits for its Python worker is interrupted before, or some seconds after, Spark says so.
-        self._fired.append(Fired(JOB_END, now - FAILING, now + LINGERING, "", True))
+        lingering = STARTING if self._plan.kind == "state" else LINGERING
+        self._fired.append(Fired(JOB_END, now - FAILING, now + lingering, "", True))
         if heard[0] == "died":
             self._session.drop_driver()
             scene.driver = self._session.driver()
