@@ -15,8 +15,8 @@
 (* only reads results. A bucket without a row that waits asks no process, and what is still there of it is forgotten. *)
 (* A process refuses tasks of a micro-batch before the newest that it has seen.                                       *)
 (*                                                                                                                    *)
-(* Not in the model: that a state names the process that holds the calls of its rows, by which a bucket moves only    *)
-(* where that process is gone, or on another host (here it may move at any time, Moves times); and rows that have no  *)
+(* Not in the model: that the tasks of a host go to the process that holds the calls of a bucket, which moves only    *)
+(* where that process is gone, or to another host (here it may move at any time, Moves times); and rows that have no  *)
 (* room in a process, of which the state alone knows.                                                                 *)
 EXTENDS Integers, Sequences, FiniteSets
 

@@ -92,7 +92,7 @@ def connect(executor: subprocess.Popen[bytes]) -> Iterator[Callable[..., CallCli
 
 
 def told_of(client: CallClient, rows: pa.RecordBatch, waiting: int = 0, time_ms: int = 1) -> dict[int, Any]:
-    known, _ = client.advance(0, time_ms, rows, waiting, ticked=False)
+    known = client.advance(0, time_ms, rows, waiting, ticked=False)
     if known.outputs is None:
         return {}
     found = zip(known.places.tolist(), known.outputs.to_pylist(), strict=True)
@@ -188,6 +188,15 @@ def test_rows_that_the_state_has_and_the_process_has_not_are_called_before_those
     assert sorted(told_of(connect(), rows, waiting=2, time_ms=2)) == [0, 1, 2]
 
 
+def test_results_are_released_by_a_micro_batch_in_which_their_bucket_waits_for_nothing(connect: Any) -> None:
+    rows = rows_of(1)
+    told_of(connect(), rows)
+    known = connect().advance(0, 2, None, 0, ticked=True)
+    assert known.places.tolist() == []
+    # A state that waits for it after all has its call made again.
+    assert {calls for _, calls in told_of(connect(), rows, waiting=1, time_ms=3).values()} == {2}
+
+
 def test_the_process_ends_with_its_executor_and_leaves_no_socket(
     connect: Any, executor: subprocess.Popen[bytes]
 ) -> None:
@@ -243,12 +252,20 @@ def test_what_killed_processes_have_left_is_removed(tmp_path: Path) -> None:
         f"calls-{os.getpid()}-0",
         "clock-new",
         "clock-old",
+        "holders-new",
+        "holders-old",
+        "holders-there",
     ]
     for name in [*names, "another"]:
         (tmp_path / name).touch()
-    os.utime(tmp_path / "clock-old", (0, 0))
+    (tmp_path / "holders-there").write_text(f"0 calls-1-0\n1 {own}\n")
+    (tmp_path / "holders-old").write_text("0 calls-1-0\n")
+    for name in ("clock-old", "holders-old", "holders-there"):
+        os.utime(tmp_path / name, (0, 0))
     remove_stale(str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {own, own + ".lock", "clock-new", "another"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(own, own + ".lock", "clock-new", "holders-new", "holders-there", "another")
+    }
 
 
 def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> None:
@@ -267,21 +284,11 @@ def test_a_task_that_knows_no_query_has_the_stream_of_its_name(connect: Any) -> 
 def test_a_bucket_that_moves_to_another_executor_of_the_host_keeps_its_calls(
     connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = rows_of(1, 2)
-    known, owner = connect().advance(0, 1, rows, 0, ticked=True)
-    assert known.outputs is not None
+    rows, stream = rows_of(1, 2), plan()
+    first = told_of(connect(stream), rows)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         monkeypatch.setattr(call_client, "executor_pid", lambda: other.pid)
-        moved, same = connect().advance(0, 2, rows, 2, owner=owner, ticked=True)
-        assert same == owner
-        assert moved.outputs.equals(known.outputs)
-        # Where no process is known for it, and where that has gone, the executor's own makes them.
-        for gone in ("", "calls-0-0"):
-            again, own = connect().advance(0, 3, rows, 2, owner=gone, ticked=True)
-            assert own == call_client.process_name(other.pid) != owner
-            assert {row["pid"] for row in again.outputs.to_pylist()}.isdisjoint(
-                {row["pid"] for row in known.outputs.to_pylist()}
-            )
+        assert told_of(connect(stream), rows, waiting=2, time_ms=2) == first
         other.kill()
 
 

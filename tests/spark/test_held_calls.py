@@ -117,9 +117,9 @@ def soon() -> float:
     return time.monotonic() + LONG_S
 
 
-def results(calls: HeldCalls, wanted: list[bytes], bucket: int = 0) -> dict[int, int]:
+def results(calls: HeldCalls, wanted: list[bytes], time: int = 1, bucket: int = 0) -> dict[int, int]:
     """What is known: place in `wanted` to result."""
-    known = calls.read(bucket, wanted)
+    known = calls.read(bucket, time, wanted)
     if known.outputs is None:
         return {}
     return dict(zip(known.places.tolist(), known.outputs.column(0).to_pylist(), strict=True))
@@ -131,13 +131,13 @@ def test_executions_of_a_micro_batch_share_their_calls_and_read_the_same_results
     rows = rows_of([1, 2, 3])
     for _ in range(3):
         assert calls.open(0, 1, []) == []
-        calls.begin(0, rows)
+        calls.begin(0, 1, rows)
         calls.wait(0, ids(rows), 0, soon())
         assert results(calls, ids(rows)) == {0: 101, 1: 201, 2: 301}
     assert service.calls == {1: 1, 2: 1, 3: 1}
     # A later micro-batch adopts what its committed state waits for.
     assert calls.open(0, 2, ids(rows)[1:]) == []
-    assert results(calls, ids(rows)[1:]) == {0: 201, 1: 301}
+    assert results(calls, ids(rows)[1:], time=2) == {0: 201, 1: 301}
     assert service.calls == {1: 1, 2: 1, 3: 1}
 
 
@@ -145,7 +145,7 @@ def test_a_result_is_released_by_a_later_micro_batch_whose_state_does_not_wait_f
     calls = make(Service())
     rows = rows_of([1, 2, 3])
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     calls.wait(0, ids(rows), 0, soon())
     # Another execution of the micro-batch releases nothing.
     calls.open(0, 1, [])
@@ -161,9 +161,9 @@ def test_rows_that_are_not_there_are_begun_anew_with_the_attempts_of_before(make
     calls = make(service, errors="column")
     rows = rows_of([1, 2], attempts=3)
     assert calls.open(0, 5, ids(rows)) == [0, 1]
-    calls.begin(0, rows)
+    calls.begin(0, 5, rows)
     calls.wait(0, ids(rows), 0, soon())
-    known = calls.read(0, ids(rows))
+    known = calls.read(0, 5, ids(rows))
     assert known.attempts.tolist() == [4, 4]
     assert known.outputs is not None
     error = known.outputs.column(1)[known.places.tolist().index(1)].as_py()
@@ -174,11 +174,11 @@ def test_a_task_of_an_earlier_micro_batch_is_refused_and_changes_nothing(make: A
     calls = make(Service())
     rows = rows_of([1, 2], time=2)
     calls.open(0, 2, [])
-    calls.begin(0, rows)
+    calls.begin(0, 2, rows)
     calls.wait(0, ids(rows), 0, soon())
     with pytest.raises(LateExecutionError, match="micro-batch of 1 ms was opened after that of 2"):
         calls.open(0, 1, ids(rows_of([7])))
-    assert results(calls, ids(rows)) == {0: 101, 1: 201}
+    assert results(calls, ids(rows), time=2) == {0: 101, 1: 201}
     # Other buckets have times of their own.
     assert calls.open(1, 1, []) == []
 
@@ -202,13 +202,31 @@ def test_a_row_that_nobody_waits_for_leaves_the_batch_that_is_taken_apart(make: 
     calls = make(call, batch=Batch(4), capacity=1, reorder=4)
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     # The first half runs, the second one waits for its slot.
     until(lambda: begun == [[1, 2, 3, 4], [1, 2]])
     calls.open(0, 2, ids(rows)[:3])
     gate.set()
     calls.wait(0, ids(rows)[:3], 0, soon())
     assert begun == [[1, 2, 3, 4], [1, 2], [3]]
+
+
+def test_a_task_that_a_later_micro_batch_has_overtaken_begins_no_call_and_reads_nothing(make: Any) -> None:
+    service = Service()
+    calls = make(service)
+    rows = rows_of([1, 2])
+    calls.open(0, 1, [])
+    calls.begin(0, 1, rows)
+    calls.wait(0, ids(rows), 0, soon())
+    # Another execution has opened it, and the micro-batch is committed before it goes on.
+    calls.open(0, 1, [])
+    calls.open(0, 2, [])
+    with pytest.raises(LateExecutionError):
+        calls.begin(0, 1, rows)
+    with pytest.raises(LateExecutionError):
+        calls.read(0, 1, ids(rows))
+    assert calls.pending == 0
+    assert service.calls == {1: 1, 2: 1}
 
 
 def test_where_more_rows_are_pending_than_can_be_called_only_those_of_before_are_waited_for(
@@ -218,7 +236,7 @@ def test_where_more_rows_are_pending_than_can_be_called_only_those_of_before_are
     calls = make(service, capacity=2)
     rows = rows_of([1, 2, 3])
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     began = time.monotonic()
     calls.wait(0, ids(rows), 0, soon())
     assert time.monotonic() - began < LONG_S / 2
@@ -236,7 +254,7 @@ def test_where_more_rows_are_pending_than_can_be_called_only_those_of_before_are
     service.end(3)
     waiting.join(LONG_S)
     assert not waiting.is_alive()
-    assert results(calls, ids(rows)) == {0: 101, 1: 201, 2: 301}
+    assert results(calls, ids(rows), time=2) == {0: 101, 1: 201, 2: 301}
 
 
 @pytest.mark.contract
@@ -245,9 +263,9 @@ def test_a_bucket_that_has_moved_to_another_process_is_forgotten_and_gives_up_it
     calls = make(service, capacity=2)
     moved, here = rows_of([1, 2]), rows_of([3, 4])
     calls.open(0, 1, [], ticked=True)
-    calls.begin(0, moved)
+    calls.begin(0, 1, moved)
     calls.open(1, 1, [], ticked=True)
-    calls.begin(1, here)
+    calls.begin(1, 1, here)
     until(lambda: service.calls.total() == 2)
     # One that has input only, and a second execution of one that opens all, tell nothing of where others are.
     calls.open(1, 2, ids(here))
@@ -268,12 +286,12 @@ def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(mak
     calls = make(service, capacity=2)
     first = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
-    calls.begin(0, first)
+    calls.begin(0, 1, first)
     until(lambda: service.calls.total() == 2)
     # The micro-batch that read them has failed for good: a later one knows nothing of them.
     calls.open(0, 2, [])
     second = rows_of([5, 6], time=2)
-    calls.begin(0, second)
+    calls.begin(0, 2, second)
     service.end(5)
     service.end(6)
     calls.wait(0, ids(second), 0, soon())
@@ -286,7 +304,7 @@ def test_a_wait_ends_at_its_time_and_what_has_not_ended_goes_on(make: Any) -> No
     calls = make(service)
     rows = rows_of([1, 2])
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     service.end(2)
     calls.wait(0, ids(rows)[1:], 0, soon())
     calls.wait(0, ids(rows), 0, time.monotonic())
@@ -301,22 +319,22 @@ def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> Non
     calls = make(service, max_bytes=5000)
     rows = rows_of([1, 2, 3, 4], text="x" * 2000)
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     assert calls.pending == 2
     service.end(1)
     service.end(2)
     calls.wait(0, ids(rows), 0, soon())
-    known = calls.read(0, ids(rows))
+    known = calls.read(0, 1, ids(rows))
     assert known.places.tolist() == [0, 1]
     assert known.attempts.tolist() == [1, 1, -1, -1]
     # The next micro-batch begins them, once those have left.
     assert calls.open(0, 2, ids(rows)[2:]) == [0, 1]
-    calls.begin(0, rows.slice(2))
+    calls.begin(0, 2, rows.slice(2))
     assert calls.pending == 2
     # A row that is larger than all that may be held is called alone.
     calls.open(0, 3, [])
     large = rows_of([9, 10], time=3, text="x" * 9000)
-    calls.begin(0, large)
+    calls.begin(0, 3, large)
     assert calls.pending == 1
 
 
@@ -327,7 +345,7 @@ def test_a_row_that_is_pending_keeps_a_slice_of_its_batch_in_memory_and_not_the_
     column = weakref.ref(rows)
     before = pa.total_allocated_bytes()
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     last = ids(rows)[-1:]
     del rows
     calls.open(0, 2, last)
@@ -345,10 +363,10 @@ def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_
     calls = make(service, LetterBox(letter, ("n", "text"), "operator", "run"), errors="drop")
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     calls.wait(0, ids(rows), 0, soon())
     for _ in range(2):
-        known = calls.read(0, ids(rows))
+        known = calls.read(0, 1, ids(rows))
         assert known.places.tolist() == [0, 1, 2, 3]
         assert known.counts is not None
         assert known.counts.tolist() == [1, 0, 0, 1]
@@ -364,7 +382,7 @@ def test_what_ends_the_task_of_the_calls_is_raised_to_who_waits_for_them(make: A
     calls = make(service)
     rows = rows_of([1, 2])
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     with pytest.raises(CallFailed, match="no"):
         calls.wait(0, ids(rows), 0, soon())
 
@@ -381,6 +399,6 @@ def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(m
     rows = rows_of([1])
     assert {IDENTITY, SEQUENCE, ATTEMPTS} <= set(rows.schema.names)
     calls.open(0, 1, [])
-    calls.begin(0, rows)
+    calls.begin(0, 1, rows)
     calls.wait(0, ids(rows), 0, soon())
     assert seen == [["n", "text"]]

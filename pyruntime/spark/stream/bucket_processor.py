@@ -91,14 +91,14 @@ class BucketProcessor(StatefulProcessor):
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH)
         all_rows = state.with_rows(*_read(parts, time_ms), batch=-1 if batch is None else int(batch))
-        known, owner = None, ""
+        known = None
+        # Where nothing waits any more, what the bucket has waited for is released.
+        if all_rows is not None or found is not None:
+            known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
         if all_rows is not None:
-            known, owner = self._calls().advance(
-                int(key[0]), time_ms, all_rows, waiting, owner=state.owner, ticked=ticked
-            )
             known = known.beside(all_rows, plan.kept)
         # spec: StreamState!Record
-        blob = encode(state.after(all_rows, known, ordered=plan.ordered, owner=owner), plan.output)
+        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
         if blob is not None:
             self._state.update((blob,))
         elif found is not None:

@@ -93,7 +93,6 @@ class BucketState:
     comes.
     waiting: rows without a result, in the order in which they came, None for none. blocked: outputs that wait
     for rows in front of them. leaving, letters: outputs and dead letters that leave next, as Arrow IPC.
-    owner: the process that holds the calls of those that wait.
     """
 
     generation: int = 0
@@ -102,7 +101,6 @@ class BucketState:
     blocked: pa.RecordBatch | None = None
     leaving: Sequence[bytes] = field(default=())
     letters: Sequence[bytes] = field(default=())
-    owner: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -133,13 +131,11 @@ class BucketState:
         )
         return come if self.waiting is None else joined([self.waiting, come])
 
-    def after(
-        self, rows: pa.RecordBatch | None, finished: Finished | None, *, ordered: bool, owner: str = ""
-    ) -> BucketState:
+    def after(self, rows: pa.RecordBatch | None, finished: Finished | None, *, ordered: bool) -> BucketState:
         """The state that an execution writes: of `rows`, those that have finished leave next or are blocked.
 
         rows: as `with_rows` gives them. finished: about these rows; None where nothing waits. ordered: rows
-        of a key leave in the order in which they came. owner: the process that has told what is finished.
+        of a key leave in the order in which they came.
         """
         following = self.next_sequence
         if rows is None or finished is None:
@@ -168,7 +164,7 @@ class BucketState:
             counted = _with_columns(_without(rows, [ATTEMPTS]), {ATTEMPTS: pa.array(attempts)})
             waiting = counted.filter(pa.array(is_waiting))
         blobs, letters = ([] if batch is None else _blobs(batch) for batch in (leaving, finished.letters))
-        return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters, owner)
+        return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters)
 
 
 def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
@@ -212,7 +208,6 @@ def encode(state: BucketState, output: str) -> bytes | None:
         "blocked": pa.array([None if state.blocked is None else to_ipc(state.blocked)], pa.large_binary()),
         "leaving": pa.array([list(state.leaving)], pa.list_(pa.large_binary())),
         "letters": pa.array([list(state.letters)], pa.list_(pa.large_binary())),
-        "owner": pa.array([state.owner]),
     }
     batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
     return to_ipc(batch.replace_schema_metadata({_VERSION: str(VERSION).encode(), _OUTPUT: output.encode()}))
@@ -248,7 +243,6 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
             None if blocked is None else next(from_ipc(blocked)),
             found["leaving"],
             found["letters"],
-            found["owner"],
         )
     except (pa.ArrowException, OSError, StopIteration, KeyError) as error:
         raise StreamStateError(f"it is damaged ({type(error).__name__}: {error})") from error

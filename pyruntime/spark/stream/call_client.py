@@ -86,9 +86,9 @@ def socket_path(name: str) -> str:
     return os.path.join(folder, name)
 
 
-def owners_path(stream: str) -> str:
-    """The file in which the tasks of a stream on this host say which process has which bucket."""
-    return socket_path(f"owners-{stream}")
+def holders_path(stream: str) -> str:
+    """The file with the process that holds the calls of each bucket of a stream on this host."""
+    return socket_path(f"holders-{stream}")
 
 
 def process_name(executor: int) -> str:
@@ -108,20 +108,19 @@ class CallClient:
         self._connections: dict[str, tuple[Connection[Any, Any], int]] = {}
 
     def advance(
-        self, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int, *, owner: str = "", ticked: bool
-    ) -> tuple[Finished, str]:
-        """Have the calls of `rows` made that are not there, and learn what has finished, and where they are.
+        self, bucket: int, time_ms: int, rows: pa.RecordBatch | None, waiting: int, *, ticked: bool
+    ) -> Finished:
+        """Have the calls of `rows` made that are not there, and learn what has finished.
 
-        rows: those that the committed state has first, so many as `waiting` says. owner: the process that
-        held them at the micro-batch before; where it is there no more, that of this executor makes the calls.
+        rows: those that the committed state has first, so many as `waiting` says; None for none at all.
         ticked: the micro-batch opens all buckets.
         """
         deadline = time.monotonic() + LOST_TIMEOUT_S
         while True:
             name = self._own
             try:
-                name = self._holder(bucket, owner)
-                return self._advance(name, bucket, time_ms, rows, waiting, ticked), name
+                name = self._holder(bucket)
+                return self._advance(name, bucket, time_ms, rows, waiting, ticked)
             except (EOFError, ConnectionError):
                 # It was killed. Its socket may still take connections while it ends.
                 self._disconnect(name)
@@ -129,36 +128,35 @@ class CallClient:
                     raise
                 time.sleep(RECONNECT_INTERVAL_S)
 
-    def _holder(self, bucket: int, owner: str) -> str:
+    def _holder(self, bucket: int) -> str:
         """The process that makes the calls of a bucket, for the executions of all executors of this host.
 
-        The committed state alone would not do: of rows that have just come, it knows none.
+        Spark's preference for an executor gives way after three seconds, is lost when a query is started
+        again, and is none for the first execution.
         """
-        with open(owners_path(self._plan.name), "a+") as file:
+        with open(holders_path(self._plan.name), "a+") as file:
             # Until the process is there, so that no two executions of a micro-batch choose two.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            chosen = dict(line.split() for line in file).get(str(bucket), "")
-            name = next((each for each in (chosen, owner) if each and self._is_there(each)), self._own)
-            self._attach(name, starts=name == self._own)
-            if name != chosen:
-                file.write(f"{bucket} {name}\n")
-        return name
-
-    def _is_there(self, name: str) -> bool:
-        return name == self._own or self._attach(name, starts=False) is not None
+            chosen = dict(line.split() for line in file).get(str(bucket))
+            if chosen not in (None, self._own) and self._attach(chosen, starts=False) is not None:
+                return chosen
+            self._attach(self._own, starts=True)
+            if chosen != self._own:
+                file.write(f"{bucket} {self._own}\n")
+        return self._own
 
     def _advance(
-        self, name: str, bucket: int, time_ms: int, rows: pa.RecordBatch, waiting: int, ticked: bool
+        self, name: str, bucket: int, time_ms: int, rows: pa.RecordBatch | None, waiting: int, ticked: bool
     ) -> Finished:
-        attached = self._attach(name, starts=True)
-        assert attached is not None
-        connection, stream = attached
-        data = b"".join(rows.column(IDENTITY).to_pylist())
-        new = rows.slice(waiting)
-        begin = to_ipc(new) if new.num_rows else None
+        connection, stream = self._connections[name]
+        data = b"" if rows is None else b"".join(rows.column(IDENTITY).to_pylist())
+        new = None if rows is None else rows.slice(waiting)
+        begin = to_ipc(new) if new is not None and new.num_rows else None
         reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
         if reply[0] == "missing":
+            assert rows is not None
+            assert new is not None
             missing = rows.take(pa.array(reply[1], pa.int64()))
             begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
             reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)

@@ -31,7 +31,7 @@ from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
-from pillarbox.spark.stream.call_client import began_at, owners_path
+from pillarbox.spark.stream.call_client import began_at
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
 from pillarbox.spark.stream.pack import BUCKETS
 from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
@@ -49,8 +49,8 @@ IDLE_S = 60.0
 LONGEST_IDLE_S = 3600.0
 """Seconds after which a stream is ended that nobody asks for, whatever it holds: its query has stopped."""
 
-REPORT_LIFETIME_S = 86_400.0
-"""Seconds for which a report is kept that nobody has removed. A clock that has lost one moves once."""
+FILE_LIFETIME_S = 86_400.0
+"""Seconds for which a file is kept that nobody writes. A clock that has lost a report moves once."""
 
 EXECUTOR_CHECK_INTERVAL_S = 1.0
 """Seconds between two looks whether the executor is there."""
@@ -106,8 +106,6 @@ class _Stream:
 
     def close(self) -> None:
         self.calls.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(owners_path(self.plan.name))
         worker().release(self.plan.work.token, False)
 
 
@@ -242,9 +240,9 @@ class CallProcess:
             if not given.issuperset(wanted[place] for place in missing):
                 return ("missing", missing)
         if batch is not None:
-            calls.begin(bucket, batch)
+            calls.begin(bucket, time_ms, batch)
         calls.wait(bucket, wanted, waiting, stream.deadline_of(time_ms, bucket))
-        known = calls.read(bucket, wanted)
+        known = calls.read(bucket, time_ms, wanted)
         outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
         return ("known", known.places, outputs, known.counts, known.attempts, letters)
 
@@ -300,14 +298,24 @@ def _remove(path: str) -> None:
             os.unlink(each)
 
 
+def _names_any(path: str) -> bool:
+    """True if a process that the file names is there."""
+    with open(path) as file:
+        names = [line.split()[1].split("-") for line in file]
+    return any(_is_there(int(pid), began) for _, pid, began in names)
+
+
 def remove_stale(folder: str) -> None:
-    """Remove sockets of processes that were killed with their executors, and old reports to clocks."""
+    """Remove sockets of processes that were killed with their executors, and files that nobody needs."""
     for entry in os.scandir(folder):
         kind, *words = entry.name.removesuffix(".lock").split("-")
         with contextlib.suppress(OSError, ValueError):
-            if kind == "calls" and not _is_there(int(words[0]), words[1]):
-                _remove(entry.path.removesuffix(".lock"))
-            elif kind == "clock" and time.time() - entry.stat().st_mtime > REPORT_LIFETIME_S:
+            if kind == "calls":
+                if not _is_there(int(words[0]), words[1]):
+                    _remove(entry.path.removesuffix(".lock"))
+            elif kind not in ("clock", "holders") or time.time() - entry.stat().st_mtime < FILE_LIFETIME_S:
+                continue
+            elif kind == "clock" or not _names_any(entry.path):
                 os.unlink(entry.path)
 
 

@@ -157,15 +157,9 @@ class HeldCalls:
         wanted: the identities of the rows that the state committed before it waits for. ticked: all buckets
         are opened in this micro-batch. Raises LateExecutionError.
         """
-        # spec: StreamState!Open, StreamState!Refuse
+        # spec: StreamState!Open
         with self._changed:
-            place = self._buckets.setdefault(bucket, _Bucket())
-            if time < place.time:
-                raise LateExecutionError(
-                    f"bucket {bucket}: its micro-batch of {time} ms was opened after that of "
-                    f"{place.time} ms, whose calls go on: this task comes from an execution that Spark has "
-                    "given up"
-                )
+            place = self._place(bucket, time)
             released: list[PendingRow] = []
             if time > place.time:
                 place.time = time
@@ -193,17 +187,18 @@ class HeldCalls:
         gone = [bucket for bucket, place in self._buckets.items() if place.time < before]
         return [row for bucket in gone for row in self._buckets.pop(bucket).rows.values()]
 
-    def begin(self, bucket: int, rows: pa.RecordBatch) -> None:
+    def begin(self, bucket: int, time: int, rows: pa.RecordBatch) -> None:
         """Have the calls of `rows` made, in their order, unless they are made already or there is no room.
 
-        rows: as `BucketState.with_rows` gives them; the bucket is open. Of what does not fit into `max_bytes`
-        the state alone knows, until a later micro-batch begins it.
+        rows: as `BucketState.with_rows` gives them; the micro-batch of `time` has opened the bucket. Of what
+        does not fit into `max_bytes` the state alone knows, until a later micro-batch begins it. Raises
+        LateExecutionError.
         """
         identities = rows.column(IDENTITY).to_pylist()
         attempts, batches = rows.column(ATTEMPTS).to_pylist(), rows.column(BATCH).to_pylist()
         size = rows.nbytes // rows.num_rows + RECORD_BYTES
         with self._changed:
-            there = self._buckets[bucket].rows
+            there = self._place(bucket, time).rows
             new = [at for at, identity in enumerate(identities) if identity not in there]
             if self._max_bytes is not None:
                 # One row always has room.
@@ -240,14 +235,15 @@ class HeldCalls:
             if self.failure is not None:
                 raise self.failure
 
-    def read(self, bucket: int, wanted: Sequence[bytes]) -> Finished:
+    def read(self, bucket: int, time: int, wanted: Sequence[bytes]) -> Finished:
         """What is known now of the calls of `wanted`; nothing is consumed.
 
-        A row that had no room is one that has not finished, with -1 for its attempts.
+        A row that had no room is one that has not finished, with -1 for its attempts. Raises
+        LateExecutionError.
         """
         # spec: StreamState!Record
         with self._changed:
-            there = self._buckets[bucket].rows
+            there = self._place(bucket, time).rows
             rows = [there.get(identity) for identity in wanted]
             done = [(place, row) for place, row in enumerate(rows) if row is not None and row.done]
             attempts = np.array([-1 if row is None else row.attempts for row in rows], np.int64)
@@ -262,6 +258,17 @@ class HeldCalls:
                 letters = dead_letters(self._box, joined(rows_of), [row.result for row in failed])
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, attempts, letters)
+
+    def _place(self, bucket: int, time: int) -> _Bucket:
+        """The bucket, for the micro-batch of `time`; under the lock."""
+        # spec: StreamState!Refuse
+        place = self._buckets.setdefault(bucket, _Bucket())
+        if time < place.time:
+            raise LateExecutionError(
+                f"bucket {bucket}: its micro-batch of {time} ms was opened after that of {place.time} ms, "
+                "whose calls go on: this task comes from an execution that Spark has given up"
+            )
+        return place
 
     @property
     def pending(self) -> int:
