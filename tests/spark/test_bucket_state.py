@@ -28,6 +28,7 @@ from pillarbox.spark.stream.bucket_state import (
     encode,
     identities,
     keys_of,
+    ledger_key,
 )
 
 COLUMNS = [("k", pa.int64()), ("n", pa.int64())]
@@ -151,6 +152,13 @@ def test_a_finished_row_waits_for_those_of_its_key_in_front_of_it_and_for_no_oth
     assert state.blocked is None
 
 
+def test_the_outputs_of_a_row_keep_their_order_among_those_of_many_rows() -> None:
+    rows = come(BucketState(), [(1, n) for n in range(4)], 0)
+    assert rows is not None
+    state = committed(BucketState().after(rows, finished(rows, [3, 1, 0, 2], [20] * 4), ordered=True))
+    assert leaving(state) == [(n, copy) for n in range(4) for copy in range(20)]
+
+
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2)), max_size=12), st.randoms())
 def test_rows_have_the_same_identities_in_whichever_order_a_replay_reads_them(rows: Any, random: Any) -> None:
     def of(some: Any, time: int = 7) -> list[bytes]:
@@ -170,6 +178,17 @@ def test_rows_have_the_same_identities_in_whichever_order_a_replay_reads_them(ro
 def test_identities_and_keys_of_a_part_of_the_rows_are_theirs() -> None:
     made = identities(1, np.array([5, -6, 7]), np.array([1, 2, 3]))
     assert keys_of(made.slice(1)).tolist() == [-6, 7]
+
+
+def test_a_ledger_knows_a_row_by_its_micro_batch_and_its_number_among_equal_ones() -> None:
+    keys, hashes = np.array([5, 5, 6]), np.array([1, 1, 1])
+    first, again = (identities(time, keys, hashes).to_pylist() for time in (1, 2))
+    assert len({ledger_key(each, 3) for each in first}) == 3
+    # A new checkpoint reads them at another time.
+    assert [ledger_key(each, 3) for each in again] == [ledger_key(each, 3) for each in first]
+    assert {ledger_key(each, 4) for each in first}.isdisjoint(ledger_key(each, 3) for each in first)
+    # Where the number of the micro-batch is not known, the time tells rows apart.
+    assert {ledger_key(each, -1) for each in again}.isdisjoint(ledger_key(each, -1) for each in first)
 
 
 def test_an_empty_bucket_has_no_state() -> None:
@@ -221,6 +240,14 @@ def test_a_row_that_waits_gets_the_columns_that_the_input_has_now() -> None:
         decode(blob, [("n", pa.list_(pa.int8()))], OUTPUT)
 
 
+def test_a_row_that_waits_with_a_value_that_the_column_cannot_hold_now_is_refused() -> None:
+    rows = come(BucketState(), [(1, 300)], 0)
+    assert rows is not None
+    blob = encode(BucketState().after(rows, finished(rows, []), ordered=False), OUTPUT)
+    with pytest.raises(StreamStateError, match=r"its column 'n' is int64, and the input has int8 now"):
+        decode(blob, [("n", pa.int8())], OUTPUT)
+
+
 def test_a_state_that_cannot_be_gone_on_from_is_refused_with_what_to_do() -> None:
     state = BucketState()
     rows = come(state, [(1, 1), (1, 2)], 0)
@@ -229,6 +256,11 @@ def test_a_state_that_cannot_be_gone_on_from_is_refused_with_what_to_do() -> Non
     assert blob is not None
     with pytest.raises(StreamStateError, match=r"outputs with the columns struct<n.*availableNow"):
         decode(blob, COLUMNS, "struct<other:int>")
+    # Those that wait behind a row of their key have the columns of before, too.
+    blocked = encode(state.after(rows, finished(rows, [1]), ordered=True), OUTPUT)
+    assert not decode(blocked, COLUMNS, OUTPUT).leaving
+    with pytest.raises(StreamStateError, match=r"outputs with the columns struct<n.*availableNow"):
+        decode(blocked, COLUMNS, "struct<other:int>")
     # Without outputs there are no columns that could differ.
     none = encode(state.after(rows, finished(rows, []), ordered=False), OUTPUT)
     assert decode(none, COLUMNS, "struct<other:int>").waiting is not None

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,10 +28,10 @@ from pillarbox import CallFailed
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.keeping import Keeping
-from pillarbox.spark.stream import call_client
+from pillarbox.spark.stream import call_client, call_process
 from pillarbox.spark.stream.bucket_state import BucketState
-from pillarbox.spark.stream.call_client import CallClient, began_at
-from pillarbox.spark.stream.call_process import remove_stale
+from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
+from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import Work
@@ -290,6 +291,35 @@ def test_a_bucket_that_moves_to_another_executor_of_the_host_keeps_its_calls(
         monkeypatch.setattr(call_client, "executor_pid", lambda: other.pid)
         assert told_of(connect(stream), rows, waiting=2, time_ms=2) == first
         other.kill()
+
+
+def test_a_stream_that_nobody_asks_for_is_ended_later_where_it_holds_rows(
+    connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_process, "IDLE_S", 0.0)
+    process = CallProcess(call_client.socket_path(call_client.process_name(executor.pid)))
+    threading.Thread(target=process.serve, daemon=True).start()
+    client, rows = connect(), rows_of(1)
+    try:
+        first = told_of(client, rows)
+        process.end_idle()
+        assert told_of(client, rows, waiting=1, time_ms=2) == first
+        # A micro-batch whose committed state waits for nothing.
+        client.advance(0, 3, rows.slice(0, 0), 0, ticked=True)
+        process.end_idle()
+        with pytest.raises(LateExecutionError, match="was ended"):
+            told_of(client, rows, time_ms=4)
+    finally:
+        process._listener.close()
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])
+def test_a_folder_that_others_may_enter_is_not_used_for_sockets(tmp_path: Path, mode: int) -> None:
+    folder = private_folder(str(tmp_path))
+    assert folder is not None
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    os.chmod(folder, mode)
+    assert private_folder(str(tmp_path)) is None
 
 
 def test_errors_reach_the_task_that_asks(connect: Any) -> None:

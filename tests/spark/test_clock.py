@@ -56,8 +56,12 @@ class Query:
             {"startOffset": 3, "endOffset": 4 if moved else 3},
             {"startOffset": None, "endOffset": self.offset if offset is None else offset},
         ]
+        # Of a chain with other state around it, any of whose streams may have rows.
         states = [
+            {"operatorName": "dedupe", "numRowsTotal": 100},
+            {"operatorName": clock.OPERATOR, "numRowsTotal": 0},
             {"operatorName": clock.OPERATOR, "numRowsTotal": rows},
+            {"operatorName": clock.OPERATOR, "numRowsTotal": 0},
             {"operatorName": "stateStoreSave", "numRowsTotal": 100},
         ]
         said = {"sources": sources, "stateOperators": states, "runId": "run", "batchId": 1}

@@ -179,6 +179,11 @@ def test_a_task_of_an_earlier_micro_batch_is_refused_and_changes_nothing(make: A
     with pytest.raises(LateExecutionError, match="micro-batch of 1 ms was opened after that of 2"):
         calls.open(0, 1, ids(rows_of([7])))
     assert results(calls, ids(rows), time=2) == {0: 101, 1: 201}
+    # Also where nothing is held any more.
+    calls.open(0, 3, [])
+    assert calls.pending == 0
+    with pytest.raises(LateExecutionError, match="micro-batch of 2 ms was opened after that of 3"):
+        calls.open(0, 2, [])
     # Other buckets have times of their own.
     assert calls.open(1, 1, []) == []
 

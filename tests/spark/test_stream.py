@@ -168,14 +168,18 @@ def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_ca
         note(str(tmp_path / "calls"), row.id)
         return {"text": f"row {row.id}"}
 
-    write_input(spark, tmp_path / "in", "id long", [[(1,), (2,), (2,)]])
-    stream = read_input(spark, tmp_path / "in", "id long")
-    for checkpoint in ("first", "second"):
+    rows = [(1, "a"), (2, "a"), (2, "a"), (3, "b")]
+    # The rows of a key may come in another order: each has the answer of its own.
+    for checkpoint, read in (("first", rows), ("second", rows[::-1])):
+        write_input(spark, tmp_path / f"in {checkpoint}", "id long, name string", [read])
+        stream = read_input(spark, tmp_path / f"in {checkpoint}", "id long, name string")
         sink = Collected()
         out = async_stream(
             stream,
             call,
             schema="text string",
+            keep=["id"],
+            key="name",
             ledger=Ledger(str(tmp_path / "ledger")),
             uid="text-v1",
             run="nightly",
@@ -184,8 +188,8 @@ def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_ca
         query = start(out, sink, tmp_path / checkpoint, availableNow=True)
         assert query.awaitTermination(LONGEST)
         assert query.exception() is None
-        assert sorted(row.text for row in sink.rows) == ["row 1", "row 2", "row 2"]
-        assert sorted(noted(tmp_path / "calls")) == ["1", "2", "2"]
+        assert sorted((row.id, row.text) for row in sink.rows) == [(n, f"row {n}") for n in (1, 2, 2, 3)]
+        assert sorted(noted(tmp_path / "calls")) == ["1", "2", "2", "3"]
 
 
 @pytest.mark.slow

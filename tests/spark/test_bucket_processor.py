@@ -1,0 +1,151 @@
+"""The buckets of a task: what one reads and leaves, over the process that makes its calls, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.versions import needs_async_stream
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark import TaskContext
+from pyspark.sql import types as T
+
+from pillarbox.aio.options import Options
+from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.stream import bucket_state, call_client
+from pillarbox.spark.stream.bucket_processor import HASH, TIME, BucketProcessor
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, decode
+from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS
+from pillarbox.spark.stream.plan import StreamPlan
+from pillarbox.spark.work import Work
+
+pytestmark = [
+    needs_async_stream,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux"),
+]
+
+COLUMNS = (("n", pa.int64()),)
+RESULTS = T.StructType().add("same", T.LongType())
+OUTPUT = "struct<n:bigint,same:bigint>"
+TICK = None
+"""The piece of the clock."""
+
+
+async def same(row: Any) -> int:
+    """The number of the row; one of 0 never ends, negative ones fail."""
+    if not row.n:
+        await asyncio.Event().wait()
+    if row.n < 0:
+        raise ValueError("no such row")
+    return int(row.n)
+
+
+class State:
+    """The state of a bucket, committed by each micro-batch."""
+
+    blob: bytes | None = None
+
+    def get(self) -> tuple[bytes] | None:
+        return None if self.blob is None else (self.blob,)
+
+    def update(self, value: tuple[bytes]) -> None:
+        (self.blob,) = value
+
+    def clear(self) -> None:
+        self.blob = None
+
+
+class Task:
+    """Tasks of a stream, one after the other, as Spark runs them. They know no query."""
+
+    def __init__(self, **given: Any) -> None:
+        letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
+        work = Work(same, "token", Options(ordered=False, **given), letters=letters)
+        self.plan = StreamPlan("stream", work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
+        self.states: dict[int, State] = {}
+
+    def run(self, bucket: int, time_ms: int, *pieces: tuple[int, int, Sequence[int]] | None) -> list[int]:
+        """Run a task for a bucket of a micro-batch; returns the numbers that leave.
+
+        pieces: partition, place and numbers of each, all with one key; `TICK` for the clock's.
+        """
+        processor = BucketProcessor(self.plan)
+        processor._state = self.states.setdefault(bucket, State())
+        frame = pd.DataFrame(
+            [
+                (time_ms, None, None, None) if each is None else (time_ms, *each[:2], _piece(each[2]))
+                for each in pieces
+            ],
+            columns=[TIME, PART, NUMBER, ROWS],
+        )
+        left = [*processor.handleInputRows((bucket,), iter([frame]), None)]  # type: ignore[arg-type]
+        processor.close()
+        blobs = [blob for each in left for blob in each[ROWS]]
+        return [n for blob in blobs for batch in from_ipc(blob) for n in batch.column("n").to_pylist()]
+
+
+def _piece(numbers: Sequence[int]) -> bytes:
+    values = np.array(numbers, np.int64)
+    return to_ipc(pa.RecordBatch.from_pydict({"n": values, HASH: values, KEY: np.zeros_like(values)}))
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A task of an executor, whose Java process another one stands for."""
+    context = TaskContext()
+    context._localProperties = {}
+    context._partitionId = context._stageId = context._attemptNumber = 0
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as executor:
+        monkeypatch.setattr(call_client, "executor_pid", lambda: executor.pid)
+        yield
+        executor.kill()
+
+
+@pytest.mark.contract
+def test_pieces_of_a_bucket_are_read_in_the_order_of_their_rows_however_spark_brings_them() -> None:
+    task = Task()
+    assert task.run(12, 1, (1, 3, [7]), (0, 10, [5, 6]), (1, 2, [8]), (0, 9, [3, 4]), (0, 1, [1, 2])) == []
+    assert task.run(12, 2, TICK) == [1, 2, 3, 4, 5, 6, 8, 7]
+    assert task.states[12].blob is None
+
+
+@pytest.mark.contract
+def test_micro_batches_with_input_for_other_buckets_alone_end_no_calls() -> None:
+    task = Task(max_wait=4.8)
+    task.run(12, 1, (0, 0, [0]))
+    for time_ms in (2, 3, 4):
+        task.run(16, time_ms, (0, 0, [time_ms]))
+    task.run(12, 5, TICK)
+    waiting = decode(task.states[12].blob, COLUMNS, OUTPUT).waiting
+    assert waiting is not None
+    assert waiting.column(ATTEMPTS).to_pylist() == [1]
+
+
+@pytest.mark.contract
+def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bucket_state, "MAX_OUTPUT_BYTES", 1)
+    letter = dead_letter_of(str(tmp_path), ["n"])
+    assert letter is not None
+    task = Task(errors="drop", letters=LetterBox(letter, ("n",), "operator", "run"))
+    assert task.run(12, 1, (0, 0, [-1, 4, -2, -3])) == []
+    assert not [*tmp_path.iterdir()]
+    assert task.run(12, 2, TICK) == [4]
+    (path,) = tmp_path.iterdir()
+    assert parquet.read_table(path).column("n").to_pylist() == [-1, -2, -3]
+    assert task.states[12].blob is None
