@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class Task:
     def __init__(self, **given: Any) -> None:
         letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
         work = Work(same, "token", Options(ordered=False, **given), letters=letters)
-        self.plan = StreamPlan("stream", work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
+        self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
     def run(self, bucket: int, time_ms: int, *pieces: tuple[int, int, Sequence[int]] | None) -> list[int]:
