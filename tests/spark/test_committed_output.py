@@ -6,7 +6,8 @@ import asyncio
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]
 
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 FILES, ROWS_IN_A_FILE = 3, 20
 IDS = list(range(FILES * ROWS_IN_A_FILE))
 
@@ -31,8 +33,10 @@ async def called(path: str, row: Any) -> tuple[int, str]:
     return row.id, uuid.uuid4().hex
 
 
-def stream_of(spark: SparkSession, folder: Path, *, ordered: bool) -> DataFrame:
+def stream_of(spark: SparkSession, folder: Path, *, ordered: bool, tasks: int) -> DataFrame:
     df = read_input(spark, folder / "in", "id long, key long")
+    if tasks > 1:
+        df = df.repartition(tasks)
     fn = partial(called, str(folder / "calls"))
     return async_stream(df, fn, schema="id long, call string", key="key", max_wait=0.2, ordered=ordered)
 
@@ -50,8 +54,11 @@ class Query:
         self.sink: dict[int, list[Any]] = {}
         self.calls = folder / "calls"
 
-    def run(self, each_batch: Callable[[DataFrame, int], list[Any]]) -> str | None:
-        """Put what `each_batch` gives into the sink, by batch number; returns the error of the query."""
+    def run(self, each_batch: Callable[[DataFrame, int], list[Any]], tasks: int = 1) -> str | None:
+        """Put what `each_batch` gives into the sink, by batch number; returns the error of the query.
+
+        tasks: by so many the input is read.
+        """
         done = threading.Event()
 
         def write(df: DataFrame, batch: int) -> None:
@@ -60,7 +67,7 @@ class Query:
             if sum(map(len, self.sink.values())) >= len(IDS):
                 done.set()
 
-        out = stream_of(self.spark, self.folder, ordered=self.ordered)
+        out = stream_of(self.spark, self.folder, ordered=self.ordered, tasks=tasks)
         writer = out.writeStream.foreachBatch(write).option("checkpointLocation", str(self.folder / "state"))
         query = writer.start()
         try:
@@ -104,9 +111,19 @@ def test_every_action_on_a_micro_batch_has_the_same_rows_and_no_call_is_made_aga
     assert Counter(map(int, noted(query.calls))) == Counter(IDS)
 
 
+@contextmanager
+def format_of_checkpoints(spark: SparkSession, version: str) -> Iterator[None]:
+    with rocksdb(spark):
+        spark.conf.set(FORMAT, version)
+        try:
+            yield
+        finally:
+            spark.conf.unset(FORMAT)
+
+
 @pytest.mark.contract
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_a_replay_has_the_rows_that_the_sink_has_already(
+def test_a_replay_has_the_rows_that_the_sink_has_already_whichever_tasks_read_the_input(
     spark: SparkSession, tmp_path: Path, version: str
 ) -> None:
     replayed: list[tuple[list[Any], list[Any]]] = []
@@ -123,18 +140,96 @@ def test_a_replay_has_the_rows_that_the_sink_has_already(
             raise RuntimeError("the driver dies here")
         return rows
 
-    with rocksdb(spark):
-        spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", version)
-        try:
-            query = Query(spark, tmp_path)
-            failures = 0
-            while (error := query.run(write)) is not None:
-                assert "the driver dies here" in error
-                failures += 1
-        finally:
-            spark.conf.unset("spark.sql.streaming.stateStore.checkpointFormatVersion")
+    with format_of_checkpoints(spark, version):
+        query = Query(spark, tmp_path)
+        failures = 0
+        while (error := query.run(write, tasks=1 + failures)) is not None:
+            assert "the driver dies here" in error
+            failures += 1
     assert failures == 2
     assert len(replayed) == 2
     for before, after in replayed:
         assert after == before
+    query.check()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_sink_that_skips_a_replay_and_counts_its_rows_loses_and_doubles_none(
+    spark: SparkSession, tmp_path: Path, version: str
+) -> None:
+    failing = {2, 4}
+    counted: list[tuple[int, int]] = []
+
+    def write(df: DataFrame, batch: int) -> list[Any]:
+        if batch in query.sink:
+            counted.append((df.count(), len(query.sink[batch])))
+            return []
+        query.sink[batch] = list(df.collect())
+        if batch in failing:
+            failing.remove(batch)
+            raise RuntimeError("the driver dies here")
+        return []
+
+    with format_of_checkpoints(spark, version):
+        query = Query(spark, tmp_path)
+        while (error := query.run(write)) is not None:
+            assert "the driver dies here" in error
+    assert len(counted) == 2
+    assert all(count == expected for count, expected in counted)
+    query.check()
+
+
+@pytest.mark.contract
+def test_each_of_three_sinks_has_every_row_once_where_one_of_them_fails(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sinks: list[dict[int, list[Any]]] = [{}, {}]
+    failing = {2, 3, 5}
+
+    def write(df: DataFrame, batch: int) -> list[Any]:
+        for sink in sinks:
+            # The one writes over what it has, the other one keeps it.
+            rows = list(df.collect())
+            sink[batch] = rows if sink is sinks[0] else sink.get(batch, rows)
+            if batch in failing:
+                failing.remove(batch)
+                raise RuntimeError("this sink is not there")
+        return list(df.collect())
+
+    with rocksdb(spark):
+        query = Query(spark, tmp_path)
+        while (error := query.run(write)) is not None:
+            assert "this sink is not there" in error
+    query.check()
+    assert not failing
+    assert sinks == [query.sink, query.sink]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_spark_refuses_a_sink_that_does_not_look_at_a_replay_and_nothing_is_lost(
+    spark: SparkSession, tmp_path: Path, version: str
+) -> None:
+    failing, looks = {2}, False
+
+    def write(df: DataFrame, batch: int) -> list[Any]:
+        if batch in query.sink and not looks:
+            return []
+        rows = query.sink.setdefault(batch, list(df.collect()))
+        if batch in failing:
+            failing.remove(batch)
+            raise RuntimeError("the driver dies here")
+        return rows
+
+    with format_of_checkpoints(spark, version):
+        query = Query(spark, tmp_path)
+        errors = [query.run(write) for _ in range(3)]
+        looks = True
+        last = query.run(write) if version == "2" else errors.pop()
+    told = {"1": ["Exception thrown in awaitResult"], "2": ["CheckpointInfo length: 0"] * 2}
+    for error, words in zip(errors, ["the driver dies here", *told[version]], strict=True):
+        assert error is not None
+        assert words in error
+    assert last is None
     query.check()

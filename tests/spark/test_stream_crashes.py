@@ -137,6 +137,38 @@ print(*sorted((row.id, row.double) for rows in found.values() for row in rows), 
 """
 )
 
+SHUFFLE = (
+    HEAD
+    + """
+spark.range(40).coalesce(1).write.parquet(str(tmp / "in"))
+
+async def call(row):
+    note(row.id)
+    await asyncio.sleep(1.0 if row.id % 2 else 0.0)
+    return row.id
+
+stream = spark.readStream.schema("id long").parquet(str(tmp / "in"))
+out = async_stream(stream, call, schema="id long", max_wait=0.2).repartition(2)
+found = []
+
+def write(df, batch):
+    rows = df.rdd
+    before = sorted(rows.collect())
+    lost = list((tmp / "local").rglob("shuffle_*.data"))
+    for each in lost:
+        each.unlink()
+    # Its tasks find no input, and Spark executes the micro-batch again.
+    after = sorted(rows.collect())
+    print(batch, len(lost) > 0, after == before)
+    found.extend(row.id for row in after)
+
+query = out.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp / "c"))
+query = query.trigger(availableNow=True).start()
+print(query.awaitTermination(240), query.exception())
+print(*sorted(found))
+"""
+)
+
 
 def calls(tmp_path: Path) -> Counter[int]:
     return Counter(map(int, (tmp_path / "calls").read_text().split()))
@@ -189,3 +221,18 @@ def test_a_call_goes_on_when_all_workers_of_spark_are_killed(
     assert lines[:2] == ["True []", "True None"]
     assert pairs(lines[2]) == [[n, 2 * n] for n in range(12)]
     assert calls(tmp_path) == Counter(range(12))
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_stage_behind_that_loses_its_input_has_the_same_rows_again(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    settings = {PROVIDER: ROCKSDB, "spark.local.dir": str(tmp_path / "local")}
+    *batches, ended, rows = run_script(SHUFFLE, str(tmp_path), settings=settings, timeout=300, alone=True)
+    assert ended == "True None"
+    assert len(batches) > 2
+    assert {line.split(maxsplit=1)[1] for line in batches} <= {"True True", "False True"}
+    assert any("True True" in line for line in batches)
+    assert rows == " ".join(map(str, range(40)))
+    assert calls(tmp_path) == Counter(range(40))

@@ -95,8 +95,8 @@ class BucketProcessor(StatefulProcessor):
         # Where nothing waits any more, what the bucket has waited for is released.
         if all_rows is not None or found is not None:
             known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
-        if all_rows is not None:
-            known = known.beside(all_rows, plan.kept)
+            if all_rows is not None:
+                known = known.beside(all_rows, plan.kept)
         # spec: StreamState!Record
         blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
         if blob is not None:
