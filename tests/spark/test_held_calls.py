@@ -289,7 +289,8 @@ def test_a_bucket_that_has_moved_to_another_process_is_forgotten_and_gives_up_it
 def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(make: Any) -> None:
     service = Service(at_once=False)
     calls = make(service, capacity=2)
-    first = rows_of([1, 2, 3, 4])
+    # Some wait for a slot, others for room in the operator.
+    first = rows_of([1, 2, *range(100, 200)])
     calls.open(0, 1, [])
     calls.begin(0, 1, first)
     until(lambda: service.calls.total() == 2)
