@@ -12,8 +12,10 @@
 (*                                                                                                                    *)
 (* Calls live in one process on each executor, and go on between micro-batches. An execution opens its bucket there   *)
 (* with what it has read: calls that live are adopted, others begun, and those that nobody waits for released. It     *)
-(* only reads results. A bucket without a row that waits asks no process, and what is still there of it is forgotten. *)
-(* A process refuses tasks of a micro-batch before the newest that it has seen.                                       *)
+(* only reads results. A bucket without state and input asks no process. A process refuses the task of a bucket that  *)
+(* a later micro-batch has opened there.                                                                              *)
+(*                                                                                                                    *)
+(* A micro-batch opens all buckets where the clock has moved, and those that have input where it has not.             *)
 (*                                                                                                                    *)
 (* Not in the model: that the tasks of a host go to the process that holds the calls of a bucket, which moves only    *)
 (* where that process is gone, or to another host (here it may move at any time, Moves times); and rows that have no  *)
@@ -35,6 +37,7 @@ CONSTANTS
 
 VARIABLES
     next, part,     \* the part of the input that is read next; the one that this micro-batch reads, 0 for none
+    ticked,         \* whether the clock has moved in this micro-batch
     phase,          \* idle, running, ended
     committed,      \* of each bucket: the state that counts
     versions,       \* of each bucket: what executions of this micro-batch have written, in any run of the driver
@@ -43,7 +46,8 @@ VARIABLES
     taken, sunk,    \* sinks that have this micro-batch; those with which this run is through
     out,            \* of each sink: rows and results, in order
     calls,          \* of each process: identity -> row, which of the row's calls it is, whether it has finished
-    seen,           \* of each process: how many micro-batches ago the newest one was that it has seen; 2 or more: 2
+    seen,           \* of each process and bucket: how many micro-batches ago the newest one was that has opened it
+                    \* there; 2 or more: 2
     home,           \* of each bucket: the process that executed it last
     ledger,         \* identity -> result
     said,           \* what the clock knows: pending, nothing; awaited, awaited with input: it will be told, and the
@@ -53,8 +57,8 @@ VARIABLES
     copies,         \* versions that executors have kept of the state that counts; of a mutant only
     h               \* history: see TypeOK
 
-vars == <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger, said, made,
-          failures, moves, copies, h>>
+vars == <<next, part, ticked, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
+          said, made, failures, moves, copies, h>>
 
 Rows == DOMAIN Input
 PartOf(r) == Input[r].part
@@ -95,13 +99,15 @@ RowsOf(entries) == [i \in DOMAIN entries |-> entries[i].row]
 NotYet == [is |-> FALSE, rows |-> <<>>]
 Nothing == [b \in Buckets |-> NotYet]
 NoCalls == [i \in {} |-> None]
+Unseen == [b \in Buckets |-> 2]
 Least(numbers) == CHOOSE n \in numbers : \A m \in numbers : n <= m
 
 TypeOK ==
     /\ phase \in {"idle", "running", "ended"} /\ next \in 1..(LastPart + 1) /\ part \in 0..LastPart
+    /\ ticked \in BOOLEAN
     /\ said \in {"untold", "awaited", "awaited with input", "pending", "nothing"}
     /\ \A b \in Buckets : \A e \in Elements(committed[b]) : e.row \in Rows
-    /\ \A p \in Processes : DOMAIN calls[p] \subseteq Ids /\ seen[p] \in 0..2
+    /\ \A p \in Processes : DOMAIN calls[p] \subseteq Ids /\ \A b \in Buckets : seen[p][b] \in 0..2
     /\ \A t \in tasks : t.bucket \in Buckets /\ t.process \in Processes /\ t.age \in 0..1
     /\ taken \subseteq Sinks /\ sunk \subseteq Sinks
     \* Of each process: rows that were called in its life. Of this micro-batch: what its first execution has emitted,
@@ -109,10 +115,10 @@ TypeOK ==
     /\ DOMAIN h = {"called", "given", "ripe", "again", "lost", "differ", "late"}
 
 Init ==
-    /\ next = 1 /\ part = 0 /\ phase = "idle"
+    /\ next = 1 /\ part = 0 /\ phase = "idle" /\ ticked = FALSE
     /\ committed = [b \in Buckets |-> <<>>] /\ versions = [b \in Buckets |-> {}] /\ tasks = {}
     /\ done = [a \in Actions |-> Nothing] /\ taken = {} /\ sunk = {} /\ out = [s \in Sinks |-> <<>>]
-    /\ calls = [p \in Processes |-> NoCalls] /\ seen = [p \in Processes |-> 2]
+    /\ calls = [p \in Processes |-> NoCalls] /\ seen = [p \in Processes |-> Unseen]
     /\ home = [b \in Buckets |-> Least(Processes)] /\ ledger = NoCalls /\ said = "untold" /\ made = [r \in Rows |-> 0]
     /\ failures = 0 /\ moves = 0 /\ copies = [b \in Buckets |-> {}]
     /\ h = [called |-> [p \in Processes |-> {}], given |-> Nothing, ripe |-> {},
@@ -126,25 +132,27 @@ Ticks == Mutant # "no clock" /\ said \in {"pending"} \cup (IF Mutant = "waits fo
 Finished(r) ==
     LET b == BucketOf(r) IN Id(r) \in DOMAIN calls[home[b]] /\ calls[home[b]][Id(r)].done
 
-Begin(n) ==
-    /\ phase = "idle" /\ phase' = "running" /\ part' = n
-    /\ h' = [h EXCEPT !.ripe = {r \in Rows : PartOf(r) < next /\ Finished(r)}]
+IsOpened(b) == ticked \/ NewRows(part, b) # <<>>
+
+Begin(n, ticks) ==
+    /\ phase = "idle" /\ phase' = "running" /\ part' = n /\ ticked' = ticks
+    /\ h' = [h EXCEPT !.ripe = {r \in Rows : PartOf(r) < next /\ Finished(r) /\ IsOpened(BucketOf(r))'}]
     /\ UNCHANGED <<next, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger, said, made,
                    failures, moves, copies>>
-BeginWithInput == next <= LastPart /\ Begin(next)
-BeginByClock == Ticks /\ Begin(0)
+BeginWithInput == next <= LastPart /\ \E ticks \in BOOLEAN : Begin(next, ticks)
+BeginByClock == Ticks /\ Begin(0, TRUE)
 
 -----------------------------------------------------------------------------
 (* A process: what it does when a task opens bucket `b` with the state `base`, and with part `n` of the input. Calls  *)
 (* of the bucket that neither of them waits for are released: their results are in the state, or they belong to an    *)
-(* execution that does not count. Where there is nothing to wait for, the process is not asked.                       *)
+(* execution that does not count.                                                                                     *)
 Here(p, b) == {i \in DOMAIN calls[p] : BucketOf(calls[p][i].row) = b}
 Waiting(base) == {e.row : e \in {f \in Elements(base) : f.result = None \/ Mutant = "calls what has its result"}}
 IsWanted(r) ==
     \/ \E e \in Elements(committed[BucketOf(r)]) : e.row = r /\ e.result = None
     \/ phase = "running" /\ PartOf(r) = part
 
-IsAsked(b, base, n) == Waiting(base) \cup Elements(NewRows(n, b)) # {}
+IsAsked(b, base, n) == base # <<>> \/ NewRows(n, b) # <<>>
 OpenIn(p, b, base, n) ==
     LET input == Elements(NewRows(n, b))
         wanted == {Id(r) : r \in Waiting(base) \cup input}
@@ -170,7 +178,8 @@ OpenIn(p, b, base, n) ==
                     !.lost = @ \/ \E i \in Here(p, b) \ kept : IsWanted(calls[p][i].row),
                     !.ripe = IF p = home[b] THEN @ ELSE {r \in @ : BucketOf(r) # b}]
 
-(* An action executes a bucket, on any executor. Opening is one step, as the state of N-1 does not change under it.   *)
+(* An action executes a bucket, on any executor. Opening is one step, as the state of N-1 does not change under it. A *)
+(* task that has neither state nor input goes to no process.                                                          *)
 Reversed(sequence) == [i \in DOMAIN sequence |-> sequence[Len(sequence) + 1 - i]]
 Readable(b) ==
     CASE Mutant = "reads a version of its own micro-batch" /\ versions[b] # {} -> versions[b]
@@ -179,18 +188,20 @@ Readable(b) ==
       [] OTHER -> {committed[b]}
 
 Open(a, b, p) ==
-    /\ phase = "running" /\ ~done[a][b].is
+    /\ phase = "running" /\ IsOpened(b) /\ ~done[a][b].is
     /\ ~\E t \in tasks : t.action = a /\ t.bucket = b
     /\ IF p = home[b] THEN moves' = moves ELSE moves < Moves /\ moves' = moves + 1
     /\ \E base \in Readable(b) :
-        /\ IF IsAsked(b, base, part) THEN OpenIn(p, b, base, part) /\ seen' = [seen EXCEPT ![p] = 0]
-           ELSE UNCHANGED <<calls, seen, made, h>>
+        /\ IF IsAsked(b, base, part)
+           THEN OpenIn(p, b, base, part) /\ seen' = [seen EXCEPT ![p][b] = 0]
+           ELSE p = home[b] /\ UNCHANGED <<calls, seen, made, h>>
         /\ tasks' = tasks \cup {[action |-> a, bucket |-> b, process |-> p, base |-> base, part |-> part, age |-> 0,
                                  open |-> TRUE]}
     /\ home' = [home EXCEPT ![b] = p]
-    /\ UNCHANGED <<next, part, phase, committed, versions, done, taken, sunk, out, ledger, said, failures, copies>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, ledger, said, failures,
+                   copies>>
 
-IsLate(t) == seen[t.process] < t.age /\ Mutant # "a late task is not refused"
+IsLate(t) == seen[t.process][t.bucket] < t.age /\ Mutant # "a late task is not refused"
 
 (* A zombie had read its state before its driver died, and comes to the process only now.                             *)
 OpenLate ==
@@ -198,16 +209,16 @@ OpenLate ==
         /\ ~t.open /\ ~IsLate(t)
         /\ IF IsAsked(t.bucket, t.base, t.part)
            THEN /\ OpenIn(t.process, t.bucket, t.base, t.part)
-                /\ seen' = [seen EXCEPT ![t.process] = IF @ < t.age THEN @ ELSE t.age]
+                /\ seen' = [seen EXCEPT ![t.process][t.bucket] = IF @ < t.age THEN @ ELSE t.age]
            ELSE UNCHANGED <<calls, seen, made, h>>
         /\ tasks' = (tasks \ {t}) \cup {[t EXCEPT !.open = TRUE]}
-    /\ UNCHANGED <<next, part, phase, committed, versions, done, taken, sunk, out, home, ledger, said, failures,
-                   moves, copies>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, home, ledger, said,
+                   failures, moves, copies>>
 
 Refuse ==
     /\ \E t \in tasks : IsLate(t) /\ tasks' = tasks \ {t}
-    /\ UNCHANGED <<next, part, phase, committed, versions, done, taken, sunk, out, calls, seen, home, ledger, said,
-                   made, failures, moves, copies, h>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, calls, seen, home, ledger,
+                   said, made, failures, moves, copies, h>>
 
 (* A call ends whenever it likes: within a micro-batch or between two.                                                *)
 Finish(p, i) ==
@@ -216,21 +227,21 @@ Finish(p, i) ==
     /\ ledger' = IF ~HasLedger \/ i \in DOMAIN ledger THEN ledger
                  ELSE [j \in DOMAIN ledger \cup {i} |->
                         IF j = i THEN <<calls[p][i].row, calls[p][i].number>> ELSE ledger[j]]
-    /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, seen, home, said, made,
-                   failures, moves, copies, h>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, tasks, done, taken, sunk, out, seen, home, said,
+                   made, failures, moves, copies, h>>
 
-(* A process forgets a bucket that another one has, or of which nothing waits: it has seen the second micro-batch of  *)
-(* the clock since the bucket was opened there, or, without tasks, its time is over.                                  *)
+(* A process that is no longer the one of a bucket forgets it: it has seen the second micro-batch of the clock since  *)
+(* the bucket was opened there, or, without tasks, its time is over.                                                  *)
 Forget(p, b) ==
     /\ Here(p, b) # {} /\ ~\E t \in tasks : t.open /\ t.process = p /\ t.bucket = b
     /\ CASE Mutant = "forgets after a time" -> TRUE
          [] Mutant = "forgets nothing" -> FALSE
-         [] OTHER -> home[b] # p \/ ~IsAsked(b, committed[b], part)
+         [] OTHER -> home[b] # p
     /\ calls' = [calls EXCEPT ![p] = [i \in DOMAIN calls[p] \ Here(p, b) |-> calls[p][i]]]
     /\ h' = [h EXCEPT !.called[p] = {r \in @ : BucketOf(r) # b},
                       !.lost = @ \/ (home[b] = p /\ \E i \in Here(p, b) : IsWanted(calls[p][i].row))]
-    /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, seen, home, ledger, said,
-                   made, failures, moves, copies>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, tasks, done, taken, sunk, out, seen, home, ledger,
+                   said, made, failures, moves, copies>>
 
 -----------------------------------------------------------------------------
 (* State: an execution emits, and writes its version. What it emits is settled by what it has read; the version has   *)
@@ -239,31 +250,38 @@ Result(p, e) ==
     IF e.result # None \/ Id(e.row) \notin DOMAIN calls[p] \/ ~calls[p][Id(e.row)].done THEN e.result
     ELSE <<calls[p][Id(e.row)].row, calls[p][Id(e.row)].number>>
 
+Written(t) ==
+    LET p == t.process
+        input == NewRows(t.part, t.bucket)
+        all == t.base \o [i \in DOMAIN input |-> Entry(input[i])]
+        has(i) ==
+            IF Mutant = "emits what has finished by now" THEN Result(p, all[i]) # None ELSE all[i].result # None
+        leaves(i) ==
+            /\ has(i)
+            /\ \/ ~Ordered \/ Mutant = "order is ignored"
+               \/ \A j \in 1..(i - 1) : KeyOf(all[j].row) = KeyOf(all[i].row) => has(j)
+        stays(i) == ~leaves(i)
+        recorded(i) ==
+            CASE Mutant = "a result is not kept" /\ all[i].result # None -> None
+              [] Mutant = "records of its input only" /\ i <= Len(t.base) -> all[i].result
+              [] OTHER -> Result(p, all[i])
+        places == [i \in DOMAIN all |-> i]
+        going == SelectSeq(places, leaves)
+        staying == SelectSeq(places, stays)
+    IN  [rows |-> [i \in DOMAIN going |-> <<all[going[i]].row, Result(p, all[going[i]])>>],
+         version |-> [i \in DOMAIN staying |-> [all[staying[i]] EXCEPT !.result = recorded(staying[i])]],
+         waits |-> \E i \in DOMAIN all : Result(p, all[i]) = None]
+
 RecordOf(t) ==
     /\ t.open /\ ~IsLate(t)
     /\ LET p == t.process
            b == t.bucket
-           input == NewRows(t.part, b)
-           all == t.base \o [i \in DOMAIN input |-> Entry(input[i])]
-           has(i) ==
-               IF Mutant = "emits what has finished by now" THEN Result(p, all[i]) # None ELSE all[i].result # None
-           leaves(i) ==
-               /\ has(i)
-               /\ \/ ~Ordered \/ Mutant = "order is ignored"
-                  \/ \A j \in 1..(i - 1) : KeyOf(all[j].row) = KeyOf(all[i].row) => has(j)
-           stays(i) == ~leaves(i)
-           recorded(i) ==
-               CASE Mutant = "a result is not kept" /\ all[i].result # None -> None
-                 [] Mutant = "records of its input only" /\ i <= Len(t.base) -> all[i].result
-                 [] OTHER -> Result(p, all[i])
-           places == [i \in DOMAIN all |-> i]
-           going == SelectSeq(places, leaves)
-           staying == SelectSeq(places, stays)
-           rows == [i \in DOMAIN going |-> <<all[going[i]].row, Result(p, all[going[i]])>>]
-           version == [i \in DOMAIN staying |-> [all[staying[i]] EXCEPT !.result = recorded(staying[i])]]
+           written == Written(t)
+           rows == written.rows
+           version == written.version
            consumed == IF Mutant = "an execution consumes results"
                        THEN {i \in Here(p, b) : calls[p][i].done} ELSE {}
-       IN  /\ Mutant = "waits for its calls" => \A i \in DOMAIN all : Result(p, all[i]) # None
+       IN  /\ Mutant = "waits for its calls" => ~written.waits
            \* What comes after the commit changes nothing where versions have names of their own.
            /\ committed' = IF t.age > 0 /\ Mutant = "written after the commit"
                            THEN [committed EXCEPT ![b] = version] ELSE committed
@@ -276,13 +294,14 @@ RecordOf(t) ==
                        !.differ = @ \/ (t.age = 0 /\ h.given[b].is /\ h.given[b].rows # rows),
                        !.lost = @ \/ \E i \in consumed : IsWanted(calls[p][i].row)]
     /\ tasks' = tasks \ {t}
-    /\ UNCHANGED <<next, part, phase, taken, sunk, out, seen, home, ledger, said, made, failures, moves, copies>>
+    /\ UNCHANGED <<next, part, ticked, phase, taken, sunk, out, seen, home, ledger, said, made, failures, moves,
+                   copies>>
 Record == \E t \in tasks : RecordOf(t)
 
 -----------------------------------------------------------------------------
 (* Sink: it takes the rows of the execution that its action made, by batch number: what it has, it does not take      *)
 (* again.                                                                                                             *)
-IsComplete(a) == \A b \in Buckets : done[a][b].is
+IsComplete(a) == \A b \in Buckets : IsOpened(b) => done[a][b].is
 RECURSIVE Flat(_, _)
 Flat(a, buckets) ==
     IF buckets = {} THEN <<>> ELSE done[a][Least(buckets)].rows \o Flat(a, buckets \ {Least(buckets)})
@@ -291,14 +310,14 @@ Take(s) ==
     /\ phase = "running" /\ s \notin sunk /\ IsComplete(s)
     /\ out' = IF s \in taken /\ Mutant # "a sink takes a replay" THEN out ELSE [out EXCEPT ![s] = @ \o Flat(s, Buckets)]
     /\ taken' = taken \cup {s} /\ sunk' = sunk \cup {s}
-    /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, calls, seen, home, ledger, said, made,
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, tasks, done, calls, seen, home, ledger, said, made,
                    failures, moves, copies, h>>
 
 (* It may look at the batch number first, and begin no action.                                                        *)
 Skip(s) ==
     /\ phase = "running" /\ s \in taken \ sunk /\ sunk' = sunk \cup {s}
-    /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, out, calls, seen, home, ledger, said,
-                   made, failures, moves, copies, h>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, tasks, done, taken, out, calls, seen, home, ledger,
+                   said, made, failures, moves, copies, h>>
 
 (* Log: the micro-batch counts, and of each bucket one version, whichever. This run has executed all of it once, at   *)
 (* least: of a bucket that it has not executed Spark would have the state of N-1.                                     *)
@@ -320,9 +339,9 @@ Log ==
         /\ Cardinality(some) <= Zombies
         /\ tasks' = {[t EXCEPT !.age = 1, !.action = -1] : t \in some}
     /\ next' = IF part = 0 THEN next ELSE next + 1
-    /\ part' = 0 /\ phase' = "idle" /\ taken' = {} /\ sunk' = {}
+    /\ part' = 0 /\ ticked' = FALSE /\ phase' = "idle" /\ taken' = {} /\ sunk' = {}
     /\ versions' = [b \in Buckets |-> {}] /\ done' = [a \in Actions |-> Nothing]
-    /\ seen' = [p \in Processes |-> IF seen[p] = 2 THEN 2 ELSE seen[p] + 1]
+    /\ seen' = [p \in Processes |-> [b \in Buckets |-> IF seen[p][b] = 2 THEN 2 ELSE seen[p][b] + 1]]
     /\ said' = CASE Mutant = "believes an earlier report" /\ said = "nothing" -> said
                  [] Mutant = "any execution reports" /\ IsEmptySomewhere -> "nothing"
                  [] OTHER -> CASE ~Reports -> "untold" [] part = 0 -> "awaited" [] OTHER -> "awaited with input"
@@ -340,15 +359,15 @@ IsAwaited == said \in {"awaited", "awaited with input"}
 Report ==
     /\ phase = "idle" /\ IsAwaited
     /\ said' = IF said = "awaited" /\ \A b \in Buckets : committed[b] = <<>> THEN "nothing" ELSE "pending"
-    /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
-                   made, failures, moves, copies, h>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home,
+                   ledger, made, failures, moves, copies, h>>
 
 (* With `availableNow` the query ends when no input is left, and the clock knows that nothing is pending.             *)
 End ==
     /\ phase = "idle" /\ next > LastPart /\ (said = "nothing" \/ Mutant = "ends with the input")
     /\ phase' = "ended"
-    /\ UNCHANGED <<next, part, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger, said,
-                   made, failures, moves, copies, h>>
+    /\ UNCHANGED <<next, part, ticked, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
+                   said, made, failures, moves, copies, h>>
 
 -----------------------------------------------------------------------------
 (* The driver dies, or the micro-batch fails: its tasks are gone, but for some that go on for a while; one of these   *)
@@ -357,7 +376,7 @@ MayFail == failures < Failures /\ failures' = failures + 1
 Unopened ==
     IF phase # "running" THEN {}
     ELSE {[action |-> -1, bucket |-> b, process |-> p, base |-> committed[b], part |-> part, age |-> 0, open |-> FALSE]
-            : b \in Buckets, p \in Processes}
+            : b \in {d \in Buckets : IsOpened(d)}, p \in Processes}
 
 Restart ==
     /\ MayFail /\ phase # "ended"
@@ -365,28 +384,47 @@ Restart ==
         /\ Cardinality(some) <= Zombies /\ tasks' = some
     /\ done' = [a \in Actions |-> Nothing] /\ sunk' = {}
     /\ said' = "untold"
-    /\ UNCHANGED <<next, part, phase, committed, versions, taken, out, calls, seen, home, ledger, made, moves,
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, taken, out, calls, seen, home, ledger, made, moves,
                    copies, h>>
+
+(* Of tasks that are given up some go on for a while; they may have to open their bucket anew.                        *)
+LingerOf(given, open) ==
+    \E left \in SUBSET {[t EXCEPT !.action = -1, !.open = t.open /\ open] : t \in given} :
+        /\ Cardinality({t \in tasks \ given : t.action = -1} \cup left) <= Zombies
+        /\ tasks' = (tasks \ given) \cup left
+
+(* An attempt of a task fails, which executes some of the buckets, or another attempt is quicker: it is made again.   *)
+Fail(a) ==
+    /\ MayFail /\ phase = "running" /\ a \notin sunk
+    /\ \E some \in SUBSET Buckets :
+        LET own == {t \in tasks : t.action = a /\ t.bucket \in some}
+        IN  /\ own # {} \/ \E b \in some : done[a][b].is
+            /\ LingerOf(own, TRUE)
+            /\ done' = [done EXCEPT ![a] = [b \in Buckets |-> IF b \in some THEN NotYet ELSE done[a][b]]]
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, taken, sunk, out, calls, seen, home, ledger, said,
+                   made, moves, copies, h>>
 
 LoseReport ==
     /\ MayFail /\ phase = "idle" /\ IsAwaited /\ said' = "untold"
-    /\ UNCHANGED <<next, part, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home, ledger,
-                   made, moves, copies, h>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, tasks, done, taken, sunk, out, calls, seen, home,
+                   ledger, made, moves, copies, h>>
 
-(* An executor dies, with its process, its calls and its tasks.                                                       *)
+(* An executor dies, with its process, its calls and its tasks. Or the process alone: tasks of this run open their    *)
+(* buckets in the next one, and so may zombies.                                                                       *)
 Kill(p) ==
     /\ MayFail /\ phase # "ended"
-    /\ calls' = [calls EXCEPT ![p] = NoCalls] /\ seen' = [seen EXCEPT ![p] = 2]
-    /\ tasks' = {t \in tasks : t.process # p}
+    /\ calls' = [calls EXCEPT ![p] = NoCalls] /\ seen' = [seen EXCEPT ![p] = Unseen]
+    /\ LingerOf({t \in tasks : t.process = p}, FALSE)
     /\ h' = [h EXCEPT !.called[p] = {}, !.ripe = {r \in @ : home[BucketOf(r)] # p}]
-    /\ UNCHANGED <<next, part, phase, committed, versions, done, taken, sunk, out, home, ledger, said, made, moves,
-                   copies>>
+    /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, home, ledger, said, made,
+                   moves, copies>>
 
 -----------------------------------------------------------------------------
 Next ==
     \/ BeginWithInput \/ BeginByClock \/ Record \/ Log \/ Report \/ End \/ OpenLate \/ Refuse \/ Restart
     \/ LoseReport
     \/ \E a \in Actions, b \in Buckets, p \in Processes : Open(a, b, p)
+    \/ \E a \in Actions : Fail(a)
     \/ \E s \in Sinks : Take(s) \/ Skip(s)
     \/ \E p \in Processes : Kill(p) \/ \E i \in Ids : Finish(p, i)
     \/ \E p \in Processes, b \in Buckets : Forget(p, b)
@@ -440,7 +478,8 @@ NotCalledAgain == ~h.again
 (* A live call that the committed state waits for, or the micro-batch that runs, is not released.                     *)
 LiveIsKept == ~h.lost
 
-(* What had finished when a micro-batch began stands in its state, and so leaves with the next one.                   *)
+(* What had finished when a micro-batch began that opens its bucket stands in its state, and so leaves with the next  *)
+(* one that does.                                                                                                     *)
 SecondAtLatest == ~h.late
 
 EndsDrained ==
