@@ -204,16 +204,18 @@ Open(a, b, p) ==
 IsLate(t) == seen[t.process][t.bucket] < t.age /\ Mutant # "a late task is not refused"
 
 (* A zombie had read its state before its driver died, and comes to the process only now.                             *)
-OpenLate ==
-    /\ \E t \in tasks :
-        /\ ~t.open /\ ~IsLate(t)
-        /\ IF IsAsked(t.bucket, t.base, t.part)
-           THEN /\ OpenIn(t.process, t.bucket, t.base, t.part)
-                /\ seen' = [seen EXCEPT ![t.process][t.bucket] = IF @ < t.age THEN @ ELSE t.age]
-           ELSE UNCHANGED <<calls, seen, made, h>>
-        /\ tasks' = (tasks \ {t}) \cup {[t EXCEPT !.open = TRUE]}
+OpenLateOf(t) ==
+    /\ ~t.open /\ ~IsLate(t)
+    /\ IF IsAsked(t.bucket, t.base, t.part)
+       THEN /\ OpenIn(t.process, t.bucket, t.base, t.part)
+            /\ seen' = [seen EXCEPT ![t.process][t.bucket] = IF @ < t.age THEN @ ELSE t.age]
+       ELSE UNCHANGED <<calls, seen, made, h>>
     /\ UNCHANGED <<next, part, ticked, phase, committed, versions, done, taken, sunk, out, home, ledger, said,
                    failures, moves, copies>>
+OpenLate ==
+    \E t \in tasks :
+        /\ tasks' = (tasks \ {t}) \cup {[t EXCEPT !.open = TRUE]}
+        /\ OpenLateOf(t)
 
 Refuse ==
     /\ \E t \in tasks : IsLate(t) /\ tasks' = tasks \ {t}

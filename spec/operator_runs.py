@@ -17,7 +17,6 @@ import contextvars
 import logging
 import random
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -43,7 +42,7 @@ from pillarbox.testing.operator_trace import SavedMark, SavedRow, Step, read_lif
 from pillarbox.testing.virtual_loop import VirtualTimeLoop
 
 from . import tlc
-from .trace import tuple_of
+from .trace import run_on, tuple_of
 
 MODULES = ("ResultQueueOrder", "Operator", "OperatorTrace")
 CONFIG = f"""\
@@ -247,12 +246,7 @@ def accepted_by_tlc(runs: Sequence[Run]) -> tuple[list[bool], float]:
     seconds = 0.0
     for first in range(0, len(runs), RUNS_AT_ONCE):
         some = runs[first : first + RUNS_AT_ONCE]
-        with tempfile.TemporaryDirectory(prefix="pillarbox-trace-") as scratch:
-            folder = Path(scratch)
-            for module in MODULES:
-                shutil.copy(tlc.SPEC / f"{module}.tla", folder)
-            (folder / "OperatorTraceData.tla").write_text(data_module(some))
-            outcome = tlc.run("OperatorTrace", CONFIG, coverage=False, folder=folder, timeout=600.0)
+        outcome = run_on("OperatorTrace", MODULES, data_module(some), CONFIG)
         if outcome.code != tlc.PASSED:
             raise tlc.TlcError(f"OperatorTrace: {outcome.verdict}\n{outcome.output[-2000:]}")
         through = {int(number) for number in re.findall(r'<<"accepted", (\d+)>>', outcome.output)}

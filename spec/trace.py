@@ -118,15 +118,18 @@ def search(events: Sequence[Event], urgent_burst: int) -> Verdict:
 def check(events: Sequence[Event], urgent_burst: int) -> Verdicts:
     """The same, and lets TLC check the order."""
     verdict = search(events, urgent_burst)
+    data = data_module(events, verdict.order)
+    return Verdicts(verdict, run_on("MailboxTrace", MODULES, data, CONFIG.format(burst=urgent_burst)))
+
+
+def run_on(module: str, modules: Sequence[str], data: str, config: str) -> tlc.Outcome:
+    """Runs TLC on one of `modules` that reads what was recorded, `data`, from a module of its own."""
     with tempfile.TemporaryDirectory(prefix="pillarbox-trace-") as scratch:
         folder = Path(scratch)
-        for module in MODULES:
-            shutil.copy(tlc.SPEC / f"{module}.tla", folder)
-        (folder / "MailboxTraceData.tla").write_text(data_module(events, verdict.order))
-        outcome = tlc.run(
-            "MailboxTrace", CONFIG.format(burst=urgent_burst), coverage=False, folder=folder, timeout=300.0
-        )
-    return Verdicts(verdict, outcome)
+        for each in modules:
+            shutil.copy(tlc.SPEC / f"{each}.tla", folder)
+        (folder / f"{module}Data.tla").write_text(data)
+        return tlc.run(module, config, coverage=False, folder=folder, timeout=600.0)
 
 
 def data_module(events: Sequence[Event], order: Sequence[int]) -> str:
