@@ -49,9 +49,9 @@ Records(r, a, b, p, rows, version) ==
         /\ LET written == Of(r)!Written(t) IN written.rows = rows /\ written.version = version
         /\ Of(r)!RecordOf(t)
 
-(* Spark tries it again, so it stays.                                                                                 *)
-Refuses(r, b, p) ==
-    /\ \E t \in tasks : t.bucket = b /\ t.process = p /\ Of(r)!IsLate(t)
+(* Spark tries it again, so it stays. StreamState knows no task that outlives two micro-batches.                      *)
+Refuses(r, b, p, age) ==
+    /\ IF age > 1 THEN seen[p][b] < 2 ELSE \E t \in tasks : t.bucket = b /\ t.process = p /\ Of(r)!IsLate(t)
     /\ UNCHANGED state
 
 (* All tasks that have opened their bucket may go on, and those that open it later.                                   *)
@@ -89,7 +89,7 @@ Does(r, e) ==
           [] name = "open late" -> OpensLate(r, e[2], e[3], e[4], e[5], e[6])
           [] name = "finish" -> \E i \in DOMAIN calls[e[2]] : calls[e[2]][i].row = e[3] /\ Of(r)!Finish(e[2], i)
           [] name = "record" -> Records(r, e[2], e[3], e[4], e[5], e[6])
-          [] name = "refuse" -> Refuses(r, e[2], e[3])
+          [] name = "refuse" -> Refuses(r, e[2], e[3], e[4])
           [] name = "take" -> Of(r)!Take(e[2])
           [] name = "skip" -> Of(r)!Skip(e[2])
           [] name = "log" -> Logs(r, e[2])

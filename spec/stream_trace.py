@@ -361,7 +361,9 @@ class _Reader:
             self.steps.append(NEVER)
 
     def _late(self, at: int, event: Event) -> None:
-        self.steps.append(("refuse", event["bucket"] + 1, self._process_of(event)))
+        execution = self.executions[event["task"], event["bucket"]]
+        age = self.batches - self.is_running - execution.batch + 1
+        self.steps.append(("refuse", execution.bucket, self._process_of(event), age))
 
     def _finish(self, at: int, event: Event) -> None:
         self.steps += [("finish", self._process_of(event), self.rows.get(each, 0)) for each in event["rows"]]
