@@ -215,11 +215,11 @@ class RecordedProcessor(BucketProcessor):
 class RecordedCalls(HeldCalls):
     """The calls of a stream, with what happens to them. `record_into` comes first."""
 
-    def record_into(self, path: str, stream: str, executor: int, run: str | None) -> None:
+    def record_into(self, path: str, plan: StreamPlan, executor: int) -> None:
         """Record into the file `path`; each of these has a life of its own there."""
         self._path = path
-        self._words = {"stream": stream, "life": f"{os.getpid()}-{next(_numbers)}"}
-        append(path, "attach", **self._words, executor=executor, run=run)
+        self._words = {"stream": label_of(plan), "life": f"{os.getpid()}-{next(_numbers)}"}
+        append(path, "attach", **self._words, executor=executor, plan=plan.name)
 
     def open(self, bucket: int, time: int, wanted: Any, *, ticked: bool = False) -> list[int]:
         """Also say what is held then."""
@@ -281,7 +281,7 @@ def main(path: str, socket: str, executor: str) -> None:
         def __init__(self, number: int, plan: StreamPlan, query: str | None, run: str | None) -> None:
             super().__init__(number, plan, query, run)
             assert isinstance(self.calls, RecordedCalls)
-            self.calls.record_into(path, label_of(plan), int(executor), run)
+            self.calls.record_into(path, plan, int(executor))
 
     def answer_task(process: object, task: str) -> tuple[str]:
         _connection.task = task

@@ -292,9 +292,9 @@ class _Reader:
             # Another one makes the calls from now on.
             self.failures += 1
             before = self.attached[executor]
-            # A query that is started again has its calls made anew.
-            is_other_run = event["run"] is not None and event["run"] != before["run"]
-            has_ended = is_other_run or int(before["life"].partition("-")[0]) in self.killed
+            # A query that is built anew has its calls made anew.
+            is_anew = event["plan"] != before["plan"]
+            has_ended = is_anew or int(before["life"].partition("-")[0]) in self.killed
             self.steps.append(("kill", self.processes[executor]) if has_ended else NEVER)
         self._number_of(executor)
         self.attached[executor] = event
