@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -39,13 +40,20 @@ from pillarbox.spark.work import Work
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
 
 LONG_S = 30.0
+GATE = "PILLARBOX_TEST_GATE"
+"""The environment's name of a file."""
 SCHEMA = T.StructType().add("pid", T.LongType()).add("calls", T.LongType())
 _calls: Counter[int] = Counter()
 
 
 async def told(row: Any) -> tuple[int, int]:
-    """The process that calls and how often it has called this row; a row of 0 never ends, one of -1 fails."""
+    """The process that calls and how often it has called this row.
+
+    A row of 0 never ends, one of -1 fails, one of -2 as soon as there is the file `GATE`.
+    """
     _calls[row.n] += 1
+    while row.n < -1 and not os.path.exists(os.environ[GATE]):
+        await asyncio.sleep(0.01)
     if not row.n:
         await asyncio.Event().wait()
     if row.n < 0:
@@ -331,6 +339,28 @@ def test_errors_reach_the_task_that_asks(connect: Any) -> None:
     told_of(connect(), rows_of(1, time_ms=5), time_ms=5)
     with pytest.raises(LateExecutionError, match="was opened after"):
         told_of(connect(), rows_of(1))
+
+
+@pytest.mark.contract("A call that fails between two micro-batches fails the next one.")
+def test_calls_that_fail_between_two_micro_batches_fail_the_next_one_in_each_of_its_attempts(
+    connect: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(GATE, str(tmp_path / "gate"))
+    given, rows = plan(max_wait=0.0), rows_of(-2)
+    assert told_of(connect(given), rows) == {}
+    (tmp_path / "gate").touch()
+    deadline = time.monotonic() + LONG_S
+    for time_ms in itertools.count(2):
+        assert time.monotonic() < deadline
+        try:
+            told_of(connect(given), rows, 1, time_ms)
+        except CallFailed:
+            break
+    for _ in range(3):
+        with pytest.raises(CallFailed, match="no such row"):
+            told_of(connect(given), rows, 1, time_ms + 1)
+    # Whoever starts the query again wants them made again.
+    until(lambda: sorted(told_of(connect(given, run="run 2"), rows_of(1), 0, time_ms + 1)) == [0])
 
 
 def test_a_process_is_told_from_another_of_the_same_number() -> None:

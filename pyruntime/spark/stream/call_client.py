@@ -119,7 +119,7 @@ class CallClient:
         while True:
             name = self._own
             try:
-                name = self._holder(bucket)
+                name = self._holder(bucket, time_ms)
                 return self._advance(name, bucket, time_ms, rows, waiting, ticked)
             except (EOFError, ConnectionError):
                 # It was killed. Its socket may still take connections while it ends.
@@ -128,7 +128,7 @@ class CallClient:
                     raise
                 time.sleep(RECONNECT_INTERVAL_S)
 
-    def _holder(self, bucket: int) -> str:
+    def _holder(self, bucket: int, time_ms: int) -> str:
         """The process that makes the calls of a bucket, for the executions of all executors of this host.
 
         Spark's preference for an executor gives way after three seconds, is lost when a query is started
@@ -139,9 +139,9 @@ class CallClient:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             chosen = dict(line.split() for line in file).get(str(bucket))
-            if chosen not in (None, self._own) and self._attach(chosen, starts=False) is not None:
+            if chosen not in (None, self._own) and self._attach(chosen, time_ms, starts=False) is not None:
                 return chosen
-            self._attach(self._own, starts=True)
+            self._attach(self._own, time_ms, starts=True)
             if chosen != self._own:
                 file.write(f"{bucket} {self._own}\n")
         return self._own
@@ -164,7 +164,7 @@ class CallClient:
         made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, letters))
         return Finished(places, made, counts, attempts, failed)
 
-    def _attach(self, name: str, *, starts: bool) -> tuple[Connection[Any, Any], int] | None:
+    def _attach(self, name: str, time_ms: int, *, starts: bool) -> tuple[Connection[Any, Any], int] | None:
         """The connection to a process, and the number of the stream there; None where it is not there.
 
         starts: it is started then.
@@ -176,10 +176,10 @@ class CallClient:
             if connection is None:
                 return None
             plan, query, run = self._plan, self._query, self._run
-            reply = _ask(connection, "attach", plan.name, query, run, None)
+            reply = _ask(connection, "attach", plan.name, query, run, time_ms, None)
             if reply[0] == "unknown":
                 data = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-                reply = _ask(connection, "attach", plan.name, query, run, data)
+                reply = _ask(connection, "attach", plan.name, query, run, time_ms, data)
             found = self._connections[name] = (connection, reply[1])
         return found
 

@@ -104,6 +104,19 @@ class _Stream:
             share = (len(self._deadlines) + 1) / len(BUCKETS)
             return self._deadlines.setdefault(bucket, self._began + self.plan.max_wait * share)
 
+    def has_failed_before(self, time_ms: int) -> bool:
+        """True if the calls have failed since a micro-batch before that of `time_ms` opened its buckets.
+
+        That one cannot have been told, and its attempts would make all calls again, time after time.
+        """
+        with self._lock:
+            return self.calls.failure is not None and 0 <= self._time_ms < time_ms
+
+    def belong_to(self, run: str) -> None:
+        """Go on in another run of the query, which makes the calls again if they have failed."""
+        with self._lock:
+            self.run, self._time_ms = run, -1
+
     def close(self) -> None:
         self.calls.close()
         worker().release(self.plan.work.token, False)
@@ -153,11 +166,12 @@ class CallProcess:
             return
 
     def _answer_attach(
-        self, name: str, query: str | None, run: str | None, plan: bytes | None
+        self, name: str, query: str | None, run: str | None, time_ms: int, plan: bytes | None
     ) -> tuple[Any, ...]:
         """The number of a stream of this name, begun with its plan where it is not there.
 
-        query, run: None in a task that Spark does not tell them, as in a thread of foreachBatch.
+        query, run: None in a task that Spark does not tell them, as in a thread of foreachBatch. time_ms: of
+        the task's micro-batch. Raises what has ended the calls between the micro-batch before and this one.
         """
         with self._lock:
             if run in self._ended_runs:
@@ -168,6 +182,12 @@ class CallProcess:
             if found is not None and found.calls.failure is None:
                 found.asked = time.monotonic()
                 return ("attached", found.number)
+            if found is not None and found.has_failed_before(time_ms):
+                assert found.calls.failure is not None
+                if found.run is None:
+                    # Tasks that know no run could not tell the next one.
+                    del self._streams[found.number]
+                raise found.calls.failure
             if plan is None:
                 return ("unknown",)
             # Begun with another plan, a query has no use for the calls of the run before.
@@ -206,7 +226,7 @@ class CallProcess:
                     # The query was started again, and the calls that it waits for go on.
                     if each.run is not None:
                         self._ended_runs.add(each.run)
-                    each.run = run
+                    each.belong_to(run)
                 return each
         return None
 
@@ -234,6 +254,7 @@ class CallProcess:
         calls = stream.calls
         wanted = [identities[at : at + IDENTITY_BYTES] for at in range(0, len(identities), IDENTITY_BYTES)]
         missing = calls.open(bucket, time_ms, wanted[:waiting], ticked=ticked)
+        deadline = stream.deadline_of(time_ms, bucket)
         batch = None if rows is None else next(from_ipc(rows))
         if missing:
             given = set() if batch is None else {*batch.column(IDENTITY).to_pylist()}
@@ -241,7 +262,7 @@ class CallProcess:
                 return ("missing", missing)
         if batch is not None:
             calls.begin(bucket, time_ms, batch)
-        calls.wait(bucket, wanted, waiting, stream.deadline_of(time_ms, bucket))
+        calls.wait(bucket, wanted, waiting, deadline)
         known = calls.read(bucket, time_ms, wanted)
         outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
         return ("known", known.places, outputs, known.counts, known.attempts, letters)
