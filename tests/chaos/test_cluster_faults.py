@@ -45,6 +45,17 @@ def test_both_sinks_of_a_stream_on_a_cluster_have_each_row_once_whatever_dies_wh
     assert outcome.verdict.wrong == []
 
 
+@pytest.mark.contract
+def test_both_sinks_of_a_stream_have_each_row_once_where_a_second_attempt_overtakes_a_slow_task(
+    cluster: Session, harmed: Harmed
+) -> None:
+    faults = ["slow task"] * 3
+    outcome = harmed(cluster, "state", *faults)
+    assert happened(outcome) == faults
+    assert outcome.verdict.wrong == []
+    assert outcome.starts == 1
+
+
 def test_nothing_of_the_cluster_listens_beyond_loopback(cluster: Session) -> None:
     family = cluster.driver().family()
     listening = processes.ports(family)
