@@ -33,7 +33,6 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--job", action="append", choices=KINDS, help="only jobs of this kind")
     parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only faults of this kind")
     parser.add_argument("--place", action="append", choices=["local", "cluster"], help="only there")
-    parser.add_argument("--cluster", action="store_true", help="the same as --place cluster")
     parser.add_argument("--rows", type=int, default=2400, help="of a job")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--compare", type=int, default=6, help="runs by hand, on each place")
@@ -41,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--picture", type=Path, help="where the plot goes as well, as SVG or PNG")
     options = parser.parse_args(words)
-    places = ["cluster"] if options.cluster else options.place or ["local", "cluster"]
+    places = options.place or ["local", "cluster"]
     folder: Path = options.out / f"seed-{options.seed}"
     shutil.rmtree(folder, ignore_errors=True)
     outcomes: list[Outcome] = []

@@ -26,6 +26,7 @@ from fuzz.chaos.calls import Call
 from fuzz.chaos.disk import SmallDisk
 from fuzz.chaos.driver import Driver
 from fuzz.chaos.durable import DurableLog
+from fuzz.chaos.job import HELD_S, HOLD, KILL
 from fuzz.chaos.places import environment
 from fuzz.chaos.server import Server
 
@@ -52,6 +53,13 @@ class Scene:
     disk: SmallDisk | None = None
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     """What is to be done at a time of the monotonic clock: a stopped process goes on."""
+
+    def do_due(self) -> None:
+        """Do what is to be done by now."""
+        now = time.monotonic()
+        for when, do in [each for each in self.later if each[0] <= now]:
+            do()
+            self.later.remove((when, do))
 
     def callers(self) -> list[psutil.Process]:
         """The processes that call the service now: workers, or those that hold the calls of a stream."""
@@ -132,16 +140,29 @@ def _kill_call_process(scene: Scene) -> Hit | None:
 
 
 def _kill_behind_state(scene: Scene) -> Hit | None:
-    scene.trap.touch()
-    end = time.monotonic() + GROWTH
-    while scene.trap.exists() and time.monotonic() < end:
+    return _set_trap(scene, KILL, GROWTH)
+
+
+def _hold_task(scene: Scene) -> Hit | None:
+    # Spark gives a second attempt to another host only.
+    return _set_trap(scene, HOLD, HELD_S) if scene.driver.place.roots() else None
+
+
+def _set_trap(scene: Scene, what: str, seconds: float) -> Hit | None:
+    """Returns when a worker has fallen into it and was killed, or was overtaken."""
+    new = scene.trap.with_suffix(".new")
+    new.write_text(what)
+    new.rename(scene.trap)
+    end = time.monotonic() + seconds
+    while [*scene.trap.parent.glob("trap*")] and time.monotonic() < end:
+        scene.do_due()
         time.sleep(0.005)
-    try:
-        scene.trap.unlink()
-    except FileNotFoundError:
-        # A worker has removed it, and itself.
-        return Hit("")
-    return None
+    for each in scene.trap.parent.glob("trap*"):
+        with contextlib.suppress(FileNotFoundError):
+            each.unlink()
+            return None
+    # A worker has removed it.
+    return Hit("")
 
 
 def _kill_executor(scene: Scene) -> Hit | None:
@@ -225,6 +246,7 @@ FAULTS: dict[str, Callable[[Scene], Hit | None]] = {
     "writing worker": _kill_writing_worker,
     "call process": _kill_call_process,
     "worker behind state": _kill_behind_state,
+    "slow task": _hold_task,
     "executor": _kill_executor,
     "driver": _kill_driver,
     "power loss": _lose_power,
@@ -250,14 +272,15 @@ HARMING = frozenset(
     }
 )
 KILLING = HARMING - {"stopped worker", "full disk"}
-OF_STATE = ("call process", "worker behind state")
+OF_STATE = ("call process", "worker behind state", "slow task")
 """Of jobs whose calls wait in Spark's state."""
+OF_A_CLUSTER = ("executor", "slow task")
 OF_A_LEDGER = frozenset({"compaction", "full disk", "power loss"})
 OF_THE_DRIVER = frozenset({"driver", "power loss"})
 """After these there is another driver."""
 JOB_END = "the job's end"
 """No fault of its own: a job has failed, and Spark ends its other tasks."""
-ANYWHERE = tuple(kind for kind in FAULTS if kind not in ("executor", "full disk", *OF_STATE))
+ANYWHERE = tuple(kind for kind in FAULTS if kind not in (*OF_A_CLUSTER, "full disk", *OF_STATE))
 
 
 def set_clock(folder: Path, seconds: int) -> None:

@@ -47,6 +47,10 @@ LANES = 16
 """Where the state is Spark's, the rows of a lane leave in order."""
 MAX_WAIT = 0.3
 """Seconds that slow calls hold up a micro-batch whose state is Spark's."""
+KILL, HOLD = "kill", "hold"
+"""What a trap does: it kills a worker, or has it wait for another attempt of its task."""
+HELD_S = 20.0
+"""Seconds for which a worker waits so, at most."""
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
@@ -100,7 +104,7 @@ class Job:
 
     @property
     def trap(self) -> Path:
-        """The file that has a `Witness` kill its process when all rows of a task have left."""
+        """The file that has a `Witness` do what it says when all rows of a task have left."""
         return Path(self.folder, "trap")
 
 
@@ -284,8 +288,23 @@ class Witness:
 
     def _fall_into_trap(self) -> None:
         # A state in front of this is written when its last row has come; the sink's file is not there yet.
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        held = f"{self._trap}-{context.stageId()}-{context.partitionId()}"
         with suppress(FileNotFoundError):
-            os.unlink(self._trap)
+            # An attempt of the same task waits for this one.
+            os.unlink(held)
+            return
+        with suppress(FileNotFoundError):
+            os.rename(self._trap, held)
+            if Path(held).read_text() == HOLD:
+                end = time.monotonic() + HELD_S
+                while os.path.exists(held) and time.monotonic() < end:
+                    time.sleep(0.01)
+                return
+            os.unlink(held)
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fuzz.chaos.faults import ANYWHERE, OF_STATE
+from fuzz.chaos.faults import ANYWHERE, OF_A_CLUSTER, OF_STATE
 from fuzz.chaos.job import CHANGED, KINDS, LANES, STREAMS, input_ids
 
 PARTS = 12
@@ -85,7 +85,7 @@ def plan_run(
     kind = kinds[number % len(kinds)]
     choice = list(faults if faults is not None else (*ANYWHERE, *(["executor"] * 2 if cluster else [])))
     if faults is None and kind == "state":
-        choice += OF_STATE * 2
+        choice += [each for each in OF_STATE if cluster or each not in OF_A_CLUSTER] * 2
     planned = [
         Planned(dice.choice(choice), dice.uniform(0.05, 0.9), dice.uniform(0.0, 0.3))
         for _ in range(dice.randint(*handful))

@@ -222,9 +222,7 @@ class _Run:
             if now >= read + READ and self._contender == "ledger":
                 scene.log.read()
                 read = now
-            for when, do in [each for each in scene.later if each[0] <= now]:
-                do()
-                scene.later.remove((when, do))
+            scene.do_due()
             if heard is not None:
                 if heard[0] == "done":
                     self._skipped += [planned.kind for planned in waiting]
