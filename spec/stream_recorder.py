@@ -142,9 +142,9 @@ class RecordedClient(CallClient):
             append(self._path, "refused", **words, error=str(error))
             raise
 
-    def _attach(self, name: str, *, starts: bool) -> Any:
+    def _attach(self, name: str, time_ms: int, *, starts: bool) -> Any:
         is_new = name not in self._connections
-        found = super()._attach(name, starts=starts)
+        found = super()._attach(name, time_ms, starts=starts)
         if is_new and found is not None:
             try:
                 call_client._ask(found[0], "task", self._task)
