@@ -185,16 +185,15 @@ def _lose_power(scene: Scene) -> Hit | None:
 
 def _stop_worker(scene: Scene) -> Hit | None:
     # One that is stopped would go on with the end of the first stop.
-    found = [
-        each
-        for each in (*scene.workers(), *processes.holders(scene.callers()))
-        if each.status() != psutil.STATUS_STOPPED
-    ]
+    found = processes.not_stopped([*scene.workers(), *processes.holders(scene.callers())])
     if not found:
         return None
     victim = scene.dice.choice(found)
     seconds = STOP_CLUSTER if scene.driver.place.roots() else STOP_LOCAL
-    victim.send_signal(signal.SIGSTOP)
+    try:
+        victim.send_signal(signal.SIGSTOP)
+    except processes.GONE:
+        return None
     until = time.monotonic() + seconds
 
     def go_on() -> None:

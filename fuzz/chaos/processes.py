@@ -50,6 +50,11 @@ def holders(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return _those(processes, lambda process: HOLDER in " ".join(process.cmdline()))
 
 
+def not_stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that are there, and that no signal has stopped."""
+    return _those(processes, lambda process: process.status() != psutil.STATUS_STOPPED)
+
+
 def javas(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """All Java processes."""
     return _those(processes, lambda process: process.name() == "java")

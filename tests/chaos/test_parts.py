@@ -17,6 +17,7 @@ import aiohttp
 import psutil
 import pytest
 
+from fuzz.chaos import processes
 from fuzz.chaos.check import Verdict
 from fuzz.chaos.committed import Row, committed_batches, committed_rows, durable_calls
 from fuzz.chaos.disk import SmallDisk
@@ -169,6 +170,19 @@ def test_a_plan_depends_on_its_seed_and_number_only() -> None:
     assert {plan.checkpoint_format for plan in plans} == {2}
     local = [plan_run(3, number, cluster=False) for number in range(40)]
     assert {plan.checkpoint_format for plan in local} == {1, 2}
+
+
+def test_only_processes_that_are_there_and_go_on_can_be_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        process = psutil.Process(child.pid)
+        assert processes.not_stopped([process]) == [process]
+        process.suspend()
+        while process.status() != psutil.STATUS_STOPPED:
+            pass
+        assert processes.not_stopped([process]) == []
+        child.kill()
+        child.wait()
+        assert processes.not_stopped([process]) == []
 
 
 def test_the_stacks_of_a_process_that_hangs_name_the_function(tmp_path: Path) -> None:
