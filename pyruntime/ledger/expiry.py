@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from pillarbox.ledger.check import printable
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning
+from pillarbox.ledger.folder import ROWS_NAME, SUFFIX
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import is_own
 from pillarbox.ledger.scope import Scope
@@ -77,11 +78,16 @@ def expire_batches(
 
 
 def last_change(ledger: Ledger, scope: Scope) -> float:
-    """When a segment of the scope changed last: seconds since 1970, 0 without any. Raises LedgerError."""
+    """When a file with results or rows changed last: seconds since 1970, 0 without any.
+
+    Raises LedgerError.
+    """
     folder = ledger.folder(scope)
     latest = 0.0
     try:
-        for name, _ in folder.segments():
+        for name in folder.names():
+            if not name.endswith(SUFFIX) and not ROWS_NAME.fullmatch(name):
+                continue
             try:
                 latest = max(latest, folder.changed(name))
             except FileNotFoundError:

@@ -27,9 +27,9 @@ from pillarbox.aio.options import Options
 from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.stream import bucket_state, call_client
-from pillarbox.spark.stream.bucket_processor import HASH, TIME, BucketProcessor
+from pillarbox.spark.stream.bucket_processor import TIME, BucketProcessor
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, decode
-from pillarbox.spark.stream.pack import KEY, NUMBER, PART, ROWS
+from pillarbox.spark.stream.pack import HASH, KEY, NUMBER, PART, ROWS
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import Work
 

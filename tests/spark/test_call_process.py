@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,6 +37,7 @@ from pillarbox.spark.stream.call_process import CallProcess, remove_stale
 from pillarbox.spark.stream.held_calls import LateExecutionError
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import Work
+from tests.spark.test_payload import in_ledger
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the /proc of Linux")
 
@@ -64,7 +66,7 @@ async def told(row: Any) -> tuple[int, int]:
 def plan(name: str = "stream", max_wait: float = LONG_S) -> StreamPlan:
     work = Work(told, f"token of {name}", Options(ordered=False))
     # A process of the test before may be there yet.
-    name = f"{name}-{call_client.executor_pid()}"
+    name = uuid.uuid5(uuid.NAMESPACE_OID, f"{name}-{call_client.executor_pid()}").hex
     return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait)
 
 
@@ -178,9 +180,12 @@ def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_tha
     keeping = Keeping(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
     ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
     work = Work(told, "token", Options(ordered=False, ledger=ledger, uid="told"), keeping=keeping)
+    given = replace(plan(), work=work)
+    assert given.payload is not None
 
     def told_to(query: str | None, batch: int) -> dict[int, Any]:
-        return told_of(connect(replace(plan(), work=work), query, query), rows_of(1, 2, batch=batch))
+        rows = in_ledger(given.payload, rows_of(1, 2, batch=batch))
+        return told_of(connect(given, query, query), rows)
 
     first = told_to(*known)
     (process,) = {pid for pid, _ in first.values()}
@@ -366,3 +371,19 @@ def test_calls_that_fail_between_two_micro_batches_fail_the_next_one_in_each_of_
 def test_a_process_is_told_from_another_of_the_same_number() -> None:
     assert began_at(os.getpid()) == began_at(os.getpid())
     assert began_at(2**22 + 1) is None
+
+
+def test_a_second_stream_of_a_query_with_the_same_uid_is_refused(connect: Any, tmp_path: Path) -> None:
+    def with_ledger(name: str) -> StreamPlan:
+        keeping = Keeping(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
+        options = Options(ordered=False, ledger=Ledger(str(tmp_path)), uid="u")
+        return replace(plan(name), work=Work(told, f"token of {name}", options, keeping=keeping))
+
+    def attach(name: str, run: str = "run") -> None:
+        connect(with_ledger(name), run=run).advance(0, 1, None, 0, ticked=False)
+
+    attach("one")
+    attach("one")
+    with pytest.raises(ValueError, match="uid='u': two async_streams with a ledger"):
+        attach("two")
+    attach("two", run="the next")

@@ -67,8 +67,8 @@ class Query:
             if sum(map(len, self.sink.values())) >= len(IDS):
                 done.set()
 
-        out = stream_of(self.spark, self.folder, ordered=self.ordered, tasks=tasks)
-        writer = out.writeStream.foreachBatch(write).option("checkpointLocation", str(self.folder / "state"))
+        writer = self.stream(tasks).writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(self.folder / "state"))
         query = writer.start()
         try:
             while not done.wait(0.1) and query.isActive:
@@ -77,6 +77,9 @@ class Query:
         finally:
             query.stop()
         return None if error is None else str(error)
+
+    def stream(self, tasks: int) -> DataFrame:
+        return stream_of(self.spark, self.folder, ordered=self.ordered, tasks=tasks)
 
     def check(self) -> None:
         rows = [row for _, rows in sorted(self.sink.items()) for row in rows]

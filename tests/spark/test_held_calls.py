@@ -20,14 +20,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox import Batch, CallFailed
+from pillarbox import Batch, CallFailed, Ledger
 from pillarbox.aio.options import Options
+from pillarbox.ledger import LedgerError
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, BucketState
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, BucketState, joined
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
+from pillarbox.spark.stream.payload import Payload
 from pillarbox.spark.writer import RowWriter
 from pillarbox.wire.loop_thread import LoopThread
+from tests.spark.test_payload import in_ledger, payload_of
 
 SCHEMA = T.StructType().add("called", T.LongType())
 LONG_S = 30.0
@@ -76,7 +79,9 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
     thread = LoopThread("test-loop")
     made = []
 
-    def make(service: Any, box: LetterBox | None = None, **given: Any) -> HeldCalls:
+    def make(
+        service: Any, box: LetterBox | None = None, payload: Payload | None = None, **given: Any
+    ) -> HeldCalls:
         options = Options(ordered=False, **given)
         writer = RowWriter([], SCHEMA, None, options, None, runs=True)
         convert = RowEncoder(SCHEMA, None)
@@ -87,6 +92,7 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
             loop_thread=thread,
             convert=convert,
             box=box,
+            payload=payload,
         )
         made.append(calls)
         return calls
@@ -408,3 +414,31 @@ def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(m
     calls.begin(0, 1, rows)
     calls.wait(0, ids(rows), 0, soon())
     assert seen == [["n", "text"]]
+
+
+def test_rows_in_a_ledger_are_read_when_there_is_room_for_them(make: Any, tmp_path: Any) -> None:
+    payload = payload_of(Ledger(str(tmp_path)))
+    text = "x" * 3000
+    waiting, late = (
+        in_ledger(payload, rows_of(numbers, text=text), time=time)
+        for time, numbers in enumerate([[1, 2], [3]], 1)
+    )
+    rows = joined([waiting, late])
+    # The third one has no room, and is not read.
+    (path,) = tmp_path.rglob("2-0-*.rows")
+    path.unlink()
+    texts = []
+
+    async def call(row: Any) -> int:
+        texts.append(row.text)
+        return int(row.n)
+
+    calls = make(call, payload=payload, max_bytes=9000)
+    calls.open(0, 1, [])
+    calls.begin(0, 1, rows)
+    calls.wait(0, ids(rows)[:2], 0, soon())
+    assert results(calls, ids(rows)) == {0: 1, 1: 2}
+    assert texts == [text] * 2
+    calls.open(0, 2, ids(late))
+    with pytest.raises(LedgerError, match="is gone"):
+        calls.begin(0, 2, late)

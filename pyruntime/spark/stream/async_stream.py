@@ -24,8 +24,9 @@ from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.schema import parse_schema
-from pillarbox.spark.stream.bucket_processor import HASH, through_buckets
-from pillarbox.spark.stream.pack import KEY, Unpack
+from pillarbox.spark.stream.bucket_processor import through_buckets
+from pillarbox.spark.stream.bucket_state import REFERENCE
+from pillarbox.spark.stream.pack import HASH, KEY, READ, Unpack
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import settle, settle_output
@@ -86,7 +87,7 @@ def async_stream(  # type: ignore[misc]
     settled = settle_options(options, dict(given), dead_letter, instead="drop")
     token = check_sendable(fn, settled)
     results = parse_schema("schema", schema)
-    for name in (KEY, HASH):
+    for name in (KEY, HASH, READ, REFERENCE):
         if name in df.columns:
             raise ValueError(f"df: a column may not be called {name!r}")
     kept, output = settle_output(df.schema, keep, results, settled.errors)
@@ -127,7 +128,7 @@ def async_stream(  # type: ignore[misc]
 
     row = _hash(df.schema, None)
     leaving = through_buckets(df, plan, hashed, row, read_clock(session))
-    return leaving.mapInArrow(ship(Unpack().run, name_of(fn)), output)
+    return leaving.mapInArrow(ship(Unpack(plan.payload, plan.kept).run, name_of(fn)), output)
 
 
 def _hash(schema: T.StructType, key: Any) -> Column:

@@ -22,7 +22,19 @@ from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.stream.bucket_state import Ints, decode, encode, joined
 from pillarbox.spark.stream.call_client import CallClient
-from pillarbox.spark.stream.pack import BUCKET, BUCKETS, KEY, LEAVING, NUMBER, PACKED, PART, ROWS, Pack
+from pillarbox.spark.stream.pack import (
+    BUCKET,
+    BUCKETS,
+    HASH,
+    KEY,
+    LEAVING,
+    NUMBER,
+    PACKED,
+    PART,
+    READ,
+    ROWS,
+    Pack,
+)
 from pillarbox.spark.stream.plan import StreamPlan
 
 if TYPE_CHECKING:
@@ -32,7 +44,11 @@ if TYPE_CHECKING:
 JOB_GROUP = "spark.jobGroup.id"
 """The local property that has the id of the query's run."""
 
-HASH, TIME = "__pillarbox_hash", "time"
+TIME = "time"
+"""The column with the time of the micro-batch; one that began with underscores did not reach a processor."""
+
+DELETION_INTERVAL = 4
+"""Micro-batches of a bucket from one look for files of the ledger that it needs no more to the next."""
 
 
 def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
@@ -41,14 +57,17 @@ def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, c
     key, row: hashes of the key and of the whole of a row. clock: has a row in a micro-batch that is to open
     all buckets.
     """
-    packed = df.withColumn(HASH, row).withColumn(KEY, key)
-    packed = packed.mapInArrow(ship(Pack().run, name_of(plan.work.fn)), PACKED)
     # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
+    time = F.unix_millis(F.current_timestamp())
+    hashed = df.withColumn(HASH, row).withColumn(KEY, key)
+    if plan.payload is not None:
+        hashed = hashed.withColumn(READ, time)
+    packed = hashed.mapInArrow(ship(Pack(plan.payload).run, name_of(plan.work.fn)), PACKED)
     ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
     ticks = ticks.select(
         BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
     )
-    timed = packed.union(ticks).withColumn(TIME, F.unix_millis(F.current_timestamp()))
+    timed = packed.union(ticks).withColumn(TIME, time)
     return timed.groupBy(BUCKET).transformWithStateInPandas(BucketProcessor(plan), LEAVING, "Append", "None")
 
 
@@ -82,7 +101,7 @@ class BucketProcessor(StatefulProcessor):
                 else:
                     parts.append((int(part), int(number), bytes(blob)))
         found = self._state.get()
-        state = decode(None if found is None else bytes(found[0]), plan.columns, plan.output)
+        state = decode(None if found is None else bytes(found[0]), plan.state_columns, plan.state_output)
         for blob in state.leaving:
             yield pd.DataFrame({ROWS: [blob]})
         for blob in state.letters:
@@ -96,13 +115,15 @@ class BucketProcessor(StatefulProcessor):
         if all_rows is not None or found is not None:
             known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
             if all_rows is not None:
-                known = known.beside(all_rows, plan.kept)
+                known = known.beside(all_rows, plan.state_kept)
         # spec: StreamState!Record
-        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.output)
+        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.state_output)
         if blob is not None:
             self._state.update((blob,))
         elif found is not None:
             self._state.clear()
+        if plan.payload is not None and not state.generation % DELETION_INTERVAL:
+            plan.payload.delete(int(key[0]), state, time_ms)
 
     def close(self) -> None:
         """Spark's: the partition is through."""

@@ -29,14 +29,18 @@ VERSION = 3
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Bytes of a blob of outputs, about: each becomes an object of Spark's Java process."""
 
-IDENTITY, BATCH, SEQUENCE, ATTEMPTS, KEY = (
+IDENTITY, BATCH, SEQUENCE, ATTEMPTS, KEY, REFERENCE = (
     "__pillarbox_identity",
     "__pillarbox_batch",
     "__pillarbox_sequence",
     "__pillarbox_attempts",
     "__pillarbox_key",
+    "__pillarbox_payload",
 )
-"""Columns beside those of a row that waits, and (key, sequence) of an output that is blocked."""
+"""Columns beside those of a row that waits, and (key, sequence) of an output that is blocked.
+
+With a ledger the reference stands in the place of the columns of a row, and of those that an output keeps.
+"""
 
 _VERSION = b"pillarbox.stream.version"
 _OUTPUT = b"pillarbox.stream.output"
@@ -120,7 +124,7 @@ class BucketState:
             return self.waiting
         count = rows.num_rows
         sequences = np.arange(self.next_sequence, self.next_sequence + count, dtype=np.int64)
-        come = _with_columns(
+        come = with_columns(
             rows,
             {
                 IDENTITY: identities(time, keys, hashes),
@@ -154,14 +158,14 @@ class BucketState:
                 if finished.counts is not None:
                     places = np.repeat(places, finished.counts)
                 own = {KEY: pa.array(keys[places]), SEQUENCE: pa.array(sequences[places])}
-                candidates.append(_with_columns(leaving, own))
+                candidates.append(with_columns(leaving, own))
             if candidates:
                 leaving, blocked = _parted(joined(candidates), keys[is_waiting], sequences[is_waiting])
         waiting = None
         if is_waiting.any():
             before = rows.column(ATTEMPTS).to_numpy()
             attempts = np.where(finished.attempts < 0, before, finished.attempts)
-            counted = _with_columns(_without(rows, [ATTEMPTS]), {ATTEMPTS: pa.array(attempts)})
+            counted = with_columns(without(rows, [ATTEMPTS]), {ATTEMPTS: pa.array(attempts)})
             waiting = counted.filter(pa.array(is_waiting))
         blobs, letters = ([] if batch is None else _blobs(batch) for batch in (leaving, finished.letters))
         return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters)
@@ -258,8 +262,14 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
 def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     """`rows` with these columns, and with those of the state.
 
-    Raises StreamStateError for a column that cannot be cast.
+    Raises StreamStateError for a column that cannot be cast, and for rows in a ledger where these are not.
     """
+    if (REFERENCE in rows.schema.names) != (REFERENCE in dict(columns)):
+        before, now = ("a", "no") if REFERENCE in rows.schema.names else ("no", "a")
+        raise StreamStateError(
+            f"it was written with {before} ledger, which would have its rows, and async_stream has {now} "
+            "ledger now: let the query run to its end as before (trigger availableNow), then change that"
+        )
     arrays, fields = [], []
     for name, kind in columns:
         index = rows.schema.get_field_index(name)
@@ -296,7 +306,7 @@ def _parted(
         unique, first = np.unique(waiting_keys, return_index=True)
         at = np.minimum(np.searchsorted(unique, keys), len(unique) - 1)
         is_blocked = (unique[at] == keys) & (sequences > waiting_sequences[first][at])
-    leaving = _without(outputs.take(pa.array(order[~is_blocked[order]])), [KEY, SEQUENCE])
+    leaving = without(outputs.take(pa.array(order[~is_blocked[order]])), [KEY, SEQUENCE])
     staying = order[is_blocked[order]]
     return leaving, outputs.take(pa.array(staying)) if len(staying) else None
 
@@ -306,12 +316,14 @@ def _blobs(batch: pa.RecordBatch) -> list[bytes]:
     return [to_ipc(batch.slice(start, rows)) for start in range(0, batch.num_rows, rows)]
 
 
-def _with_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+def with_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    """The batch with more columns behind its own."""
     fields = [*batch.schema, *(pa.field(name, array.type) for name, array in columns.items())]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], schema=pa.schema(fields))
 
 
-def _without(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+def without(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """The batch but for these columns."""
     return batch.select([name for name in batch.schema.names if name not in names])
 
 

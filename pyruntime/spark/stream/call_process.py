@@ -89,6 +89,7 @@ class _Stream:
             journal=journal,
             convert=RowEncoder(plan.schema, work.time_zone),
             box=work.letters,
+            payload=plan.payload,
         )
 
     def deadline_of(self, time_ms: int, bucket: int) -> float:
@@ -190,6 +191,8 @@ class CallProcess:
                 raise found.calls.failure
             if plan is None:
                 return ("unknown",)
+            given: StreamPlan = cloudpickle.loads(plan)
+            self._check_alone(given, query, run)
             # Begun with another plan, a query has no use for the calls of the run before.
             ended = [] if found is None else [found]
             if run is not None:
@@ -202,10 +205,22 @@ class CallProcess:
             for each in ended:
                 del self._streams[each.number]
             self._number += 1
-            begun = self._streams[self._number] = _Stream(self._number, cloudpickle.loads(plan), query, run)
+            begun = self._streams[self._number] = _Stream(self._number, given, query, run)
         for each in ended:
             each.close()
         return ("attached", begun.number)
+
+    def _check_alone(self, plan: StreamPlan, query: str | None, run: str | None) -> None:
+        """Raise ValueError for a second stream of a query that would delete the files of the first one."""
+        uid = plan.work.options.uid
+        if plan.payload is None or run is None:
+            return
+        for each in self._streams.values():
+            is_other = (each.query, each.run) == (query, run) and each.plan.name != plan.name
+            if is_other and each.plan.payload is not None and each.plan.work.options.uid == uid:
+                raise ValueError(
+                    f"uid={uid!r}: two async_streams with a ledger have it in one query; give each its own"
+                )
 
     def _found(self, name: str, query: str | None, run: str | None) -> _Stream | None:
         """The stream of a task that knows so much of it."""

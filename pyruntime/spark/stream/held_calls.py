@@ -31,6 +31,7 @@ from pillarbox.kernel import Collector, PillarboxError
 from pillarbox.spark.letters import dead_letters
 from pillarbox.spark.record import RECORD_BYTES, Columns, Record
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, BATCH, IDENTITY, SEQUENCE, Finished, joined
+from pillarbox.spark.stream.payload import Payload, row_bytes
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 from pillarbox.wire.loop_thread import LoopThread
@@ -103,7 +104,8 @@ class HeldCalls:
     """Makes the calls of one stream until `close`.
 
     fn: takes a `PendingRow`, see `counted`. make_writer: makes what turns results into output batches, for
-    one thread. journal, convert: see `AsyncWaitOperator`.
+    one thread. journal, convert: see `AsyncWaitOperator`. payload: where the columns of rows are, None where
+    they come with them.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class HeldCalls:
         journal: Journal | None = None,
         convert: ResultConverter | None = None,
         box: LetterBox | None = None,
+        payload: Payload | None = None,
     ) -> None:
+        self._payload = payload
         self.failure: BaseException | None = None
         self._writer = writer
         self._box = box
@@ -192,17 +196,23 @@ class HeldCalls:
 
         rows: as `BucketState.with_rows` gives them; the micro-batch of `time` has opened the bucket. Of what
         does not fit into `max_bytes` the state alone knows, until a later micro-batch begins it. Raises
-        LateExecutionError.
+        LateExecutionError, and LedgerError as `Payload.read` does.
         """
+        if self._payload is None:
+            size = rows.nbytes // rows.num_rows + RECORD_BYTES
+        else:
+            size = row_bytes(rows) + RECORD_BYTES
+            with self._changed:
+                new = self._startable(bucket, time, rows, size)
+            if not new:
+                return
+            # Files are read without the lock, so that the loop does not wait for them.
+            rows = self._payload.filled(rows.take(pa.array(new)))
         identities = rows.column(IDENTITY).to_pylist()
         attempts, batches = rows.column(ATTEMPTS).to_pylist(), rows.column(BATCH).to_pylist()
-        size = rows.nbytes // rows.num_rows + RECORD_BYTES
         with self._changed:
             there = self._place(bucket, time).rows
-            new = [at for at, identity in enumerate(identities) if identity not in there]
-            if self._max_bytes is not None:
-                # One row always has room.
-                new = new[: max(not self._held_bytes, (self._max_bytes - self._held_bytes) // size)]
+            new = self._startable(bucket, time, rows, size)
             # spec: StreamState!Open
             begun = [
                 PendingRow(record, identities[at], batches[at], attempts[at], size)
@@ -213,6 +223,15 @@ class HeldCalls:
             self._unfinished += len(begun)
         if begun:
             self._loop_thread.call(lambda: self._input.add(begun, size))
+
+    def _startable(self, bucket: int, time: int, rows: pa.RecordBatch, size: int) -> list[int]:
+        """The places of rows that are not there and for which there is room; under the lock."""
+        there = self._place(bucket, time).rows
+        new = [at for at, each in enumerate(rows.column(IDENTITY).to_pylist()) if each not in there]
+        if self._max_bytes is None:
+            return new
+        # One row always has room.
+        return new[: max(not self._held_bytes, (self._max_bytes - self._held_bytes) // size)]
 
     def wait(self, bucket: int, wanted: Sequence[bytes], waiting: int, deadline: float) -> None:
         """Wait until the calls of all `wanted` have ended, but not beyond `deadline` on the monotonic clock.

@@ -12,7 +12,8 @@ from pyspark.sql import types as T
 from pillarbox.aio.journal import Journal, StaleAnswers, open_journal
 from pillarbox.aio.options import Options
 from pillarbox.ledger import execution_id
-from pillarbox.spark.stream.bucket_state import Columns
+from pillarbox.spark.stream.bucket_state import REFERENCE, Columns
+from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload
 from pillarbox.spark.work import Work
 
 
@@ -33,6 +34,30 @@ class StreamPlan:
     output: str
     ordered: bool
     max_wait: float
+
+    @property
+    def payload(self) -> Payload | None:
+        """Where the rows are; None where they are in the state, as there is no ledger."""
+        options, keeping = self.work.options, self.work.keeping
+        if options.ledger is None:
+            return None
+        assert keeping is not None
+        return Payload(options.ledger, str(options.uid), keeping, self.name, self.columns)
+
+    @property
+    def state_columns(self) -> Columns:
+        """What the state has of a row that waits."""
+        return self.columns if self.work.options.ledger is None else STATE_COLUMNS
+
+    @property
+    def state_kept(self) -> tuple[str, ...]:
+        """Those of them that an output in the state has in front."""
+        return (REFERENCE,) if self.kept and self.work.options.ledger is not None else self.kept
+
+    @property
+    def state_output(self) -> str:
+        """The columns of an output in the state, in words."""
+        return self.output if self.state_kept == self.kept else f"{self.output} with rows in a ledger"
 
 
 STREAM_RUN = "stream"

@@ -1,0 +1,206 @@
+"""A stream with a ledger on Spark: its rows are in files of the ledger, and leave with what they had."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pillarbox import Ledger
+from pillarbox.spark import async_stream, failed
+from tests.spark.streams import LONGEST, Collected, note, noted, read_input, rocksdb, until, write_input
+from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
+from tests.versions import needs_async_stream
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]
+
+WIDTH = 500
+
+
+async def sized(path: str, row: Any) -> tuple[int, str]:
+    """Each call has another result, and some outlast several micro-batches."""
+    note(path, row.id)
+    await asyncio.sleep(3.0 if row.id % 5 == 0 else 0.0)
+    return len(row.text), uuid.uuid4().hex
+
+
+class LedgerQuery(Query):
+    """Queries whose rows are in the files of a ledger, and leave with two of their columns."""
+
+    def stream(self, tasks: int) -> DataFrame:
+        source = read_input(self.spark, self.folder / "in", "id long, key long")
+        if tasks > 1:
+            source = source.repartition(tasks)
+        return async_stream(
+            source.withColumn("text", F.repeat(F.format_string("%04d.", "id"), WIDTH)),
+            partial(sized, str(self.calls)),
+            schema="size long, call string",
+            keep=["text", "id"],
+            key="key",
+            max_wait=0.2,
+            ordered=self.ordered,
+            ledger=Ledger(str(self.folder / "ledger")),
+            uid="sized",
+        )
+
+    def check(self) -> None:
+        super().check()
+        for rows in self.sink.values():
+            for row in rows:
+                assert row.text == f"{row.id:04d}." * WIDTH
+                assert row.size == len(row.text)
+
+    @property
+    def segments(self) -> list[Path]:
+        return sorted((self.folder / "ledger").rglob("*.rows"))
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("ordered", [False, True])
+def test_every_action_has_the_same_rows_with_a_ledger_and_no_call_is_made_again(
+    spark: SparkSession, tmp_path: Path, ordered: bool
+) -> None:
+    def three_times(df: DataFrame, batch: int) -> list[Any]:
+        rows = df.collect()
+        found: list[list[Any]] = []
+        # Spark tells the tasks of such a thread neither query nor micro-batch.
+        thread = threading.Thread(target=lambda: found.append(df.collect()))
+        thread.start()
+        thread.join(LONGEST)
+        assert found == [rows]
+        assert df.take(1) == rows[:1]
+        return list(rows)
+
+    with rocksdb(spark):
+        query = LedgerQuery(spark, tmp_path, ordered=ordered)
+        assert query.run(three_times) is None
+    query.check()
+    assert Counter(map(int, noted(query.calls))) == Counter(IDS)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_replay_and_a_restart_find_the_rows_that_are_pending_whichever_tasks_read_the_input(
+    spark: SparkSession, tmp_path: Path, version: str
+) -> None:
+    failing = {1, 3}
+
+    def write(df: DataFrame, batch: int) -> list[Any]:
+        rows = list(df.collect())
+        if batch in query.sink:
+            assert rows == query.sink[batch]
+        if batch in failing:
+            failing.remove(batch)
+            # The sink has it, and Spark does not know.
+            query.sink[batch] = rows
+            raise RuntimeError("the driver dies here")
+        return rows
+
+    with format_of_checkpoints(spark, version):
+        query = LedgerQuery(spark, tmp_path)
+        while (error := query.run(write, tasks=3 - len(failing))) is not None:
+            assert "the driver dies here" in error
+    assert not failing
+    query.check()
+
+
+@pytest.mark.contract
+def test_files_of_rows_that_have_left_are_deleted_while_the_query_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def segments() -> set[Path]:
+        return set((tmp_path / "ledger").rglob("*.rows"))
+
+    def rows_of(start: int) -> list[tuple[int]]:
+        return [(number,) for number in range(start, start + 10)]
+
+    async def call(row: Any) -> int:
+        return int(row.id)
+
+    sink = Collected()
+    write_input(spark, tmp_path / "in", "id long", [rows_of(0)])
+    source = read_input(spark, tmp_path / "in", "id long")
+    with rocksdb(spark):
+        out = async_stream(source, call, schema="id long", ledger=Ledger(str(tmp_path / "ledger")), uid="u")
+        writer = out.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "state"))
+        query = writer.start()
+        try:
+            until(lambda: len(sink.rows) == 10, query)
+            before = segments()
+            assert before
+            write_input(spark, tmp_path / "in", "id long", [rows_of(10)])
+            until(lambda: not before & segments(), query)
+            until(lambda: len(sink.rows) == 20, query)
+        finally:
+            query.stop()
+    assert sorted(row.id for row in sink.rows) == list(range(20))
+
+
+@pytest.mark.contract
+def test_two_streams_of_a_query_keep_their_rows_apart_and_have_to_have_other_uids(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def call(row: Any) -> int:
+        if row.id == 3:
+            raise ConnectionError("no answer")
+        return 2 * int(row.id)
+
+    def stream(df: DataFrame, uid: str, result: str) -> DataFrame:
+        return async_stream(
+            df,
+            call,
+            schema=f"{result} long",
+            keep="*",
+            errors="drop",
+            dead_letter=str(tmp_path / "letters"),
+            ledger=Ledger(str(tmp_path / "ledger")),
+            uid=uid,
+        )
+
+    def run(first: str, second: str) -> Any:
+        out = stream(stream(read_input(spark, tmp_path / "in", "id long"), first, "one"), second, "two")
+        writer = out.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / second))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            until(lambda: not query.isActive)
+        finally:
+            query.stop()
+        return query.exception()
+
+    sink = Collected()
+    write_input(spark, tmp_path / "in", "id long", [[(number,) for number in range(6)]])
+    with rocksdb(spark):
+        assert run("first", "second") is None
+        found = sorted((row.id, row.one, row.two) for row in sink.rows)
+        assert found == [(number, 2 * number, 2 * number) for number in (0, 1, 2, 4, 5)]
+        (letter,) = failed(spark.read.parquet(str(tmp_path / "letters"))).collect()
+        assert (letter.id, letter["_error"].type) == (3, "ConnectionError")
+        assert "uid='same': two async_streams with a ledger have it in one query" in str(run("same", "same"))
+
+
+@pytest.mark.contract
+def test_a_file_that_is_missing_fails_the_query_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    def write(df: DataFrame, batch: int) -> list[Any]:
+        rows = list(df.collect())
+        if batch == 1:
+            raise RuntimeError("the driver dies here")
+        return rows
+
+    with rocksdb(spark):
+        query = LedgerQuery(spark, tmp_path)
+        error = query.run(write)
+        assert error is not None
+        assert "the driver dies here" in error
+        for path in until(lambda: query.segments):
+            path.unlink()
+        error = query.run(lambda df, batch: list(df.collect()))
+    assert error is not None
+    assert ".rows is gone, and had rows of async_stream that are pending" in error
