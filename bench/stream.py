@@ -11,6 +11,7 @@ of its own; rounds are interleaved, and the table has medians, of what must not 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -181,13 +182,15 @@ def _idle(spark: Any, job: dict[str, Any]) -> dict[str, float]:
         query.awaitTermination(0.1)
     # What comes after the last row has left belongs to its work.
     query.awaitTermination(5)
-    files, cpu = _files(folder), _cpu_s()
+    files, cpu = _files(folder), _cpu_by_process()
     query.awaitTermination(IDLE_S)
     minutes, new = IDLE_S / 60, _files(folder) - files
+    # Idle workers of Spark end meanwhile, and what they had used before is nobody's.
+    used = sum(each - cpu.get(process, 0.0) for process, each in _cpu_by_process().items())
     figures = {
         # The progress of an idle query has the number of the next micro-batch.
         "micro_batches_per_min": sum(f"{folder}/c/offsets/" in each for each in new) / 2 / minutes,
-        "core_share": round((_cpu_s() - cpu) / IDLE_S, 4),
+        "core_share": round(used / IDLE_S, 4),
         "files_per_min": len(new) / minutes,
     }
     query.stop()
@@ -239,20 +242,33 @@ def _files(folder: str) -> set[str]:
     return {os.path.join(place, name) for place, _, names in os.walk(folder + "/c") for name in names}
 
 
-def _cpu_s() -> float:
-    """Seconds of CPU of this process, those below it, and the one that holds calls, nobody's child."""
+def _processes() -> set[psutil.Process]:
+    """This process, those below it, and the one that holds calls, nobody's child."""
     own = psutil.Process()
-    processes = {own, *own.children(recursive=True)}
+    found = {own, *own.children(recursive=True)}
     for each in psutil.process_iter(["cmdline"]):
         if "pillarbox.spark.stream.call_process" in " ".join(each.info["cmdline"] or ()):
-            processes.add(each)
+            found.add(each)
+    return found
+
+
+def _cpu_s() -> float:
+    """Seconds of CPU of all processes, with those that have ended."""
     used = 0.0
-    for each in processes:
-        try:
+    for each in _processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
             times = each.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        used += times.user + times.system + times.children_user + times.children_system
+            used += times.user + times.system + times.children_user + times.children_system
+    return used
+
+
+def _cpu_by_process() -> dict[psutil.Process, float]:
+    """Seconds of CPU of each process that is there."""
+    used = {}
+    for each in _processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            used[each] = times.user + times.system
     return used
 
 

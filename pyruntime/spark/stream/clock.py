@@ -38,6 +38,7 @@ UNTOLD_INTERVAL_S = 10.0
 REPORT_DELAY_S = 0.25
 """Seconds by which the report of a micro-batch comes after it, about."""
 POLL_INTERVAL_S = 0.02
+IDLE_POLL_INTERVAL_S = 0.1
 PLANNING_S = 0.1
 """Seconds within which Spark asks again where no micro-batch was run."""
 
@@ -121,7 +122,7 @@ class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
             # spec: StreamState!End
             elif self._ends or told != first or waited >= patience:
                 return False
-            time.sleep(POLL_INTERVAL_S)
+            time.sleep(IDLE_POLL_INTERVAL_S if was_polled else POLL_INTERVAL_S)
 
     def _told(self, start: Offset) -> tuple[int, bool] | None:
         """The newest report, if about this offset: its micro-batch, and whether something is pending."""
