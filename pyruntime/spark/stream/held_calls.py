@@ -103,9 +103,9 @@ class _Bucket:
 class HeldCalls:
     """Makes the calls of one stream until `close`.
 
-    fn: takes a `PendingRow`, see `counted`. make_writer: makes what turns results into output batches, for
-    one thread. journal, convert: see `AsyncWaitOperator`. payload: where the columns of rows are, None where
-    they come with them.
+    fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches. journal, convert: see
+    `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where the columns of rows are, None
+    where they come with them.
     """
 
     def __init__(
