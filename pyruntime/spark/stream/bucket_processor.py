@@ -116,12 +116,14 @@ class BucketProcessor(StatefulProcessor):
             known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
             if all_rows is not None:
                 known = known.beside(all_rows, plan.state_kept)
-        # spec: StreamState!Record
+        # spec: StreamState!Record, StreamSegments!Record
         blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.state_output)
         if blob is not None:
             self._state.update((blob,))
         elif found is not None:
             self._state.clear()
+        # By the state that was read, as another execution of this micro-batch reads it too.
+        # spec: StreamSegments!Delete
         if plan.payload is not None and not state.generation % DELETION_INTERVAL:
             plan.payload.delete(int(key[0]), state, time_ms)
 

@@ -59,6 +59,7 @@ class Pack:
         if self._payload is not None:
             writer = self._payload.writer(first.column(first.schema.get_field_index(READ))[0].as_py())
         yield from self._packed(chain([first], filled), writer)
+        # spec: StreamSegments!Sync
         # Spark takes what a task has given once it has ended.
         if writer is not None:
             writer.finish()

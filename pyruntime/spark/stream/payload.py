@@ -95,6 +95,7 @@ class SegmentWriter:
             self._write(bucket)
 
     def _write(self, bucket: int) -> None:
+        # spec: StreamSegments!Write, StreamSegments!Sync
         number, content = self._open.pop(bucket)
         with closing(self._folder.create(_name(self._time, bucket, number), b"")) as segment:
             segment.append(content)
@@ -149,6 +150,7 @@ class Payload:
 
     def delete(self, bucket: int, state: BucketState, time: int) -> None:
         """Delete what a bucket needs no more by the state committed before the micro-batch of `time`."""
+        # spec: StreamSegments!Delete
         # After a clock was set back the micro-batch itself may be the oldest.
         before = min([time, *_times(state)])
         folder = self._folder(self._stream())
