@@ -63,8 +63,29 @@ async def told(row: Any) -> tuple[int, int]:
     return os.getpid(), _calls[row.n]
 
 
-def plan(name: str = "stream", max_wait: float = LONG_S) -> StreamPlan:
-    work = Work(told, f"token of {name}", Options(ordered=False))
+_running = 0
+
+
+async def crowd(row: Any) -> tuple[int, int]:
+    """The process that calls and how many calls of this function it has now. A row of 0 never ends.
+
+    A call that is cancelled takes its time.
+    """
+    global _running
+    _running += 1
+    try:
+        if not row.n:
+            await asyncio.Event().wait()
+        return os.getpid(), _running
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.3)
+        raise
+    finally:
+        _running -= 1
+
+
+def plan(name: str = "stream", max_wait: float = LONG_S, fn: Any = told) -> StreamPlan:
+    work = Work(fn, f"token of {name}", Options(ordered=False))
     # A process of the test before may be there yet.
     name = uuid.uuid5(uuid.NAMESPACE_OID, f"{name}-{call_client.executor_pid()}").hex
     return StreamPlan(name, work, SCHEMA, (), (("n", pa.int64()),), SCHEMA.simpleString(), False, max_wait)
@@ -247,6 +268,23 @@ def test_a_query_that_is_started_again_ends_the_calls_of_its_run_before(connect:
         told_of(connect(plan("a"), run="run 1"), rows)
     # Another query is another matter.
     assert told_of(connect(plan("c"), query="another"), rows)
+
+
+@pytest.mark.contract
+def test_a_query_that_is_started_again_makes_no_call_before_those_of_its_run_before_have_ended(
+    connect: Any,
+) -> None:
+    rows = rows_of(0, 0, 0, 1)
+    for number in range(3):
+        client = connect(plan(f"stream {number}", 1.0, crowd), run=f"run {number}")
+        found: dict[int, Any] = {}
+
+        def ask(client: CallClient = client, found: dict[int, Any] = found) -> bool:
+            found.update(told_of(client, rows, waiting=len(rows)))
+            return bool(found)
+
+        until(ask)
+        assert [at_once for _, at_once in found.values()] == [len(rows)]
 
 
 @pytest.mark.contract

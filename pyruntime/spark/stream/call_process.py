@@ -19,7 +19,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
@@ -59,7 +59,14 @@ EXECUTOR_CHECK_INTERVAL_S = 1.0
 class _Stream:
     """A stream whose calls are made here, and the run of the query that it belongs to."""
 
-    def __init__(self, number: int, plan: StreamPlan, query: str | None, run: str | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        plan: StreamPlan,
+        query: str | None,
+        run: str | None,
+        after: Sequence[_Stream] = (),
+    ) -> None:
         work = plan.work
         self.number = number
         self.plan = plan
@@ -90,6 +97,7 @@ class _Stream:
             convert=RowEncoder(plan.schema, work.time_zone),
             box=work.letters,
             payload=plan.payload,
+            after=[each.calls for each in after],
         )
 
     def deadline_of(self, time_ms: int, bucket: int) -> float:
@@ -188,6 +196,7 @@ class CallProcess:
                 if found.run is None:
                     # Tasks that know no run could not tell the next one.
                     del self._streams[found.number]
+                    found.close()
                 raise found.calls.failure
             if plan is None:
                 return ("unknown",)
@@ -204,10 +213,10 @@ class CallProcess:
                 self._ended_runs.update(each.run for each in ended if each.run not in (None, run))
             for each in ended:
                 del self._streams[each.number]
+                # What is cancelled ends on the loop, and is waited for there.
+                each.close()
             self._number += 1
-            begun = self._streams[self._number] = _Stream(self._number, given, query, run)
-        for each in ended:
-            each.close()
+            begun = self._streams[self._number] = _Stream(self._number, given, query, run, ended)
         return ("attached", begun.number)
 
     def _check_alone(self, plan: StreamPlan, query: str | None, run: str | None) -> None:

@@ -8,6 +8,7 @@ it, is released. Methods are for any thread but the loop's, unless they say that
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
 import threading
@@ -105,7 +106,7 @@ class HeldCalls:
 
     fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches. journal, convert: see
     `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where the columns of rows are, None
-    where they come with them.
+    where they come with them. after: those that are closed, whose calls have to end before one begins here.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class HeldCalls:
         convert: ResultConverter | None = None,
         box: LetterBox | None = None,
         payload: Payload | None = None,
+        after: Sequence[HeldCalls] = (),
     ) -> None:
         self._payload = payload
         self.failure: BaseException | None = None
@@ -134,26 +136,38 @@ class HeldCalls:
         self._ticks = (-1, -1)
         self._input = _Rows()
         self._run: TaskRun | None = None
+        self._is_closed = False
+        self._ended = asyncio.Event()
         context = contextvars.copy_context()
 
-        def start() -> None:
+        async def run() -> None:
             try:
+                for each in after:
+                    # A call that is cancelled counts until it has ended.
+                    await each._ended.wait()
+                results = _Results(self)
+                if self._is_closed:
+                    results.finish()
+                    return
                 self._run = TaskRun(
                     fn,
                     options,
                     self._input,
-                    _Results(self),
+                    results,
                     loop=loop_thread.loop,
                     context=context,
                     journal=journal,
                     watched=True,
                     convert=convert,
                 )
-                self._run.start()
+                await self._run.run()
             except BaseException as error:
                 self.fail(error)
+                raise
+            finally:
+                self._ended.set()
 
-        loop_thread.call(start)
+        loop_thread.submit(run())
 
     def open(self, bucket: int, time: int, wanted: Sequence[bytes], *, ticked: bool = False) -> list[int]:
         """Open a bucket for the micro-batch of `time`; returns the places in `wanted` of rows to be begun.
@@ -299,6 +313,7 @@ class HeldCalls:
         """End the calls that run; nothing is asked for any more. Idempotent."""
 
         def stop() -> None:
+            self._is_closed = True
             if self._run is not None:
                 self._run.stop()
 
