@@ -8,16 +8,16 @@ attempts and all runs, and not before that answer is on the disk.
 
 The calls: one that was answered and is made again has to be excused. Nobody can save a call that was in
 flight at a kill. One that had finished may be lost if that was within the loss window of a fault that ended
-its caller; if the ledger had it, never. One that is given up before its time is over needs a caller that was
-ended as well. Each excuse is an allowance with a name, and `Verdict.excused` has the calls that it was used
-for.
+its caller, not counting what that one waited for the disk; if the ledger had it, never. One that is given up
+before its time is over needs a caller that was ended as well. Each excuse is an allowance with a name, and
+`Verdict.excused` has the calls that it was used for.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,8 +28,11 @@ from fuzz.chaos.faults import JOB_END, KILLING, Fired
 from fuzz.chaos.job import CHANGED
 
 SLACK = 0.3
-"""Seconds that a finished call may be older than the loss window and lost all the same: one wait for the
-disk, and two cores that many processes share."""
+"""Seconds that a finished call may be older than the loss window and lost all the same, beside what its
+caller waited for the disk: two cores are shared by many processes."""
+
+Waits = Mapping[int, Sequence[tuple[float, float]]]
+"""By process, from when and until when it waited for the disk."""
 
 RECENT = 0.5
 """Seconds before a fault in which a task has made a call if it works at all."""
@@ -38,6 +41,7 @@ EARLY = 0.5
 """A call that timed out was under way, as the service sees it, for this share of its time-out at least."""
 
 IN_FLIGHT, LOSS_WINDOW, SLACK_OF, HELD = "in flight", "loss window", "slack", "while it held"
+DISK = "the disk"
 EQUAL_KEYS = "equal keys in two tasks"
 SECOND_ATTEMPT = "given up with a second attempt"
 
@@ -184,8 +188,11 @@ class _Excuse(NamedTuple):
 class _Faults:
     """The faults by which a finished call may be lost, and until when each caller lived."""
 
-    def __init__(self, calls: Iterable[Call], faults: Iterable[Fired], loss_window: float) -> None:
+    def __init__(
+        self, calls: Iterable[Call], faults: Iterable[Fired], loss_window: float, waits: Waits | None = None
+    ) -> None:
         self.harming = [fault for fault in faults if fault.harms]
+        self._waits = {} if waits is None else waits
         self._loss_window = loss_window
         # A call in flight ends with its caller, and all do sooner or later.
         self._last: dict[str, float] = {}
@@ -251,7 +258,22 @@ class _Faults:
             return _Excuse(f"{fault.kind}: {LOSS_WINDOW}", age)
         if 0 <= age <= self._loss_window + SLACK:
             return _Excuse(f"{fault.kind}: {SLACK_OF}", age)
+        waited = sum(
+            max(0.0, min(until, end) - max(since, call.end)) for since, until in self._waits.get(call.pid, ())
+        )
+        if 0 <= age <= self._loss_window + SLACK + waited:
+            return _Excuse(f"{fault.kind}: {DISK}", age)
         return None
+
+    def about(self, call: Call) -> str:
+        """What harmed the caller of a call, and how it waited for the disk, for whoever reads of the call."""
+        hits = [
+            f"{fault.kind} from {fault.at:.3f} to {fault.until:.3f}"
+            for fault in self.harming
+            if fault.hits(call)
+        ]
+        waits = [f"{since:.3f} to {until:.3f}" for since, until in self._waits.get(call.pid, ())]
+        return f"its caller had {hits}, and waited for the disk from {', '.join(waits) or 'never'}"
 
 
 def check_calls(
@@ -262,6 +284,7 @@ def check_calls(
     patience: float,
     *,
     equal_keys: bool = False,
+    waits: Waits | None = None,
 ) -> None:
     """Explain each call that was made although the service had answered the row.
 
@@ -269,7 +292,7 @@ def check_calls(
     reached nobody. equal_keys: several tasks have rows with one key, which may be called at a time.
     """
     calls = list(calls)
-    known = _Faults(calls, faults, loss_window)
+    known = _Faults(calls, faults, loss_window, waits)
     by_key: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
         by_key[call.key].append(call)
@@ -304,7 +327,9 @@ def check_calls(
             else:
                 verdict.paid_again += 1
                 if verdict.paid_again <= 3:
-                    verdict.wrong.append(f"row {key} was answered and paid again: {call}, {again}")
+                    verdict.wrong.append(
+                        f"row {key} was answered and paid again: {call}, {again}; {known.about(call)}"
+                    )
 
 
 def check_given_up(

@@ -12,6 +12,7 @@ it left too early.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections import defaultdict
@@ -46,6 +47,8 @@ class DurableLog:
         # By segment: the end of each frame, and the calls whose results it has.
         self._frames: dict[str, list[tuple[int, list[int]]]] = defaultdict(list)
         self._folders: dict[str, str] = {}
+        # By process: when each of its syncs began, and when it ended.
+        self._waits: dict[int, dict[float, float]] = defaultdict(dict)
 
     def compacting(self, pid: int) -> None:
         """Know a process that only copies results: when they became durable, its syncs do not say."""
@@ -68,8 +71,15 @@ class DurableLog:
                 self._read_folder(Path(ledger.folder(scope).path), owner_of(scope.about))
 
     def _note(self, line: dict[str, object]) -> None:
-        path, at, size, names = str(line["path"]), line["at"], line["size"], line["names"]
+        pid, began = line["pid"], line["began"]
+        assert isinstance(pid, int)
+        assert isinstance(began, float)
+        at = line.get("at", math.inf)
         assert isinstance(at, float)
+        self._waits[pid][began] = at
+        if "path" not in line:
+            return
+        path, size, names = str(line["path"]), line["size"], line["names"]
         assert isinstance(size, int)
         if isinstance(names, list):
             known = self._names[path]
@@ -78,7 +88,7 @@ class DurableLog:
             return
         segment = _stem(os.path.basename(path))
         self._sizes[segment].append((at, size))
-        if line["pid"] in self._compacting:
+        if pid in self._compacting:
             self._merged.add(segment)
 
     def _read_folder(self, folder: Path, owner: str) -> None:
@@ -106,6 +116,10 @@ class DurableLog:
                     values = [rows.record(row, False).value for row in range(rows.count)]
                     calls = [value["call"] for value in values if "call" in value]
                     known.append((found[0].end, calls))
+
+    def waits(self) -> dict[int, list[tuple[float, float]]]:
+        """When each process waited for the disk: from when, and until when or for ever, in order."""
+        return {pid: sorted(waits.items()) for pid, waits in self._waits.items()}
 
     def written(self) -> set[int]:
         """The calls whose results were seen in the ledger, on the disk or not."""

@@ -317,11 +317,11 @@ class _Run:
         counted = check.Verdict()
         judged = calls.values(), self._fired, job.loss_window, ATTEMPT_TIMEOUT
         equal_keys = plan.kind == "repeated"
-        check.check_calls(counted, *judged, equal_keys=equal_keys)
+        scene.log.read()
+        check.check_calls(counted, *judged, equal_keys=equal_keys, waits=scene.log.waits())
         check.check_given_up(counted, *judged, second_attempts=self._session.place.has_second_attempts)
         check.check_durable(counted, calls, self._fired, job.loss_window, equal_keys=equal_keys)
         if self._contender == "ledger":
-            scene.log.read()
             check.check_departures(
                 counted,
                 [*departures(job.departed), *self._committed(outputs)],

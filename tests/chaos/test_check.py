@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fuzz.chaos.calls import Call, CallLog
 from fuzz.chaos.check import (
     SLACK,
     Verdict,
+    Waits,
     check_calls,
     check_durable,
     check_output,
@@ -41,9 +43,9 @@ def killed(at: float, until: float | None = None, durable: set[int] | None = Non
     return Fired("worker", at, at if until is None else until, "", True, durable or set(), {pid})
 
 
-def repeated(first: Call, second: Call, *faults: Fired) -> Verdict:
+def repeated(first: Call, second: Call, *faults: Fired, waits: Waits | None = None) -> Verdict:
     verdict = Verdict()
-    check_calls(verdict, [first, second], list(faults), WINDOW, PATIENCE)
+    check_calls(verdict, [first, second], list(faults), WINDOW, PATIENCE, waits=waits)
     return verdict
 
 
@@ -116,6 +118,23 @@ def test_a_call_that_is_repeated_for_no_reason_is_found(
     assert verdict.paid_again == 1
     assert verdict.repeated == 1
     assert verdict.wrong
+
+
+def test_what_its_caller_waited_for_the_disk_does_not_count_for_the_age_of_a_call() -> None:
+    def lost(*waits: tuple[float, float], pid: int = 40) -> list[str]:
+        first = Call(1, 7, 8.9, 9.0, "ok", "40-a")
+        return repeated(
+            first, Call(2, 7, 10.5, 10.6, "ok", "60-c"), killed(10.0, pid=40), waits={pid: [*waits]}
+        ).wrong
+
+    assert lost()
+    assert lost((9.3, math.inf)) == []
+    assert lost((9.1, 9.4), (9.5, 9.8)) == []
+    # Too short, before the answer, after the fault, or another process's.
+    assert lost((9.8, math.inf))
+    assert lost((8.0, 9.0 + WINDOW))
+    assert lost((10.0, 12.0))
+    assert lost((9.3, math.inf), pid=50)
 
 
 def test_a_call_that_the_job_did_not_wait_for_is_no_repeated_one() -> None:

@@ -7,6 +7,7 @@ lease for everybody, results and calls of others that are not taken over. And wh
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class Machine:
         """A process has synced a file or folder, one second after what was before."""
         self.clock += 1.0
         line = {
+            "began": self.clock - 0.5,
             "path": str(path),
             "size": path.stat().st_size if size is None else size,
             "names": os.listdir(path) if path.is_dir() else None,
@@ -77,10 +79,26 @@ class Machine:
             if folder == self.ledger:
                 return
 
+    def begin_sync(self, pid: int) -> None:
+        """A process waits for the disk from now on."""
+        self.clock += 1.0
+        with open(self.synced, "a") as file:
+            file.write(json.dumps({"pid": pid, "began": self.clock}) + "\n")
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
+
+
+def test_the_log_of_syncs_says_how_long_each_process_waited_for_the_disk(machine: Machine) -> None:
+    machine.begin_sync(1)
+    began = machine.clock
+    machine.sync(machine.synced.parent, pid=2)
+    other = machine.clock
+    machine.log.read()
+    # One that was killed meanwhile waits for ever.
+    assert machine.log.waits() == {1: [(began, math.inf)], 2: [(other - 0.5, other)]}
 
 
 def test_a_power_loss_leaves_what_was_synced(machine: Machine) -> None:

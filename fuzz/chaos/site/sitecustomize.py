@@ -2,10 +2,10 @@
 
 The clock: `time.time` and `time.time_ns` are moved by what stands in the file PILLARBOX_CHAOS_CLOCK, eight
 bytes, nanoseconds; `time.monotonic` is not touched, nor is the clock of the Java processes. The syncs: each
-`os.fsync` and `os.fdatasync` that has ended adds a line of JSON to the file PILLARBOX_CHAOS_SYNCED, with the
-bytes of the file, or the names in the folder, that are on the disk from then on. The stacks: SIGUSR1 has all
-threads' written to the file PILLARBOX_CHAOS_STACKS. The operators: each writes what it does to a file of its
-own in the folder PILLARBOX_TRACE, if that is given.
+`os.fsync` and `os.fdatasync` adds a line of JSON to the file PILLARBOX_CHAOS_SYNCED when it begins, and one
+when it has ended, with the bytes of the file, or the names in the folder, that are on the disk from then on.
+The stacks: SIGUSR1 has all threads' written to the file PILLARBOX_CHAOS_STACKS. The operators: each writes
+what it does to a file of its own in the folder PILLARBOX_TRACE, if that is given.
 """
 
 import faulthandler
@@ -43,9 +43,12 @@ def _write_down_syncs(path: str) -> None:
             # Before the wait: what is added while it lasts may be on the disk afterwards, or not.
             found = os.fstat(number)
             names = os.listdir(number) if stat.S_ISDIR(found.st_mode) else None
+            line: dict[str, object] = {"pid": os.getpid(), "began": time.monotonic()}
+            # Of a process that is killed meanwhile this tells that it waited.
+            os.write(log, json.dumps(line).encode() + b"\n")
             sync(number)
-            line = {"path": os.readlink(f"/proc/self/fd/{number}"), "size": found.st_size, "names": names}
-            line.update(at=time.monotonic(), pid=os.getpid())
+            line.update(path=os.readlink(f"/proc/self/fd/{number}"), size=found.st_size, names=names)
+            line.update(at=time.monotonic())
             os.write(log, json.dumps(line).encode() + b"\n")
 
         return synced
