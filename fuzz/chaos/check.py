@@ -34,6 +34,9 @@ caller waited for the disk: two cores are shared by many processes."""
 Waits = Mapping[int, Sequence[tuple[float, float]]]
 """By process, from when and until when it waited for the disk."""
 
+BUSY_SERVICE_S = 1.0
+"""Seconds after which the service begins a call that a process has sent it, at most."""
+
 RECENT = 0.5
 """Seconds before a fault in which a task has made a call if it works at all."""
 
@@ -432,8 +435,11 @@ def _ended(fault: Fired, call: Call) -> bool:
 
 def _met(fault: Fired, call: Call) -> bool:
     """Return True if a call was in flight when its caller ended, which a kill of many takes a while for."""
-    is_kill = fault.kind != JOB_END
-    return call.begin <= fault.at <= call.end or (is_kill and call.begin <= fault.until <= call.end)
+    # What the dead have sent before lies in front of a busy service, and so does the end of their connection.
+    last = fault.until + (BUSY_SERVICE_S if fault.kind in KILLING else 0.0)
+    return call.begin <= fault.at <= call.end or (
+        fault.kind != JOB_END and call.begin <= last and fault.until <= call.end
+    )
 
 
 def _some(counted: Counter[tuple[int, int]]) -> list[tuple[int, int]]:

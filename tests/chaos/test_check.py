@@ -159,6 +159,11 @@ def test_a_call_that_ended_with_its_caller_is_counted_apart() -> None:
         first = Call(1, 7, 9.9, 10.01, outcome, caller)
         verdict = repeated(first, Call(2, 7, 10.5, 10.6, "ok", "60-c"), fault)
         assert (verdict.in_flight, verdict.repeated, verdict.wrong) == (count, 0, [])
+    # The service had not looked into its connection before.
+    dead = repeated(Call(1, 7, 10.2, 10.3, "ok", "40-a"), Call(2, 7, 10.5, 10.6, "ok", "60-c"), fault)
+    assert (dead.in_flight, dead.repeated, dead.wrong) == (1, 0, [])
+    stopped = Fired("stopped worker", 10.0, 10.1, "", True, set(), {40})
+    assert repeated(Call(1, 7, 10.2, 10.3, "ok", "40-a"), Call(2, 7, 10.5, 10.6, "ok", "60-c"), stopped).wrong
     before = repeated(Call(1, 7, 9.8, 9.99, "ok", "40-a"), Call(2, 7, 10.5, 10.6, "ok", "60-c"), fault)
     assert (before.in_flight, before.repeated) == (0, 1)
 

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from fuzz.chaos.calls import Call
-from fuzz.chaos.check import SLACK, Verdict, check_calls, check_departures, check_durable, check_given_up
+from fuzz.chaos.check import (
+    BUSY_SERVICE_S,
+    SLACK,
+    Verdict,
+    check_calls,
+    check_departures,
+    check_durable,
+    check_given_up,
+)
 from fuzz.chaos.committed import Departure
 from fuzz.chaos.durable import DurableLog
 from fuzz.chaos.faults import JOB_END, Fired
@@ -234,7 +242,10 @@ def test_a_call_that_is_answered_when_its_caller_is_dead_may_be_made_again() -> 
     first, second = Call(1, 7, 11.5, 12.1, "ok", "50-a"), Call(2, 7, 20.0, 20.1, "ok", "60-b")
     verdict = judged(first, second, faults=(POWER_LOSS,))
     assert (verdict.wrong, verdict.excused) == ([], {"power loss: in flight": [1]})
+    # The service had not looked into its connection before.
     first.begin = 12.05
+    assert judged(first, second, faults=(POWER_LOSS,)).excused == {"power loss: in flight": [1]}
+    first.begin, first.end = 12.0 + BUSY_SERVICE_S + 0.01, 13.2
     assert judged(first, second, faults=(POWER_LOSS,)).wrong
 
 
