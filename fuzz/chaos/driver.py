@@ -19,6 +19,7 @@ from fuzz.chaos.driver_process import MARK
 from fuzz.chaos.job import Job
 from fuzz.chaos.places import Place, environment
 
+TICK_S = 0.05
 PATIENCE = 30.0
 """Seconds within which the workers of a driver that was killed have to be gone."""
 
@@ -106,7 +107,10 @@ class Driver:
 
     def _close(self) -> None:
         self._process.wait()
-        self._thread.join()
+        while self._thread.is_alive():
+            # They hold its output open.
+            processes.kill(processes.left_unstarted())
+            self._thread.join(TICK_S)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -11,6 +11,7 @@ import psutil  # type: ignore[import-untyped]
 DAEMON = "pyspark.daemon"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 HOLDER = "pillarbox.spark.stream.call_process"
+SPAWNER = "jspawnhelper"
 GONE = (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError)
 
 
@@ -58,6 +59,16 @@ def not_stopped(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 def javas(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """All Java processes."""
     return _those(processes, lambda process: process.name() == "java")
+
+
+def left_unstarted() -> list[psutil.Process]:
+    """Those that a Java process was about to start when it was killed: they wait for its words for ever."""
+    return _those(
+        psutil.process_iter(),
+        lambda process: (
+            process.name() == SPAWNER and ((parent := process.parent()) is None or parent.name() != "java")
+        ),
+    )
 
 
 def pythons(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -183,6 +184,21 @@ def test_only_processes_that_are_there_and_go_on_can_be_stopped() -> None:
         child.kill()
         child.wait()
         assert processes.not_stopped([process]) == []
+
+
+def test_what_a_killed_java_process_was_about_to_start_is_found(tmp_path: Path) -> None:
+    helper = tmp_path / "jspawnhelper"
+    shutil.copy(shutil.which("sleep") or "sleep", helper)
+    # As a driver does that is killed: what it has started lives on, and holds its output open.
+    with subprocess.Popen(
+        ["sh", "-c", f"{helper} 60 & echo $!"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as driver:
+        assert driver.stdout is not None
+        pid = int(driver.stdout.readline())
+        driver.wait()
+        (left,) = (process for process in processes.left_unstarted() if process.pid == pid)
+        processes.kill([left])
+        assert driver.stdout.read() == b""
 
 
 def test_the_stacks_of_a_process_that_hangs_name_the_function(tmp_path: Path) -> None:
