@@ -86,6 +86,13 @@ ABOVE = {
         *of_calls("journal_properties"),
         *(f"tests/ledger/test_{name}.py" for name in ("writer", "ledger", "lease", "shared")),
     ),
+    # Without Spark.
+    "the buckets of streams": tuple(
+        f"tests/spark/test_{name}.py"
+        for name in (
+            "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "payload", "stream_order"
+        )
+    ),
 }  # fmt: skip
 
 

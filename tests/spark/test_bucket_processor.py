@@ -24,12 +24,14 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from pillarbox.aio.options import Options
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.ledger import Ledger
+from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
-from pillarbox.spark.stream import bucket_state, call_client
+from pillarbox.spark.keeping import Keeping
+from pillarbox.spark.stream import bucket_processor, bucket_state, call_client
 from pillarbox.spark.stream.bucket_processor import TIME, BucketProcessor
-from pillarbox.spark.stream.bucket_state import ATTEMPTS, decode
-from pillarbox.spark.stream.pack import HASH, KEY, NUMBER, PART, ROWS
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, REFERENCE, decode, with_columns
+from pillarbox.spark.stream.pack import HASH, KEY, NUMBER, PART, ROWS, Unpack
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import Work
 
@@ -74,7 +76,10 @@ class Task:
 
     def __init__(self, **given: Any) -> None:
         letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
-        work = Work(same, "token", Options(ordered=False, **given), letters=letters)
+        keeping = None
+        if "ledger" in given:
+            keeping = Keeping(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
+        work = Work(same, "token", Options(ordered=False, **given), letters=letters, keeping=keeping)
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
@@ -87,20 +92,28 @@ class Task:
         processor._state = self.states.setdefault(bucket, State())
         frame = pd.DataFrame(
             [
-                (time_ms, None, None, None) if each is None else (time_ms, *each[:2], _piece(each[2]))
+                (time_ms, None, None, None)
+                if each is None
+                else (time_ms, *each[:2], self._piece(bucket, time_ms, each[2]))
                 for each in pieces
             ],
             columns=[TIME, PART, NUMBER, ROWS],
         )
         left = [*processor.handleInputRows((bucket,), iter([frame]), None)]  # type: ignore[arg-type]
         processor.close()
-        blobs = [blob for each in left for blob in each[ROWS]]
-        return [n for blob in blobs for batch in from_ipc(blob) for n in batch.column("n").to_pylist()]
+        blobs = (pa.RecordBatch.from_pydict({ROWS: [*each[ROWS]]}) for each in left)
+        rows = Unpack(self.plan.payload, self.plan.kept).run(blobs)
+        return [n for batch in rows for n in batch.column(batch.schema.names.index("n")).to_pylist()]
 
-
-def _piece(numbers: Sequence[int]) -> bytes:
-    values = np.array(numbers, np.int64)
-    return to_ipc(pa.RecordBatch.from_pydict({"n": values, HASH: values, KEY: np.zeros_like(values)}))
+    def _piece(self, bucket: int, time_ms: int, numbers: Sequence[int]) -> bytes:
+        values = np.array(numbers, np.int64)
+        rows = pa.RecordBatch.from_pydict({"n": values})
+        if self.plan.payload is not None:
+            writer = self.plan.payload.writer(time_ms)
+            rows = pa.RecordBatch.from_arrays([writer.add(bucket, rows)], [REFERENCE])
+            writer.finish()
+        hashes = {HASH: pa.array(values), KEY: pa.array(np.zeros_like(values))}
+        return to_ipc(with_columns(rows, hashes))
 
 
 @pytest.fixture(autouse=True)
@@ -150,3 +163,31 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
     (path,) = tmp_path.iterdir()
     assert parquet.read_table(path).column("n").to_pylist() == [-1, -2, -3]
     assert task.states[12].blob is None
+
+
+@pytest.mark.contract
+def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None:
+    # One row has room at a time.
+    task = Task(max_bytes=1)
+    task.run(12, 1, (0, 0, [5]))
+    assert task.run(12, 2, TICK) == [5]
+    task.run(16, 3, (0, 0, [6]))
+    assert task.run(16, 4, TICK) == [6]
+
+
+@pytest.mark.contract
+def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when_their_bucket_is_empty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bucket_processor, "DELETION_INTERVAL", 1)
+    task = Task(ledger=Ledger(str(tmp_path)), uid="u")
+    assert task.run(12, 1, (0, 0, [5, 6])) == []
+    committed = task.states[12].blob
+    for _ in range(2):
+        # Each execution of the micro-batch begins from there.
+        task.states[12].blob = committed
+        assert task.run(12, 2, TICK) == [5, 6]
+    assert task.states[12].blob is None
+    assert [*tmp_path.rglob("*.rows")]
+    assert task.run(12, 3, TICK) == []
+    assert not [*tmp_path.rglob("*.rows")]

@@ -223,6 +223,24 @@ def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
     state = committed(state.after(rows, known, ordered=False))
     assert state.waiting is not None
     assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
+    # In a micro-batch that has no room for its call.
+    rows = come(state, [], 1)
+    assert rows is not None
+    known = finished(rows, [])._replace(attempts=np.array([-1]))
+    state = committed(state.after(rows, known, ordered=False))
+    assert state.waiting is not None
+    assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
+
+
+@pytest.mark.contract
+def test_rows_leave_behind_those_of_their_key_that_waited_through_a_micro_batch_without_input() -> None:
+    state = BucketState()
+    # The second to the fourth are blocked by the first, which alone goes through the second micro-batch.
+    for time, new, places in (0, [0, 1, 2, 3], [1, 2, 3]), (1, [], []), (2, [4], [0, 1]):
+        rows = come(state, [(7, n) for n in new], time)
+        assert rows is not None
+        state = committed(state.after(rows, finished(rows, places), ordered=True))
+    assert [n for n, _ in leaving(state)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.contract("A column whose type has changed for another is refused by name.")

@@ -311,6 +311,40 @@ def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(mak
     assert service.cancelled == {1: 1, 2: 1}
 
 
+def test_rows_are_waited_for_again_where_those_that_were_too_many_are_released(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service, capacity=2)
+    calls.open(0, 1, [])
+    calls.begin(0, 1, rows_of([1, 2, 3]))
+    until(lambda: service.calls.total() == 2)
+    calls.open(0, 2, [])
+    rows = rows_of([5, 6], time=2)
+    calls.begin(0, 2, rows)
+    ending = threading.Timer(0.2, lambda: [service.end(5), service.end(6)])
+    ending.start()
+    calls.wait(0, ids(rows), 0, soon())
+    assert results(calls, ids(rows), time=2) == {0: 501, 1: 601}
+    ending.join()
+
+
+@pytest.mark.contract
+def test_rows_that_are_called_are_not_called_again_where_others_that_came_with_them_are_released(
+    make: Any,
+) -> None:
+    service = Service(at_once=False)
+    # The operator has taken two, and two wait for room.
+    calls = make(service, capacity=1, reorder=2)
+    rows = rows_of([1, 2, 3, 4])
+    calls.open(0, 1, [])
+    calls.begin(0, 1, rows)
+    until(lambda: service.calls.total() == 1)
+    calls.open(0, 2, ids(rows)[:3])
+    for number in (1, 2, 3):
+        service.end(number)
+    calls.wait(0, ids(rows)[:3], 3, soon())
+    assert service.calls == {1: 1, 2: 1, 3: 1}
+
+
 def test_a_wait_ends_at_its_time_and_what_has_not_ended_goes_on(make: Any) -> None:
     service = Service(at_once=False)
     calls = make(service)
@@ -342,6 +376,10 @@ def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> Non
     # The next micro-batch begins them, once those have left.
     assert calls.open(0, 2, ids(rows)[2:]) == [0, 1]
     calls.begin(0, 2, rows.slice(2))
+    assert calls.pending == 2
+    # Nor has another bucket room.
+    calls.open(1, 2, [])
+    calls.begin(1, 2, rows_of([7], time=2, text="x" * 2000))
     assert calls.pending == 2
     # A row that is larger than all that may be held is called alone.
     calls.open(0, 3, [])
@@ -442,3 +480,32 @@ def test_rows_in_a_ledger_are_read_when_there_is_room_for_them(make: Any, tmp_pa
     calls.open(0, 2, ids(late))
     with pytest.raises(LedgerError, match="is gone"):
         calls.begin(0, 2, late)
+
+
+@pytest.mark.contract
+def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_once(
+    make: Any, tmp_path: Any
+) -> None:
+    payload = payload_of(Ledger(str(tmp_path)))
+    rows = in_ledger(payload, rows_of([1, 2]))
+
+    class Overtaken:
+        """Another execution reads and begins the same rows meanwhile."""
+
+        def __init__(self) -> None:
+            self.calls: HeldCalls | None = None
+
+        def filled(self, wanted: pa.RecordBatch) -> pa.RecordBatch:
+            calls, self.calls = self.calls, None
+            if calls is not None:
+                calls.begin(0, 1, rows)
+            return payload.filled(wanted)
+
+    service, overtaken = Service(), Overtaken()
+    calls = overtaken.calls = make(service, payload=overtaken, max_bytes=None)
+    calls.open(0, 1, [])
+    calls.begin(0, 1, rows)
+    assert calls.pending == 2
+    calls.wait(0, ids(rows), 0, soon())
+    assert results(calls, ids(rows)) == {0: 101, 1: 201}
+    assert service.calls == {1: 1, 2: 1}

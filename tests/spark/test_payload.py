@@ -105,6 +105,10 @@ def test_rows_are_found_by_their_references_in_any_order(ledger: Ledger, tmp_pat
     assert payload.read(first).equals(rows_of(*range(40)))
     mixed = pa.concat_arrays([second.slice(5, 10), first.take(pa.array([30, 2, 2, 17]))])
     assert payload.read(mixed).equals(rows_of(*range(45, 55), 30, 2, 2, 17))
+    # From one file and the other in turn.
+    turns = [0, 41, 1, 59, 20, 2, 42]
+    both = pa.concat_arrays([first, second])
+    assert payload.read(both.take(pa.array(turns))).equals(rows_of(*turns))
     assert 100 < row_bytes(pa.RecordBatch.from_arrays([mixed], [REFERENCE])) < 1000
 
 
@@ -156,7 +160,9 @@ def test_a_bucket_deletes_its_own_files_that_are_older_than_its_rows(ledger: Led
     assert payload.read(needed).equals(rows_of(3))
     assert payload.read(other).equals(rows_of(9))
     # The clock was set back: what this micro-batch itself has written is newer than that.
+    own = written(payload, rows_of(2), time=2)
     payload.delete(0, state_of(needed), 2)
+    assert payload.read(own).equals(rows_of(2))
     payload.delete(0, BucketState(), 4)
     assert [path.name.split("-")[:2] for path in files(tmp_path)] == [["1", "1"], ["4", "0"]]
     payload.delete(0, BucketState(), 5)
@@ -188,7 +194,7 @@ def test_a_state_of_a_stream_with_a_ledger_is_refused_without_one_and_the_other_
 
 
 def test_what_is_packed_has_references_and_hashes_and_is_unpacked_with_the_columns_that_are_kept(
-    ledger: Ledger,
+    ledger: Ledger, tmp_path: Path
 ) -> None:
     payload = payload_of(ledger)
     rows = rows_of(*range(50))
@@ -197,6 +203,8 @@ def test_what_is_packed_has_references_and_hashes_and_is_unpacked_with_the_colum
     batch = pa.RecordBatch.from_arrays(arrays, ["n", "text", KEY, HASH, READ])
     (packed,) = Pack(payload).run(iter([batch.slice(0, 0), batch]))
     assert packed.column(BUCKET).to_pylist() == list(BUCKETS[:4])
+    # Each bucket deletes its own.
+    assert {int(path.name.split("-")[1]) for path in files(tmp_path)} == {*BUCKETS[:4]}
     found = {}
     for blob in packed.column(ROWS).to_pylist():
         (piece,) = from_ipc(blob)
