@@ -90,7 +90,8 @@ ABOVE = {
     "the buckets of streams": tuple(
         f"tests/spark/test_{name}.py"
         for name in (
-            "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "payload", "stream_order"
+            "bucket_state", "held_calls", "call_process", "bucket_processor", "clock", "payload",
+            "stream_order",
         )
     ),
 }  # fmt: skip
