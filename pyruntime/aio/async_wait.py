@@ -289,9 +289,12 @@ class AsyncWaitOperator(Operator):
         entries = [
             (call, is_finished) for call, is_finished, _ in self._queue.snapshot() if call is not WATERMARK
         ]
-        self._attempts.discard(
-            [call for call, is_finished in entries if not is_finished and is_unwanted(call.row)]
-        )
+        unwanted = [call for call, is_finished in entries if not is_finished and is_unwanted(call.row)]
+        if self._flights is not None:
+            # Others that are wanted have joined them.
+            joined = self._flights.joined
+            unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
+        self._attempts.discard(unwanted)
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_stopped:

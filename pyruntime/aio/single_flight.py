@@ -8,7 +8,7 @@ result of a row that is not equal.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.failure import Failed
@@ -54,6 +54,10 @@ class SingleFlight:
         joined = self._flights[key] = []
         self._flown[call] = key, joined
         return None
+
+    def joined(self, call: Call) -> Sequence[Call]:
+        """The rows that wait for the outcome of `call`."""
+        return self._flown[call][1] if call in self._flown else ()
 
     def land(self, call: Call, result: Any) -> list[Call]:
         """The rows that share the outcome of `call`; nobody joins it any more.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
-from pillarbox.spark.keeping import Keeping
+from pillarbox.spark.keeping import QUERY, Keeping
 from pillarbox.spark.stream import bucket_processor, bucket_state, call_client
-from pillarbox.spark.stream.bucket_processor import TIME, BucketProcessor
-from pillarbox.spark.stream.bucket_state import ATTEMPTS, REFERENCE, decode, with_columns
+from pillarbox.spark.stream.bucket_processor import JOB_GROUP, TIME, BucketProcessor
+from pillarbox.spark.stream.bucket_state import ATTEMPTS, REFERENCE, StreamStateError, decode, with_columns
 from pillarbox.spark.stream.pack import HASH, KEY, NUMBER, PART, ROWS, Unpack
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import Work
@@ -107,7 +108,9 @@ class Task:
 
     def _piece(self, bucket: int, time_ms: int, numbers: Sequence[int]) -> bytes:
         values = np.array(numbers, np.int64)
-        rows = pa.RecordBatch.from_pydict({"n": values})
+        # As Spark gives a column that has no nulls by its plan.
+        schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+        rows = pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
         if self.plan.payload is not None:
             writer = self.plan.payload.writer(time_ms)
             rows = pa.RecordBatch.from_arrays([writer.add(bucket, rows)], [REFERENCE])
@@ -191,3 +194,37 @@ def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when
     assert [*tmp_path.rglob("*.rows")]
     assert task.run(12, 3, TICK) == []
     assert not [*tmp_path.rglob("*.rows")]
+
+
+@pytest.mark.contract
+def test_rows_come_to_those_that_wait_whatever_spark_says_of_their_columns() -> None:
+    task = Task(max_wait=4.8)
+    task.run(12, 1, (0, 0, [0]))
+    task.run(12, 2, (0, 0, [0]), TICK)
+    waiting = decode(task.states[12].blob, COLUMNS, OUTPUT).waiting
+    assert waiting is not None
+    assert waiting.column("n").to_pylist() == [0, 0]
+
+
+def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_any_more(
+    tmp_path: Path,
+) -> None:
+    letter = dead_letter_of(str(tmp_path), ["n"])
+    assert letter is not None
+    task = Task(errors="drop", letters=LetterBox(letter, ("n",), "operator", "run"))
+    task.run(12, 1, (0, 0, [-1]))
+    task.plan = replace(task.plan, work=replace(task.plan.work, letters=None))
+    with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):
+        task.run(12, 2, TICK)
+
+
+@pytest.mark.contract
+def test_a_sink_may_set_job_groups_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, run = Task(), str(uuid.uuid4())
+    context = TaskContext.get()
+    assert context is not None
+    for time_ms, group in enumerate([run, "write a", "write b", "write a", run], 1):
+        properties = {QUERY: "query", JOB_GROUP: group}
+        monkeypatch.setattr(context, "_localProperties", properties)
+        task.run(12, time_ms, (0, 0, [time_ms]), TICK)
+    assert task.run(12, 6, TICK) == [5]

@@ -233,6 +233,20 @@ def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
 
 
 @pytest.mark.contract
+def test_outputs_that_are_blocked_leave_where_order_is_not_asked_for_any_more() -> None:
+    rows = come(BucketState(), [(7, 0), (7, 1)], 0)
+    assert rows is not None
+    state = committed(BucketState().after(rows, finished(rows, [1]), ordered=True))
+    assert leaving(state) == []
+    for places, left in ([], [1]), ([0], [0, 1]):
+        rows = come(state, [], 1)
+        assert rows is not None
+        next_state = committed(state.after(rows, finished(rows, places), ordered=False))
+        assert [n for n, _ in leaving(next_state)] == left
+        assert next_state.blocked is None
+
+
+@pytest.mark.contract
 def test_rows_leave_behind_those_of_their_key_that_waited_through_a_micro_batch_without_input() -> None:
     state = BucketState()
     # The second to the fourth are blocked by the first, which alone goes through the second micro-batch.

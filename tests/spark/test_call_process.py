@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import signal
@@ -329,6 +330,8 @@ def test_a_query_that_is_started_again_over_the_same_dataframe_goes_on_with_its_
     rows = rows_of(1, 2)
     first = told_of(connect(run="run 1"), rows)
     assert told_of(connect(run="run 2"), rows, waiting=2, time_ms=2) == first
+    # Also where the clock was set back before.
+    assert told_of(connect(run="run 3"), rows, waiting=2, time_ms=1) == first
     with pytest.raises(LateExecutionError, match="started again"):
         told_of(connect(run="run 1"), rows)
 
@@ -392,15 +395,51 @@ def test_a_stream_that_nobody_asks_for_is_ended_later_where_it_holds_rows(
     client, rows = connect(), rows_of(1)
     try:
         first = told_of(client, rows)
+        client.close()
         process.end_idle()
-        assert told_of(client, rows, waiting=1, time_ms=2) == first
-        # A micro-batch whose committed state waits for nothing.
-        client.advance(0, 3, rows.slice(0, 0), 0, ticked=True)
+        again = connect()
+        assert told_of(again, rows, waiting=1, time_ms=2) == first
+        # A micro-batch whose committed state waits for nothing, and its task goes on.
+        again.advance(0, 3, rows.slice(0, 0), 0, ticked=True)
         process.end_idle()
-        with pytest.raises(LateExecutionError, match="was ended"):
-            told_of(client, rows, time_ms=4)
+        again.advance(0, 3, rows.slice(0, 0), 0, ticked=True)
+        again.close()
+        until(lambda: process.end_idle() or not process._streams)
+        assert {calls for _, calls in told_of(connect(), rows, time_ms=4).values()} == {2}
     finally:
-        process._listener.close()
+        process.close()
+
+
+def test_a_task_that_could_not_be_served_for_lack_of_files_hangs_no_other(
+    connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = CallProcess(call_client.socket_path(call_client.process_name(executor.pid)))
+    accept = process._listener.accept
+    failures = [OSError(errno.EMFILE, "Too many open files")]
+
+    def accept_later() -> Any:
+        if failures:
+            raise failures.pop()
+        return accept()
+
+    monkeypatch.setattr(process._listener, "accept", accept_later)
+    threading.Thread(target=process.serve, daemon=True).start()
+    try:
+        assert sorted(told_of(connect(), rows_of(1))) == [0]
+        assert not failures
+    finally:
+        process.close()
+
+
+def test_a_file_of_processes_that_are_gone_is_kept_for_the_bucket_that_has_a_new_one(
+    connect: Any, executor: subprocess.Popen[bytes]
+) -> None:
+    given = plan("old file")
+    path = Path(call_client.holders_path(given.name))
+    path.write_text("0 calls-1-0\n")
+    os.utime(path, (0, 0))
+    assert sorted(told_of(connect(given), rows_of(1))) == [0]
+    assert path.read_text().split()[-2:] == ["0", call_client.process_name(executor.pid)]
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])

@@ -509,3 +509,24 @@ def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_on
     calls.wait(0, ids(rows), 0, soon())
     assert results(calls, ids(rows)) == {0: 101, 1: 201}
     assert service.calls == {1: 1, 2: 1}
+
+
+@pytest.mark.contract
+def test_a_call_that_an_equal_row_waits_for_goes_on_when_its_own_row_is_released(make: Any) -> None:
+    service = Service(at_once=False)
+    calls = make(service, dedupe=lambda row: row[0].text)
+    rows = rows_of([1, 2], text="same")
+    calls.open(0, 1, [])
+    calls.begin(0, 1, rows)
+    until(lambda: service.calls.total() == 1)
+    calls.open(0, 2, ids(rows)[1:])
+    service.end(1)
+    calls.wait(0, ids(rows)[1:], 1, soon())
+    assert results(calls, ids(rows)[1:], time=2) == {0: 101}
+    assert service.calls == {1: 1}
+    # With nobody left that wants it, it is cancelled.
+    calls.open(0, 3, [])
+    calls.begin(0, 3, rows_of([3, 4], 3, text="other"))
+    until(lambda: service.calls.total() == 2)
+    calls.open(0, 4, [])
+    until(lambda: service.cancelled == {3: 1})

@@ -159,6 +159,34 @@ def test_a_row_that_fails_ends_the_query_with_its_error_and_stays_to_be_called_b
     assert sorted(row.id for row in sink.rows) == [0, 1, 2, 3]
 
 
+@pytest.mark.contract
+def test_rows_of_every_kind_of_column_wait_and_leave_as_they_came_in_every_time_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def call(row: Any) -> int:
+        await asyncio.sleep(2.0 if row.id == 0 else 0.0)
+        return int(row.id)
+
+    rows = [[(n, datetime.datetime(2026, 11, 21, n + 1), {"n": n}, [(n,)])] for n in range(4)]
+    kinds = "id long, at timestamp, map map<string, long>, list array<struct<n: long>>"
+    zone = "spark.sql.session.timeZone"
+    before = spark.conf.get(zone)
+    spark.conf.set(zone, "America/New_York")
+    try:
+        write_input(spark, tmp_path / "in", kinds, rows)
+        # Never null, by its plan; one bucket, in which rows come to others that wait.
+        stream = read_input(spark, tmp_path / "in", kinds).withColumn("one", F.lit(1))
+        names = ["id", "at", "map", "list", "one"]
+        out = async_stream(stream, call, schema="result long", keep=names, key="one", max_wait=0.1)
+        sink = Collected()
+        query = start(out, sink, tmp_path, availableNow=True)
+        assert query.awaitTermination(LONGEST)
+        expected = spark.read.parquet(str(tmp_path / "in")).selectExpr("*", "1 AS one", "id AS result")
+        assert sink.rows == expected.orderBy("id").collect()
+    finally:
+        spark.conf.set(zone, before)
+
+
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_calls_nothing(

@@ -6,6 +6,7 @@ what its committed state has to leave, and writes its next state.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.function import name_of, ship
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
-from pillarbox.spark.stream.bucket_state import Ints, decode, encode, joined
+from pillarbox.spark.stream.bucket_state import Ints, StreamStateError, conform, decode, encode, joined
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.pack import (
     BUCKET,
@@ -109,7 +110,12 @@ class BucketProcessor(StatefulProcessor):
         waiting = 0 if state.waiting is None else state.waiting.num_rows
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH)
-        all_rows = state.with_rows(*_read(parts, time_ms), batch=-1 if batch is None else int(batch))
+        come, keys, hashes = _read(parts)
+        if come is not None:
+            # As those of the state are: Spark's own types differ in time zones, and in what may be null.
+            come = conform(come, plan.state_columns)
+        number = -1 if batch is None else int(batch)
+        all_rows = state.with_rows(come, time_ms, keys, hashes, batch=number)
         known = None
         # Where nothing waits any more, what the bucket has waited for is released.
         if all_rows is not None or found is not None:
@@ -136,7 +142,11 @@ class BucketProcessor(StatefulProcessor):
 
     def _put_aside(self, letters: pa.RecordBatch) -> None:
         if self._letters is None:
-            assert self._plan.work.letters is not None
+            if self._plan.work.letters is None:
+                raise StreamStateError(
+                    "it has dead letters, and async_stream has no dead_letter= now: let the query run to its "
+                    "end with one (trigger availableNow), then take it away"
+                )
             self._letters = LetterWriter(self._plan.work.letters)
         self._letters.add_letters(letters)
 
@@ -145,17 +155,25 @@ class BucketProcessor(StatefulProcessor):
             context = TaskContext.get()
             assert context is not None
             query, run = context.getLocalProperty(QUERY), context.getLocalProperty(JOB_GROUP)
-            self._client = CallClient(self._plan, query, run)
+            self._client = CallClient(self._plan, query, run if _is_run(run) else None)
         return self._client
 
 
-def _read(parts: list[tuple[int, int, bytes]], time_ms: int) -> tuple[pa.RecordBatch | None, int, Ints, Ints]:
-    """The rows of a bucket's pieces, in the order in which they came, their time, and their hashes."""
+def _is_run(group: str | None) -> bool:
+    """Return True if a job group is a query's run, and not one that a sink has set for its own jobs."""
+    try:
+        return group is not None and str(uuid.UUID(group)) == group
+    except ValueError:
+        return False
+
+
+def _read(parts: list[tuple[int, int, bytes]]) -> tuple[pa.RecordBatch | None, Ints, Ints]:
+    """The rows of a bucket's pieces, in the order in which they came, and their hashes."""
     batches = [batch for _, _, blob in sorted(parts, key=lambda piece: piece[:2]) for batch in from_ipc(blob)]
     if not batches:
         none: Ints = np.zeros(0, np.int64)
-        return None, time_ms, none, none
+        return None, none, none
     whole = joined(batches)
     names = whole.schema.names
     keys, hashes = (whole.column(names.index(name)).to_numpy() for name in (KEY, HASH))
-    return whole.select([name for name in names if name not in (KEY, HASH)]), time_ms, keys, hashes
+    return whole.select([name for name in names if name not in (KEY, HASH)]), keys, hashes

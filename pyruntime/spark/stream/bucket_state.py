@@ -151,7 +151,8 @@ class BucketState:
         is_waiting = np.ones(rows.num_rows, bool)
         is_waiting[finished.places] = False
         leaving, blocked = finished.outputs, None
-        if ordered:
+        # Blocked ones leave too where the order counts no more.
+        if ordered or self.blocked is not None:
             candidates = [] if self.blocked is None else [self.blocked]
             if leaving is not None:
                 places = finished.places
@@ -160,7 +161,8 @@ class BucketState:
                 own = {KEY: pa.array(keys[places]), SEQUENCE: pa.array(sequences[places])}
                 candidates.append(with_columns(leaving, own))
             if candidates:
-                leaving, blocked = _parted(joined(candidates), keys[is_waiting], sequences[is_waiting])
+                in_front = is_waiting if ordered else np.zeros_like(is_waiting)
+                leaving, blocked = _parted(joined(candidates), keys[in_front], sequences[in_front])
         waiting = None
         if is_waiting.any():
             before = rows.column(ATTEMPTS).to_numpy()

@@ -137,6 +137,8 @@ class CallClient:
         with open(holders_path(self._plan.name), "a+") as file:
             # Until the process is there, so that no two executions of a micro-batch choose two.
             fcntl.flock(file, fcntl.LOCK_EX)
+            # What nobody has written for long is removed, also by a process that is started here.
+            os.utime(file.fileno())
             file.seek(0)
             chosen = dict(line.split() for line in file).get(str(bucket))
             if chosen not in (None, self._own) and self._attach(chosen, time_ms, starts=False) is not None:

@@ -43,6 +43,9 @@ log = logging.getLogger("pillarbox")
 BACKLOG = 128
 """Connections that may wait for their turn."""
 
+ACCEPT_INTERVAL_S = 1.0
+"""Seconds until a task is accepted again, after one could not be."""
+
 IDLE_S = 60.0
 """Seconds after which a stream is ended that nobody asks for and that holds no row."""
 
@@ -57,7 +60,10 @@ EXECUTOR_CHECK_INTERVAL_S = 1.0
 
 
 class _Stream:
-    """A stream whose calls are made here, and the run of the query that it belongs to."""
+    """A stream whose calls are made here, and the run of the query that it belongs to.
+
+    asked: when a task was last heard of. tasks: that are connected; under the lock of the process.
+    """
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class _Stream:
         self.query = query
         self.run = run
         self.asked = time.monotonic()
+        self.tasks = 0
         self._lock = threading.Lock()
         self._time_ms, self._began = -1, 0.0
         self._deadlines: dict[int, float] = {}
@@ -87,7 +94,7 @@ class _Stream:
                     [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
                 ),
             )
-        self.calls = HeldCalls(
+        self.calls: HeldCalls = HeldCalls(
             counted(here.acquire(work.token, work.fn), in_batches=work.options.batch is not None),
             work.options.spread(),
             # Columns that are kept do not leave the task: see `Finished.beside`.
@@ -125,10 +132,11 @@ class _Stream:
         """Go on in another run of the query, which makes the calls again if they have failed."""
         with self._lock:
             self.run, self._time_ms = run, -1
+        self.calls.restart()
 
-    def close(self) -> None:
-        self.calls.close()
-        worker().release(self.plan.work.token, False)
+    def release(self) -> None:
+        """Let go of the function of calls that are closed; what closes it may take its time."""
+        threading.Thread(target=worker().release, args=(self.plan.work.token, False), daemon=True).start()
 
 
 class CallProcess:
@@ -140,27 +148,51 @@ class CallProcess:
         self._number = 0
         self._streams: dict[int, _Stream] = {}
         self._ended_runs: set[str] = set()
+        self._is_closed = False
 
     def serve(self) -> None:
         """Accept connections, for ever."""
         while True:
-            connection = self._listener.accept()
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            connection = None
+            try:
+                connection = self._listener.accept()
+                threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            except (OSError, RuntimeError):
+                if self._is_closed:
+                    return
+                # Files or threads are used up for now. Tasks wait meanwhile, or connect again.
+                log.exception("async_stream: a task could not be served")
+                if connection is not None:
+                    connection.close()
+                time.sleep(ACCEPT_INTERVAL_S)
 
     def end_idle(self) -> None:
         """End streams that nobody has asked for of late and that hold nothing."""
         now = time.monotonic()
-        with self._lock:
+        # A function that is being opened may hold it for long.
+        if not self._lock.acquire(timeout=EXECUTOR_CHECK_INTERVAL_S):
+            return
+        try:
             idle = [
                 number
                 for number, stream in self._streams.items()
-                if now - stream.asked > (LONGEST_IDLE_S if stream.calls.pending else IDLE_S)
+                if not stream.tasks
+                and now - stream.asked > (LONGEST_IDLE_S if stream.calls.pending else IDLE_S)
             ]
             ended = [self._streams.pop(number) for number in idle]
+        finally:
+            self._lock.release()
         for stream in ended:
-            stream.close()
+            stream.calls.close()
+            stream.release()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._is_closed = True
+        self._listener.close()
 
     def _talk(self, connection: Connection[Any, Any]) -> None:
+        attached: list[_Stream] = []
         try:
             with connection:
                 while True:
@@ -170,9 +202,20 @@ class CallProcess:
                         reply = answer(*arguments)
                     except Exception as error:
                         reply = ("failed", _pickled(error))
+                    if reply[0] == "attached":
+                        with self._lock:
+                            stream = self._streams.get(reply[1])
+                            if stream is not None:
+                                stream.tasks += 1
+                                attached.append(stream)
                     connection.send(reply)
         except (EOFError, OSError):
             return
+        finally:
+            with self._lock:
+                for stream in attached:
+                    stream.tasks -= 1
+                    stream.asked = time.monotonic()
 
     def _answer_attach(
         self, name: str, query: str | None, run: str | None, time_ms: int, plan: bytes | None
@@ -196,7 +239,7 @@ class CallProcess:
                 if found.run is None:
                     # Tasks that know no run could not tell the next one.
                     del self._streams[found.number]
-                    found.close()
+                    found.release()
                 raise found.calls.failure
             if plan is None:
                 return ("unknown",)
@@ -214,9 +257,13 @@ class CallProcess:
             for each in ended:
                 del self._streams[each.number]
                 # What is cancelled ends on the loop, and is waited for there.
-                each.close()
-            self._number += 1
-            begun = self._streams[self._number] = _Stream(self._number, given, query, run, ended)
+                each.calls.close()
+            try:
+                self._number += 1
+                begun = self._streams[self._number] = _Stream(self._number, given, query, run, ended)
+            finally:
+                for each in ended:
+                    each.release()
         return ("attached", begun.number)
 
     def _check_alone(self, plan: StreamPlan, query: str | None, run: str | None) -> None:

@@ -139,12 +139,14 @@ class HeldCalls:
         self._is_closed = False
         self._ended = asyncio.Event()
         context = contextvars.copy_context()
+        # Not those that they are of, and their rows.
+        before = [each._ended for each in after]
 
         async def run() -> None:
             try:
-                for each in after:
+                for ended in before:
                     # A call that is cancelled counts until it has ended.
-                    await each._ended.wait()
+                    await ended.wait()
                 results = _Results(self)
                 if self._is_closed:
                     results.finish()
@@ -291,6 +293,13 @@ class HeldCalls:
                 letters = dead_letters(self._box, joined(rows_of), [row.result for row in failed])
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, attempts, letters)
+
+    def restart(self) -> None:
+        """Take any time for a later one: the query is started again, perhaps after its clock was set back."""
+        with self._changed:
+            self._ticks = (-1, -1)
+            for bucket in self._buckets.values():
+                bucket.time = -1
 
     def _place(self, bucket: int, time: int) -> _Bucket:
         """The bucket, for the micro-batch of `time`; under the lock."""
