@@ -132,7 +132,7 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         executor.kill()
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["partitions_not_in_order"])
 def test_pieces_of_a_bucket_are_read_in_the_order_of_their_rows_however_spark_brings_them() -> None:
     task = Task()
     assert task.run(12, 1, (1, 3, [7]), (0, 10, [5, 6]), (1, 2, [8]), (0, 9, [3, 4]), (0, 1, [1, 2])) == []
@@ -168,7 +168,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
     assert task.states[12].blob is None
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["last_rows_not_released"])
 def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None:
     # One row has room at a time.
     task = Task(max_bytes=1)
@@ -178,7 +178,7 @@ def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None
     assert task.run(16, 4, TICK) == [6]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["deletes_by_own_state", "empty_bucket_deletes_nothing"])
 def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when_their_bucket_is_empty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def lives(draw: st.DrawFn) -> tuple[bool, list[tuple[list[int], list[int], list[
     return draw(st.booleans()), steps
 
 
+@pytest.mark.contract(convicts=["outputs_of_row_shuffled"])
 @given(lives())
 @settings(deadline=None)
 def test_every_row_leaves_once_with_the_micro_batch_behind_that_which_has_recorded_its_result(
@@ -215,6 +216,7 @@ def test_kept_columns_stand_beside_each_output_of_their_row() -> None:
     assert none.beside(rows, ["n"]).outputs is None
 
 
+@pytest.mark.contract(convicts=["roomless_attempts_unknown"])
 def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
     state = BucketState()
     rows = come(state, [(1, 1), (1, 2)], 0)
@@ -246,7 +248,7 @@ def test_outputs_that_are_blocked_leave_where_order_is_not_asked_for_any_more() 
         assert next_state.blocked is None
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["sequence_falls_back"])
 def test_rows_leave_behind_those_of_their_key_that_waited_through_a_micro_batch_without_input() -> None:
     state = BucketState()
     # The second to the fourth are blocked by the first, which alone goes through the second micro-batch.
@@ -311,6 +313,7 @@ def test_state_of_another_version_is_refused_with_both_versions(version: int) ->
         decode(other, COLUMNS, OUTPUT)
 
 
+@pytest.mark.contract(convicts=["letters_alone_forgotten"])
 def test_dead_letters_leave_with_the_micro_batch_behind_that_which_has_recorded_them() -> None:
     state = BucketState()
     rows = come(state, [(1, 1)], 0)

@@ -175,7 +175,7 @@ def test_calls_of_a_process_that_was_killed_are_made_again_by_the_next_one(conne
     assert other not in {pid for pid, _ in told_of(client, rows, waiting=2).values()}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["dead_holder_stays_named"])
 def test_executors_of_a_host_have_the_calls_of_a_micro_batch_made_once_and_again_if_they_are_lost(
     connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +199,7 @@ def test_executors_of_a_host_have_the_calls_of_a_micro_batch_made_once_and_again
     assert process not in {pid for pid, _ in again.values()}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["holders_chosen_together"])
 def test_executors_of_a_host_that_come_to_a_bucket_at_the_same_time_have_its_calls_made_once(
     connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +253,7 @@ def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_tha
     assert told_to("query" if known[0] is None else None, 7 if known[1] < 0 else -1) == first
 
 
+@pytest.mark.contract(convicts=["missing_rows_not_asked_for"])
 def test_rows_that_the_state_has_and_the_process_has_not_are_called_before_those_that_come(
     connect: Any,
 ) -> None:
@@ -282,6 +283,7 @@ def test_the_process_ends_with_its_executor_and_leaves_no_socket(
     until(lambda: has_ended(process) and not os.path.exists(path))
 
 
+@pytest.mark.contract(convicts=["one_bucket_takes_all_the_time"])
 def test_slow_calls_hold_a_micro_batch_up_for_max_wait_in_all_its_executions(connect: Any) -> None:
     # A bucket has a sixteenth of it.
     wait_s = 2.0
@@ -325,7 +327,7 @@ def test_a_query_that_is_started_again_makes_no_call_before_those_of_its_run_bef
         assert [at_once for _, at_once in found.values()] == [len(rows)]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["ended_run_goes_on"])
 def test_a_query_that_is_started_again_over_the_same_dataframe_goes_on_with_its_calls(connect: Any) -> None:
     rows = rows_of(1, 2)
     first = told_of(connect(run="run 1"), rows)
@@ -386,6 +388,7 @@ def test_a_bucket_that_moves_to_another_executor_of_the_host_keeps_its_calls(
         other.kill()
 
 
+@pytest.mark.contract(convicts=["held_calls_end_idle"])
 def test_a_stream_that_nobody_asks_for_is_ended_later_where_it_holds_rows(
     connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,7 +465,9 @@ def test_errors_reach_the_task_that_asks(connect: Any) -> None:
         told_of(connect(), rows_of(1))
 
 
-@pytest.mark.contract("A call that fails between two micro-batches fails the next one.")
+@pytest.mark.contract(
+    "A call that fails between two micro-batches fails the next one.", convicts=["failed_for_ever"]
+)
 def test_calls_that_fail_between_two_micro_batches_fail_the_next_one_in_each_of_its_attempts(
     connect: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -116,7 +116,7 @@ def test_the_clock_moves_after_input_came_with_it_or_without_it(tmp_path: Path) 
     telling.join()
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["ends_before_report"])
 def test_with_available_now_the_clock_stays_only_after_the_report_about_its_own_offset(
     tmp_path: Path,
 ) -> None:
@@ -146,7 +146,7 @@ def test_with_available_now_the_clock_moves_once_more_after_the_last_input(tmp_p
     assert not query.plan()
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["untold_clock_hurries"])
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_clock_that_is_told_nothing_moves_seldom_and_never_rests(tmp_path: Path, ends: bool) -> None:
     query = Query(tmp_path, ends=ends)
@@ -170,6 +170,7 @@ def test_a_damaged_report_is_none(tmp_path: Path, said: str) -> None:
         pass
 
 
+@pytest.mark.contract(convicts=["second_clock_untold"])
 def test_two_clocks_of_a_query_are_both_told_and_other_sources_are_none(tmp_path: Path) -> None:
     assert clock.offset_of({"clock": "ab", "tick": 3}) == {"clock": "ab", "tick": 3}
     for other in (None, 3, [1], "a text", {"tick": 3}, {"clock": "../x", "tick": 3}):

@@ -268,7 +268,7 @@ def test_where_more_rows_are_pending_than_can_be_called_only_those_of_before_are
     assert results(calls, ids(rows), time=2) == {0: 101, 1: 201, 2: 301}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["forgotten_by_input"])
 def test_a_bucket_that_has_moved_to_another_process_is_forgotten_and_gives_up_its_slots(make: Any) -> None:
     service = Service(at_once=False)
     calls = make(service, capacity=2)
@@ -311,6 +311,7 @@ def test_calls_that_no_state_waits_for_are_cancelled_and_give_up_their_slots(mak
     assert service.cancelled == {1: 1, 2: 1}
 
 
+@pytest.mark.contract(convicts=["released_stay_unfinished"])
 def test_rows_are_waited_for_again_where_those_that_were_too_many_are_released(make: Any) -> None:
     service = Service(at_once=False)
     calls = make(service, capacity=2)
@@ -327,7 +328,7 @@ def test_rows_are_waited_for_again_where_those_that_were_too_many_are_released(m
     ending.join()
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["taken_rows_called_again"])
 def test_rows_that_are_called_are_not_called_again_where_others_that_came_with_them_are_released(
     make: Any,
 ) -> None:
@@ -360,6 +361,7 @@ def test_a_wait_ends_at_its_time_and_what_has_not_ended_goes_on(make: Any) -> No
     assert results(calls, ids(rows)) == {0: 101, 1: 201}
 
 
+@pytest.mark.contract(convicts=["one_row_beyond_max_bytes"])
 def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> None:
     service = Service(at_once=False)
     calls = make(service, max_bytes=5000)
@@ -482,7 +484,7 @@ def test_rows_in_a_ledger_are_read_when_there_is_room_for_them(make: Any, tmp_pa
         calls.begin(0, 2, late)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["begun_twice_from_files"])
 def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_once(
     make: Any, tmp_path: Any
 ) -> None:

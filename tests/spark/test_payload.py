@@ -96,6 +96,7 @@ def state_of(references: pa.Array) -> BucketState:
     return BucketState(waiting=BucketState().with_rows(rows, 1, count, count))
 
 
+@pytest.mark.contract(convicts=["rows_of_pieces_mixed", "segment_not_synced"])
 @pytest.mark.usefixtures("small_pieces")
 def test_rows_are_found_by_their_references_in_any_order(ledger: Ledger, tmp_path: Path) -> None:
     payload = payload_of(ledger)
@@ -146,6 +147,7 @@ def test_a_damaged_file_is_named_and_not_believed(ledger: Ledger, tmp_path: Path
         payload.read(references)
 
 
+@pytest.mark.contract(convicts=["leaving_rows_deleted", "own_rows_deleted_after_setback"])
 def test_a_bucket_deletes_its_own_files_that_are_older_than_its_rows(ledger: Ledger, tmp_path: Path) -> None:
     payload = payload_of(ledger)
     for time in (1, 2, 4):
@@ -193,6 +195,7 @@ def test_a_state_of_a_stream_with_a_ledger_is_refused_without_one_and_the_other_
         decode(blob, STATE_COLUMNS, "n bigint")
 
 
+@pytest.mark.contract(convicts=["segment_of_other_bucket"])
 def test_what_is_packed_has_references_and_hashes_and_is_unpacked_with_the_columns_that_are_kept(
     ledger: Ledger, tmp_path: Path
 ) -> None:

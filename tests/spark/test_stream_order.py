@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyspark.sql")
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
@@ -60,7 +60,9 @@ def test_rows_out_of_order_leave_with_their_own_results(order: list[int], counts
 KEYS = st.integers(-10, 10) | st.integers(-(2**63), 2**63 - 1)
 
 
+@pytest.mark.contract(convicts=["numbers_of_pieces_overlap"])
 @given(st.lists(st.lists(KEYS, max_size=20), min_size=1, max_size=4))
+@example([[0, 1, 2, 2], [2]])
 def test_rows_of_a_key_are_in_one_bucket_and_in_the_order_of_their_pieces(batches: list[list[int]]) -> None:
     keys = [key for batch in batches for key in batch]
     places = pa.table({"place": range(len(keys)), KEY: pa.array(keys, pa.int64())})
