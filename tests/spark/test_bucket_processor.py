@@ -196,7 +196,7 @@ def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when
     assert not [*tmp_path.rglob("*.rows")]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["types_as_spark_says"])
 def test_rows_come_to_those_that_wait_whatever_spark_says_of_their_columns() -> None:
     task = Task(max_wait=4.8)
     task.run(12, 1, (0, 0, [0]))
@@ -218,7 +218,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
         task.run(12, 2, TICK)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["group_is_run"])
 def test_a_sink_may_set_job_groups_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     task, run = Task(), str(uuid.uuid4())
     context = TaskContext.get()

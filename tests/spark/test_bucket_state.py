@@ -234,7 +234,7 @@ def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
     assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["blocked_lost_without_order"])
 def test_outputs_that_are_blocked_leave_where_order_is_not_asked_for_any_more() -> None:
     rows = come(BucketState(), [(7, 0), (7, 1)], 0)
     assert rows is not None

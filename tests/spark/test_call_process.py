@@ -310,7 +310,7 @@ def test_a_query_that_is_started_again_ends_the_calls_of_its_run_before(connect:
     assert told_of(connect(plan("c"), query="another"), rows)
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["begun_before_end"])
 def test_a_query_that_is_started_again_makes_no_call_before_those_of_its_run_before_have_ended(
     connect: Any,
 ) -> None:
@@ -327,7 +327,7 @@ def test_a_query_that_is_started_again_makes_no_call_before_those_of_its_run_bef
         assert [at_once for _, at_once in found.values()] == [len(rows)]
 
 
-@pytest.mark.contract(convicts=["ended_run_goes_on"])
+@pytest.mark.contract(convicts=["ended_run_goes_on", "times_of_before_kept"])
 def test_a_query_that_is_started_again_over_the_same_dataframe_goes_on_with_its_calls(connect: Any) -> None:
     rows = rows_of(1, 2)
     first = told_of(connect(run="run 1"), rows)
@@ -388,7 +388,7 @@ def test_a_bucket_that_moves_to_another_executor_of_the_host_keeps_its_calls(
         other.kill()
 
 
-@pytest.mark.contract(convicts=["held_calls_end_idle"])
+@pytest.mark.contract(convicts=["held_calls_end_idle", "ended_in_task"])
 def test_a_stream_that_nobody_asks_for_is_ended_later_where_it_holds_rows(
     connect: Any, executor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

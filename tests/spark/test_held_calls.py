@@ -513,7 +513,7 @@ def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_on
     assert service.calls == {1: 1, 2: 1}
 
 
-@pytest.mark.contract
+@pytest.mark.contract(convicts=["shared_call_discarded"])
 def test_a_call_that_an_equal_row_waits_for_goes_on_when_its_own_row_is_released(make: Any) -> None:
     service = Service(at_once=False)
     calls = make(service, dedupe=lambda row: row[0].text)

@@ -182,14 +182,22 @@ class CallProcess:
             ended = [self._streams.pop(number) for number in idle]
         finally:
             self._lock.release()
-        for stream in ended:
-            stream.calls.close()
-            stream.release()
+        self._end(ended)
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections, and end all calls."""
         self._is_closed = True
         self._listener.close()
+        with self._lock:
+            ended, self._streams = [*self._streams.values()], {}
+        self._end(ended)
+
+    @staticmethod
+    def _end(streams: Sequence[_Stream]) -> None:
+        for stream in streams:
+            # What is cancelled ends on the loop.
+            stream.calls.close()
+            stream.release()
 
     def _talk(self, connection: Connection[Any, Any]) -> None:
         attached: list[_Stream] = []
