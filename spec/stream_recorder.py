@@ -278,8 +278,8 @@ def main(path: str, socket: str, executor: str) -> None:
     """Answer at `socket` until the process `executor` has ended, and record into the file `path`."""
 
     class Stream(call_process._Stream):
-        def __init__(self, number: int, plan: StreamPlan, query: str | None, run: str | None) -> None:
-            super().__init__(number, plan, query, run)
+        def __init__(self, number: int, plan: StreamPlan, *words: Any) -> None:
+            super().__init__(number, plan, *words)
             assert isinstance(self.calls, RecordedCalls)
             self.calls.record_into(path, plan, int(executor))
 

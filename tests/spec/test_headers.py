@@ -25,6 +25,7 @@ def test_the_oracle_of_the_mailbox_is_not_shipped() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(620)
 def test_the_oracle_keeps_the_contract_of_the_mailbox() -> None:
     words = ["tests/kernel", "tests/spec/test_conformance.py", "tests/testing", "-k", "mutex or make1"]
     done = subprocess.run(
