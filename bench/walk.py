@@ -1,10 +1,13 @@
-"""The files whose code runs for a row, Spark to output: `python -m bench.walk row`.
+"""The files whose code runs for a row, Spark to output, or for a split: `python -m bench.walk row` or `split`.
 
 Runs `async_map` over Arrow batches in one process and counts the calls of each function of the package, in
 every thread: a short job for what is done once, one with a few and one with more batches, and one with a few
 that takes as long as the one with more. A file stands in the table if the calls of one of its functions grow:
 with the rows, with the batches, or only with time, which is not counted. Compiled code, that of the kernel,
 makes no calls that Python tells of.
+
+A split walks from discovery in the driver to its rows in a task, which asks for one at a time over the
+driver's channel; both are in this process here. The threads that it passes are counted too.
 
 The function of an operator runs here as it does in a worker, but between lists instead of sockets; `--spark`
 has Spark's worker run it, and gives the same files (`tests/bench/test_walk.py`). A process walks once.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -40,6 +44,8 @@ Calls = dict[str, int]
 """Calls by function, `file:function`, in the order of the first of each."""
 Said = Callable[[Calls, float], None]
 """Is told the calls of a job and its seconds."""
+Found = dict[str, tuple[str, int]]
+"""For each file, or thread, what its functions run for and how often they were called."""
 
 BATCH_ROWS = 50
 """Few, so that what runs by time is rare beside what runs for batches."""
@@ -112,13 +118,14 @@ def asked(pause_s: float, df: Any) -> Any:
     return async_map(df, answer, schema=ANSWERS, keep="*", capacity=CAPACITY)
 
 
-_calls: dict[CodeType, int] = {}
-"""Of this process, which one thread reads while no job runs."""
+_calls: dict[tuple[CodeType, str], int] = {}
+"""By code and thread, of this process; one thread reads them while no job runs."""
 
 
 def _note(frame: FrameType, event: str, _: Any) -> None:
     if event == "call":
-        _calls[frame.f_code] = _calls.get(frame.f_code, 0) + 1
+        key = frame.f_code, threading.current_thread().name
+        _calls[key] = _calls.get(key, 0) + 1
 
 
 def watched(function: OfPartition, said: Said, batches: Batches) -> Batches:
@@ -138,12 +145,21 @@ def watched(function: OfPartition, said: Said, batches: Batches) -> Batches:
 
 
 def _by_function() -> Calls:
+    return _counted(lambda function, _: function)
+
+
+def _by_thread() -> Calls:
+    # Several of a kind have numbers.
+    return _counted(lambda function, thread: f"{re.sub('[-0-9]+$', '', thread)}:{function}")
+
+
+def _counted(named: Callable[[str, str], str]) -> Calls:
     found: Calls = {}
-    for code, calls in list(_calls.items()):
+    for (code, thread), calls in list(_calls.items()):
         for folder, prefix in PACKAGES.items():
             if code.co_filename.startswith(folder):
                 file = prefix + Path(code.co_filename).relative_to(folder).as_posix()
-                name = f"{file}:{code.co_firstlineno} {code.co_name}"
+                name = named(f"{file}:{code.co_firstlineno} {code.co_name}", thread)
                 found[name] = found.get(name, 0) + calls
                 break
     return found
@@ -167,6 +183,55 @@ def without_spark(pause_s: float, batches: int) -> tuple[Calls, float]:
 def _check(made: int, rows: int) -> None:
     if made != rows:
         raise AssertionError(f"{made} rows of {rows} came out")
+
+
+@contextmanager
+def splits_by_need() -> Iterator[Callable[[Callable[[], Calls]], Run]]:
+    """Makes a run of batch reads whose tasks ask the driver for splits; one split is one batch.
+
+    What counts the calls is given: by function or by thread.
+    """
+    from pillarbox.sources.channel import SourceChannel
+    from pillarbox.sources.connectors.generator import GeneratorSource
+    from pillarbox.spark.source import tasks
+    from pillarbox.spark.source.batch import BatchReader
+    from pillarbox.spark.source.driver import DriverReads
+    from pillarbox.spark.source.options import parse_options
+    from pillarbox.spark.source.read import Read
+
+    # No split is quick: a task asks for one at a time, so that each passes all of the way.
+    tasks.QUICK = 0.0
+
+    def read(pause_s: float, splits: int, channel: SourceChannel) -> int:
+        source = GeneratorSource(rows=splits * BATCH_ROWS, splits=splits, batch_rows=BATCH_ROWS)
+        reads = DriverReads()
+        name = f"walk {pause_s} {splits}"
+        reads.register(name, source)
+        options = {"partitions": "1"}
+        planned = Read(source, parse_options(options), source.arrow_schema())
+        reader = BatchReader(planned, channel.serve(name, reads), name, options)
+        (partition,) = reader.partitions()
+        rows = 0
+        for batch in reader.read(partition):
+            if not rows:
+                time.sleep(pause_s)
+            rows += batch.num_rows
+        channel.withdraw(name)
+        return rows
+
+    def run(counted: Callable[[], Calls], pause_s: float, splits: int) -> tuple[Calls, float]:
+        threading.setprofile(_note)
+        _calls.clear()
+        began = time.monotonic()
+        with SourceChannel() as channel:
+            sys.setprofile(_note)
+            try:
+                _check(read(pause_s, splits, channel), splits * BATCH_ROWS)
+            finally:
+                sys.setprofile(None)
+        return counted(), time.monotonic() - began
+
+    yield lambda counted: partial(run, counted)
 
 
 @contextmanager
@@ -198,7 +263,7 @@ def _write(path: str, calls: Calls, seconds: float) -> None:
     Path(path).write_text(json.dumps([calls, seconds]))
 
 
-def walk(run: Run) -> dict[str, tuple[str, int]]:
+def walk(run: Run) -> Found:
     """The files of a row, in the order of their first calls; see `files_of`."""
     run(0.0, 1)
     few, _ = run(0.0, FEW)
@@ -207,13 +272,13 @@ def walk(run: Run) -> dict[str, tuple[str, int]]:
     return files_of(few, more, waiting)
 
 
-def files_of(few: Calls, more: Calls, waiting: Calls) -> dict[str, tuple[str, int]]:
+def files_of(few: Calls, more: Calls, waiting: Calls) -> Found:
     """For each file with calls that grow: "row", "batch" or "time", and these calls of the longer job.
 
     waiting: of the job with few batches that takes as long as the one with more.
     """
     batches = MORE - FEW
-    found: dict[str, tuple[str, int]] = {}
+    found: Found = {}
     for name, calls in more.items():
         grown = calls - few.get(name, 0)
         by_time = waiting.get(name, 0) - few.get(name, 0)
@@ -230,27 +295,40 @@ def files_of(few: Calls, more: Calls, waiting: Calls) -> dict[str, tuple[str, in
     return found
 
 
-def passed(found: dict[str, tuple[str, int]]) -> set[str]:
+def passed(found: Found) -> set[str]:
     """The files that count: those that run for rows or batches."""
     return {name for name, (each, _) in found.items() if each != "time"}
+
+
+def walk_of_a_split() -> tuple[Found, Found]:
+    """The files of a split, and its threads."""
+    with splits_by_need() as run:
+        return walk(run(_by_function)), walk(run(_by_thread))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.walk", description=__doc__)
-    parser.add_argument("path", choices=["row"], help="what walks")
-    parser.add_argument("--spark", action="store_true", help="in a worker of Spark")
+    parser.add_argument("path", choices=["row", "split"], help="what walks")
+    parser.add_argument("--spark", action="store_true", help="in a worker of Spark (a row)")
     parser.add_argument("--json", action="store_true", help="print the files as JSON")
     options = parser.parse_args(arguments)
-    with in_spark() if options.spark else nullcontext(without_spark) as run:
-        found = walk(run)
+    threads: Found = {}
+    if options.path == "split":
+        found, threads = walk_of_a_split()
+    else:
+        with in_spark() if options.spark else nullcontext(without_spark) as run:
+            found = walk(run)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps([found, threads] if threads else found))
         return 0
-    columns = [Column("file", right=False), Column("runs for", right=False), Column("calls")]
-    words = {"row": "a row", "batch": "a batch", "time": "(by time)"}
-    print_table(columns, [[name, words[each], f"{calls:,}"] for name, (each, calls) in found.items()])
-    print(f"{len(passed(found))} files, without those by time; {MORE} batches of {BATCH_ROWS:,} rows")
+    units = {"row": "a row", "batch": "a split" if threads else "a batch", "time": "(by time)"}
+    for title, table in (("file", found), ("thread", threads)):
+        if table:
+            columns = [Column(title, right=False), Column("runs for", right=False), Column("calls")]
+            print_table(columns, [[name, units[each], f"{calls:,}"] for name, (each, calls) in table.items()])
+            print(f"{len(passed(table))} {title}s, without those by time")
+    print(f"{MORE} {'splits' if threads else 'batches'} of {BATCH_ROWS:,} rows")
     return 0
 
 

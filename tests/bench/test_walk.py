@@ -1,4 +1,4 @@
-"""The files that a row passes, Spark to output: as many as there are today, or fewer."""
+"""The files that a row passes, Spark to output, or a split: as many as there are today, or fewer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -19,10 +20,16 @@ LIMIT = 16
 """Files that a row may pass. It only falls: where fewer are found, lower it."""
 
 
-def walked(*words: str) -> dict[str, tuple[str, int]]:
+SPLIT_LIMITS = 26, 7
+"""Files and threads that a split of a batch read may pass, from discovery to its rows. They only fall."""
+
+Found = dict[str, tuple[str, int]]
+
+
+def walked(*words: str) -> Any:
     # In a process of its own, whose threads all begin after the counting.
     done = subprocess.run(
-        [sys.executable, "-m", "bench.walk", "row", "--json", *words],
+        [sys.executable, "-m", "bench.walk", "--json", *words],
         cwd=ROOT,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
@@ -30,25 +37,34 @@ def walked(*words: str) -> dict[str, tuple[str, int]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return {name: (each, calls) for name, (each, calls) in json.loads(done.stdout.splitlines()[-1]).items()}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_row_passes_no_more_files_than_before() -> None:
-    found = walked()
+    found: Found = walked("row")
     assert any(each == "row" for each, _ in found.values())
     assert any(each == "batch" for each, _ in found.values())
     files = passed(found)
     # Where this process gets little time, what runs by time may look as if it ran for batches.
     for _ in range(2):
         if len(files) > LIMIT:
-            files &= passed(walked())
+            files &= passed(walked("row"))
     assert len(files) <= LIMIT, f"{len(files)} files:\n" + "\n".join(sorted(files))
+
+
+def test_a_split_passes_no_more_files_and_threads_than_before() -> None:
+    found = [passed(each) for each in walked("split")]
+    for _ in range(2):
+        if any(len(each) > limit for each, limit in zip(found, SPLIT_LIMITS, strict=True)):
+            found = [each & passed(other) for each, other in zip(found, walked("split"), strict=True)]
+    for each, limit in zip(found, SPLIT_LIMITS, strict=True):
+        assert 0 < len(each) <= limit, f"{len(each)}:\n" + "\n".join(sorted(each))
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_row_passes_the_same_files_in_a_worker_of_spark() -> None:
-    assert passed(walked("--spark")) == passed(walked())
+    assert passed(walked("row", "--spark")) == passed(walked("row"))
 
 
 def test_a_file_counts_if_calls_of_a_function_grow_with_the_batches_and_not_with_time() -> None:
