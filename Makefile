@@ -26,11 +26,13 @@ MINUTES ?= 5
 FAULTS ?= 200
 # The suite of `make long`: spec, sanitize, mutation, test-oldest, test-freethreaded or chaos.
 SUITE ?= spec
+# What `make bench-sources` measures; empty is all.
+PARTS ?=
 # More words for pytest, for example PYTEST="-k mailbox -x".
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-kernel bench-peers s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -167,6 +169,9 @@ docs: build  ## the documentation, into site/
 
 bench: build  ## measure, and write a report with plots into out/bench
 	@$(WITH_JAVA) $(PY) -m bench.report
+
+bench-sources: build  ## the sources beside Spark's readers: PARTS="files kafka"
+	@$(WITH_JAVA) $(PY) -m bench.sources $(PARTS)
 
 bench-kernel: build  ## the kernel beside the best queues of Java, Rust, C++ and Python: downloads 100 MB (ONLY="ordered")
 	@test ! -x $(FREE)/bin/python || $(FREE)/bin/python setup.py -q build_ext --inplace

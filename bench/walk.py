@@ -1,4 +1,4 @@
-"""The files whose code runs for a row, Spark to output, or for a split: `python -m bench.walk row` or `split`.
+"""The files whose code runs for a row, Spark to output, or for a split: `python -m bench.walk row|split`.
 
 Runs `async_map` over Arrow batches in one process and counts the calls of each function of the package, in
 every thread: a short job for what is done once, one with a few and one with more batches, and one with a few
