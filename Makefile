@@ -183,8 +183,8 @@ bench-peers: build  ## beside PyFlink, Daft, Pathway, Ray Data, aiostream: downl
 s3-server:  ## build a server that speaks S3, which some tests need; needs Go
 	GOBIN=$(CURDIR)/build/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
-kafka-server: env  ## fetch a Kafka, which the tests of its source do themselves: 43 MB
-	@$(PY) -m tests.servers.kafka_server
+kafka-server: env  ## fetch a Kafka and Debezium, which the tests of sources do themselves: 80 MB
+	@$(PY) -m tests.servers.maven
 
 wheel: env  ## sdist and wheel, into dist/
 	$(PY) -m build --no-isolation --outdir dist

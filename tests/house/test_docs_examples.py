@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Pages that start many streams, of which tests/spark/test_stream.py and test_source_stream.py know more.
 SLOW = {"docs/stream.md", "docs/sources.md"}
+# Needs a PostgreSQL, a Kafka and a Debezium, which tests/spark/test_tables.py starts.
+WITH_SERVERS = {"docs/tables.md"}
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
@@ -50,6 +52,7 @@ def blocks(text: str) -> list[tuple[int, str]]:
             page, marks=[pytest.mark.spark] * needs_spark(text) + [pytest.mark.slow] * (page in SLOW)
         )
         for page, text in texts().items()
+        if page not in WITH_SERVERS
     ],
 )
 def test_the_examples_of_a_page_run(

@@ -1,105 +1,32 @@
 """A real Kafka for the tests: one process on loopback, in KRaft mode, with a folder of its own. Any thread.
 
-Its jars are those of Maven Central, fetched once with the Ivy that PySpark ships, which reads the poms and
-compares the checksums; what has come is compared with a pinned digest each time. They stay below `build/`.
-`python -m tests.servers.kafka_server` fetches them; `make kafka-server` runs that.
+Its jars are those of Maven Central; `make kafka-server` fetches them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bench.demo.ports import Ports
+from tests.servers.maven import KAFKA, java
 
-ROOT = Path(__file__).resolve().parents[2]
-VERSION = "4.1.1"
-FOLDER = ROOT / "build" / "kafka" / VERSION
-DIGEST = "393b6183ea30541e740d0c3b0ac8a681298e703cb63da7602a9fcf4df3ad0aa6"
-"""SHA-256 over the names and digests of all jars, in the order of their names."""
 USER = "reader"
 PASSWORD = "correct-horse-staple"
 LONG = 60.0
 
 
-class KafkaMissingError(Exception):
-    """There is no broker here, and this is why."""
-
-
-def java() -> str:
-    """The command of Java, found as the Makefile finds it. Raises KafkaMissingError."""
-    script = [sys.executable, str(ROOT / ".ci" / "java_home.py")]
-    found = subprocess.run(script, capture_output=True, text=True, timeout=LONG)
-    if found.returncode:
-        raise KafkaMissingError(found.stderr.strip() or "no Java here")
-    return str(Path(found.stdout.strip(), "bin", "java"))
-
-
-def digest(folder: Path) -> str:
-    """What DIGEST is for the jars of a folder."""
-    lines = [
-        f"{jar.name} {hashlib.sha256(jar.read_bytes()).hexdigest()}\n" for jar in sorted(folder.glob("*.jar"))
-    ]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def fetch(folder: Path) -> None:
-    """Fetch the broker's jars into `folder`. Raises KafkaMissingError."""
-    pyspark = find_spec("pyspark")
-    places = Path(pyspark.origin).parent / "jars" if pyspark and pyspark.origin else folder
-    ivy = sorted(places.glob("ivy-*.jar"))
-    if not ivy:
-        raise KafkaMissingError("Kafka is fetched with PySpark's Ivy, and PySpark is not installed")
-    command = [java(), "-jar", str(ivy[-1]), "-cache", str(folder / "cache"), "-confs", "default"]
-    command += ["-dependency", "org.apache.kafka", "kafka_2.13", VERSION]
-    command += ["-retrieve", str(folder / "jars" / "[artifact]-[revision].[ext]")]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as error:
-        raise KafkaMissingError(f"fetching Kafka took more than {error.timeout} s") from None
-    if done.returncode or not (folder / "jars").is_dir():
-        last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
-        raise KafkaMissingError(f"Kafka could not be fetched from Maven Central\n{last}")
-
-
-def jars() -> Path:
-    """The folder of the jars, fetched if it is not there. Raises KafkaMissingError."""
-    if not FOLDER.is_dir():
-        FOLDER.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=FOLDER.parent, prefix="fetch-") as scratch:
-            fetch(Path(scratch))
-            found = digest(Path(scratch, "jars"))
-            if found != DIGEST:
-                raise KafkaMissingError(f"these are not the jars of Kafka {VERSION}: their digest is {found}")
-            # Another process may have been quicker.
-            with contextlib.suppress(OSError):
-                Path(scratch, "jars").replace(FOLDER)
-    found = digest(FOLDER)
-    if found != DIGEST:
-        raise KafkaMissingError(f"{FOLDER} does not hold Kafka {VERSION}: its digest is {found}; remove it")
-    return FOLDER
-
-
 @functools.cache
 def command() -> list[str]:
-    """What runs a class of Kafka here. Skips the test, with the reason, where there is none."""
-    try:
-        options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        return [java(), *options, "-cp", f"{jars()}/*"]
-    except KafkaMissingError as error:
-        pytest.skip(f"no Kafka here: {error}")
+    """The command that runs a class of Kafka. Skips the test, with the reason, where there is none."""
+    options = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    return [java(), *options, "-cp", f"{KAFKA.folder_or_skip()}/*"]
 
 
 class KafkaServer:
@@ -222,14 +149,18 @@ class KafkaServer:
             producer.produce(topic, text, partition=partition, **time_of)
         assert producer.flush(LONG) == 0
 
+    def consume(self, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
+        """The keys and values of the first `count` records of partition 0, as soon as they are there."""
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-def main() -> None:
-    """Fetch the jars, and say where they are."""
-    try:
-        print(jars())
-    except KafkaMissingError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()
+        consumer = Consumer({**self.client, "group.id": "tests", "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        try:
+            records: list[Any] = []
+            until = time.monotonic() + LONG
+            while len(records) < count:
+                assert time.monotonic() < until, f"topic {topic} has only {len(records)} records"
+                records += [each for each in consumer.consume(count - len(records), 1.0) if not each.error()]
+            return [(each.key(), each.value()) for each in records]
+        finally:
+            consumer.close()

@@ -1,0 +1,132 @@
+"""Jars of Maven Central, for the servers of the tests: `Jars`. Any thread.
+
+They are fetched once, with the Ivy that PySpark ships, which reads the poms and compares the checksums. What
+has come is compared with a pinned digest each time. They stay below `build/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JAVA_TIMEOUT_S = 60.0
+FETCH_TIMEOUT_S = 150.0
+
+
+class JarsMissingError(Exception):
+    """There are no such jars here; its text says why."""
+
+
+def java() -> str:
+    """The command of Java, found as the Makefile finds it. Skips the test, with the reason, without one."""
+    try:
+        return _java()
+    except JarsMissingError as error:
+        pytest.skip(str(error))
+
+
+def _java() -> str:
+    script = [sys.executable, str(ROOT / ".ci" / "java_home.py")]
+    found = subprocess.run(script, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S)
+    if found.returncode:
+        raise JarsMissingError(found.stderr.strip() or "no Java here")
+    return str(Path(found.stdout.strip(), "bin", "java"))
+
+
+@dataclass(frozen=True)
+class Jars:
+    """The jars of some modules and of all that these need.
+
+    place: a folder below `build/`. modules: "organisation name version" each. digest: SHA-256 over the names
+    and digests of all jars, in the order of their names.
+    """
+
+    place: str
+    modules: list[str]
+    digest: str
+
+    def folder(self) -> Path:
+        """The folder of the jars, fetched if it is not there. Raises JarsMissingError."""
+        folder = ROOT / "build" / self.place
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
+                self._fetch(Path(scratch))
+                self._check(Path(scratch, "jars"))
+                # Another process may have been quicker.
+                with contextlib.suppress(OSError):
+                    Path(scratch, "jars").replace(folder)
+        self._check(folder)
+        return folder
+
+    def folder_or_skip(self) -> Path:
+        """As `folder`; skips the test, with the reason, where the jars cannot be had."""
+        try:
+            return self.folder()
+        except JarsMissingError as error:
+            pytest.skip(str(error))
+
+    def _check(self, folder: Path) -> None:
+        digests = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
+        lines = "".join(f"{name} {digests[name]}\n" for name in sorted(digests))
+        found = hashlib.sha256(lines.encode()).hexdigest()
+        if found != self.digest:
+            raise JarsMissingError(f"{folder}: its digest is {found}, not that of {self.place}; remove it")
+
+    def _fetch(self, scratch: Path) -> None:
+        pyspark = find_spec("pyspark")
+        places = Path(pyspark.origin).parent / "jars" if pyspark and pyspark.origin else scratch
+        ivy = sorted(places.glob("ivy-*.jar"))
+        if not ivy:
+            raise JarsMissingError("jars are fetched with PySpark's Ivy, and PySpark is not installed")
+        for module in self.modules:
+            command = [_java(), "-jar", str(ivy[-1]), "-cache", str(scratch / "cache"), "-confs", "default"]
+            command += ["-dependency", *module.split()]
+            command += ["-retrieve", str(scratch / "jars" / "[artifact]-[revision].[ext]")]
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, stdin=subprocess.DEVNULL
+                )
+            except subprocess.TimeoutExpired as error:
+                raise JarsMissingError(f"fetching {module} took more than {error.timeout} s") from None
+            if done.returncode or not (scratch / "jars").is_dir():
+                last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+                raise JarsMissingError(f"{module} could not be fetched from Maven Central\n{last}")
+
+
+KAFKA_VERSION = "4.1.1"
+KAFKA = Jars(
+    f"kafka/{KAFKA_VERSION}",
+    [f"org.apache.kafka kafka_2.13 {KAFKA_VERSION}"],
+    "393b6183ea30541e740d0c3b0ac8a681298e703cb63da7602a9fcf4df3ad0aa6",
+)
+DEBEZIUM = Jars(
+    "debezium/3.3.1",
+    [
+        f"org.apache.kafka connect-runtime {KAFKA_VERSION}",
+        "io.debezium debezium-connector-postgres 3.3.1.Final",
+    ],
+    "9c0ec84f417ad7ec0f0f688d1689ddb316077b006911b66906b3699fcf87d790",
+)
+"""Kafka Connect, Debezium's connector for PostgreSQL, and the JDBC driver that it uses."""
+
+
+def main() -> None:
+    """Fetch the jars, and print where they are."""
+    try:
+        print(KAFKA.folder(), DEBEZIUM.folder(), sep="\n")
+    except JarsMissingError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
