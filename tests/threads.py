@@ -1,7 +1,6 @@
 """The threads of Pillarbox that the test that runs has begun. For tests; in the thread that runs them.
 
-Tests of other files run in the same process, and some leave threads on purpose: a session of Spark its
-channel, a source of PostgreSQL its snapshot.
+Tests of other files run in the same process, and some leave threads on purpose: Spark's session its channel.
 """
 
 from __future__ import annotations

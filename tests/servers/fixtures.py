@@ -22,11 +22,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
     pytest.importorskip("psycopg", reason="the package psycopg is not installed")
-    from pillarbox.sources.connectors.postgres.held import close_all
-
     server = PostgresServer()
     yield server
-    close_all()
     server.close()
 
 

@@ -12,13 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import register_source
 from tests.servers import fixtures, redis_server
-from tests.servers.postgres_server import PostgresServer
 from tests.servers.redis_server import RedisServer
 from tests.versions import needs_source_streams
 
 pytestmark = pytest.mark.server
 
-redis, postgres = fixtures.shared_redis, fixtures.postgres
+redis = fixtures.shared_redis
 
 
 def read_on(stream: DataFrame, folder: Path) -> list[int]:
@@ -68,44 +67,6 @@ def test_redis_streams_in_micro_batches(spark: SparkSession, redis: RedisServer,
     last = json.loads(offsets[-1].read_text().splitlines()[-1])
     assert {split["split_id"] for split in last["splits"]} == {f"spark:{n}" for n in range(4)}
     assert redis_server.PASSWORD not in written(tmp_path)
-
-
-def test_postgresql_in_batch(
-    spark: SparkSession, postgres: PostgresServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    postgres.run(
-        "create table numbers (id bigint generated always as identity primary key, n int)",
-        "insert into numbers (n) select generate_series(0, 999)",
-    )
-    register_source(spark)
-    options: dict[str, Any] = {"source": "postgres", "url": postgres.url, "table": "numbers"}
-    rows = spark.read.format("pillarbox").options(**options, splits="7").load()
-    assert sorted(row.n for row in rows.collect()) == list(range(1000))
-    # Another action on the same plan reads the same snapshot.
-    postgres.run("insert into numbers (n) values (1000)")
-    assert rows.count() in (1000, 1001)
-    rows.explain(mode="extended")
-    assert "battery-staple" not in capfd.readouterr().out
-
-
-@pytest.mark.slow
-@needs_source_streams
-def test_postgresql_in_micro_batches(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
-    postgres.run(
-        "create table growing (id bigint generated always as identity primary key, n int)",
-        "insert into growing (n) select generate_series(0, 999)",
-    )
-    register_source(spark)
-    options: dict[str, Any] = {"source": "postgres", "url": postgres.url, "table": "growing"}
-    stream = (
-        spark.readStream.format("pillarbox")
-        .options(**options, mode="incremental", key="id", max_rows="400")
-        .load()
-    )
-    assert read_on(stream, tmp_path) == list(range(1000))
-    postgres.run("insert into growing (n) select generate_series(1000, 1500)")
-    assert read_on(stream, tmp_path) == list(range(1501))
-    assert "battery-staple" not in written(tmp_path)
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])

@@ -30,7 +30,7 @@ class PillarboxSource(DataSource):
     source's own, gives splits out while the read runs, and lets a reader and the enumerator talk in batch
     reads.
 
-    Options: `source` is the short name of a connector ("files", "generator", "kafka", "postgres", "redis"),
+    Options: `source` is the short name of a connector ("files", "generator", "kafka", "redis"),
     or of what else `register_source` was told to allow. `partitions` is the most tasks. For streams:
     `min_partitions`; `max_rows`, `max_bytes` and `max_files` of a micro-batch; `timestamp` (a column),
     `out_of_order`, `idle_after` and `max_drift`, all three in seconds, align splits in event time;

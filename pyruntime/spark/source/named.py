@@ -16,8 +16,12 @@ CONNECTORS = {
     "files": "pillarbox.sources.connectors.files:FileSource",
     "generator": "pillarbox.sources.connectors.generator:GeneratorSource",
     "kafka": "pillarbox.sources.connectors.kafka:KafkaSource",
-    "postgres": "pillarbox.sources.connectors.postgres:PostgresSource",
     "redis": "pillarbox.sources.connectors.redis_streams:RedisStreamSource",
+}
+
+_REMOVED = {
+    "postgres": "Pillarbox has no connector for PostgreSQL any more: read a table with spark.read.jdbc, and "
+    "its changes through Debezium and Kafka; docs/tables.md shows both",
 }
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -35,6 +39,8 @@ class AllowedSources:
     def __init__(self, given: Iterable[str | type[AnySource]]) -> None:
         self._found: dict[str, str | type[AnySource]] = {}
         for each in given:
+            if isinstance(each, str) and each in _REMOVED:
+                raise ValueError(f"source=[{each!r}]: {_REMOVED[each]}")
             if isinstance(each, type) and issubclass(each, Source):
                 self._found[f"{each.__module__}:{each.__qualname__}"] = each
             elif isinstance(each, str) and (each in CONNECTORS or _NAME.fullmatch(each)):
@@ -55,6 +61,8 @@ class AllowedSources:
             raise ValueError(f"option 'source' is missing: {allowed}")
         found: Any = self._found.get(name)
         if found is None:
+            if name in _REMOVED:
+                raise ValueError(f"option 'source' is {name!r}: {_REMOVED[name]}")
             # Whoever may write SQL may write this, and an import runs what is imported.
             raise ValueError(
                 f"option 'source' is {name!r}: {allowed}. Whoever registers the format may allow others: "
