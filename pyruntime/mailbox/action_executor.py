@@ -1,7 +1,7 @@
-"""What the actions of a task run in: nothing, or a lock that the task shares with another thread.
+"""Action executors: the actions of a task run at once, or under a lock that it shares with another thread.
 
-A processor runs each mail and each default action through its action executor, on the mailbox thread.
-The other thread, such as that of a legacy source, runs its own actions through the same one.
+A processor runs each mail and each default action through its executor, on the mailbox thread. Another thread
+runs its own actions through the same one. The idea is Flink's `StreamTaskActionExecutor`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ T = TypeVar("T")
 
 
 class TaskActionExecutor(Protocol):
-    """Runs the actions of a task so that no two of them overlap, whichever threads they are of.
-
-    It is entered again by the thread that is inside: an action that yields runs a mail. The idea is
-    Flink's `StreamTaskActionExecutor`.
-    """
+    """Runs actions so that no two overlap. The thread inside enters again: an action may yield to mail."""
 
     def run(self, fn: Callable[..., object], /, *args: Any) -> None:
         """Call `fn(*args)`. Any thread; raises what it raises."""
@@ -30,8 +26,6 @@ class TaskActionExecutor(Protocol):
 class ImmediateActionExecutor:
     """Calls at once: for a task all of whose actions are of one thread."""
 
-    __slots__ = ()
-
     def run(self, fn: Callable[..., object], /, *args: Any) -> None:
         """Call `fn(*args)`. Any thread; raises what it raises."""
         fn(*args)
@@ -40,56 +34,35 @@ class ImmediateActionExecutor:
         """Call `fn(*args)` and return its result. Any thread; raises what it raises."""
         return fn(*args)
 
-    def __repr__(self) -> str:
-        return "IMMEDIATE"
-
 
 IMMEDIATE = ImmediateActionExecutor()
 """The one immediate executor; a processor that has it calls its actions itself."""
 
 
-class Lock(Protocol):
-    """A lock that the thread which holds it can take again, such as `threading.RLock()`."""
-
-    def __enter__(self) -> Any:
-        """Take the lock, waiting for it."""
-
-    def __exit__(self, *error: Any) -> Any:
-        """Give it back."""
-
-
 class SynchronizedActionExecutor:
-    """Calls under a lock that a thread outside the mailbox takes for what it does to the task's state.
+    """Calls under a reentrant `lock`, which another thread takes for what it does to the task's state.
 
     1. The lock is held for one mail, or for one default action, and never while the loop waits for mail.
     2. A `yield_` does wait with the lock held, as it stands within an action; so what it waits for must not
        need the lock.
-    3. The lock is taken again by the thread that holds it, so a plain `threading.Lock` is refused.
 
-    A fair lock keeps a busy loop from holding the other thread up. Raises TypeError if `lock` is no
-    context manager, ValueError if it is a plain lock.
+    A fair lock keeps a busy loop from holding the other thread up. Raises TypeError if `lock` is not a
+    context manager, ValueError if it is a plain `threading.Lock`, which a yield would hang in.
     """
 
-    __slots__ = ("_lock",)
-
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: Any) -> None:
         if not (hasattr(lock, "__enter__") and hasattr(lock, "__exit__")):
             raise TypeError(f"lock must be a reentrant lock, to be entered by `with`, not {lock!r}")
         if isinstance(lock, type(threading.Lock())):
             raise ValueError(f"lock must be reentrant, such as threading.RLock(), not {lock!r}")
-        self._lock = lock
-
-    @property
-    def lock(self) -> Lock:
-        """The lock. Any thread."""
-        return self._lock
+        self.lock = lock
 
     def run(self, fn: Callable[..., object], /, *args: Any) -> None:
         """Call `fn(*args)` under the lock, waiting for it. Any thread; raises what it raises."""
-        with self._lock:
+        with self.lock:
             fn(*args)
 
     def call(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Call `fn(*args)` under the lock and return its result. Any thread; raises what it raises."""
-        with self._lock:
+        with self.lock:
             return fn(*args)
