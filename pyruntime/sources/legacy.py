@@ -1,87 +1,119 @@
-"""A `SourceFunction`, which is one loop, as a `Source`: for `StreamTask`, and for Spark, batch and streaming.
+"""Old functions and formats as a `Source`: for `StreamTask`, and for Spark, batch and streaming.
 
-One split, whose positions are states of the function. The reader runs the function in a thread of its own and
-takes what it has emitted together with its state, under the checkpoint lock. For micro-batches the enumerator
-runs it too, ahead, to know how far it comes: a micro-batch is so many rows from a state, which a task reads.
+*A function* is a split for each of its instances. A position is a state of the function and how many rows
+came since; a reader takes the rows together with the state, under the checkpoint lock. For micro-batches the
+enumerator runs it too, ahead, to know how far it comes: one is so many rows from a state, which a task reads.
+
+*A format* has its own splits, or one for each file of a folder. A position is how many records of the split
+were read: after a restart so many are read and dropped.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
-import threading
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.mailbox.check import check_positive_int
-from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
-from pillarbox.sources.fetching import FetchingReader
-from pillarbox.sources.legacy_format import FromFolder, FromInputFormat
-from pillarbox.sources.legacy_rows import row_of
-from pillarbox.sources.reader import (
-    Fetched,
-    ReaderContext,
-    SourceReader,
-    SplitReader,
-    SplitsAdded,
-    SplitsChange,
-)
+from pillarbox.redaction import shown_address
+from pillarbox.sources.connectors.files.discovery import FileEnumerator
+from pillarbox.sources.connectors.files.source import FileSource
+from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
+from pillarbox.sources.fetching import FetchingReader, Threading
+from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded, SplitsChange
+from pillarbox.sources.serializer import PickleSerializer, Serializer, named_serializer
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
-from pillarbox.task.checkpoint import CheckpointBarrier
-from pillarbox.task.legacy import GRACE, CheckpointedSource, SourceFunction, Timestamped
-from pillarbox.task.legacy_input import LegacyInputState, LegacySourceInput
+from pillarbox.task.failures import Failures
+from pillarbox.task.legacy import (
+    CheckpointedSource,
+    FunctionThread,
+    InputFormat,
+    InputStatistics,
+    ParallelSourceFunction,
+    ReplicatingInputFormat,
+    RichInputFormat,
+    RuntimeContext,
+    SourceFunction,
+    Timestamped,
+)
 from pillarbox.task.moments import check_callable, check_duration
-from pillarbox.task.status import InputStatus
+from pillarbox.task.output import Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FromFolder", "FromInputFormat", "FromSourceFunction", "FunctionSplit"]
+MAX_RECORDS_AHEAD = 1_000
+CANCEL_TIMEOUT_S = 5.0
+MAX_MICRO_BATCH_ROWS = 100_000
+"""Where nobody has set a limit."""
+FIRST_ROW_TIMEOUT_S = 1.0
+"""A micro-batch waits so long for the first row of a function that was just started."""
+NEXT_ROW_TIMEOUT_S = 0.05
+"""A micro-batch takes what has come if nothing follows for so long."""
+MAX_FETCH_RECORDS = 1_000
 
-CAPACITY = 1_000
-MOST_ROWS = 100_000
-"""Rows of a micro-batch for which nobody has set a limit."""
-PATIENCE = 1.0
-"""Seconds that a micro-batch waits for the first row of a function that was just started."""
-SETTLE = 0.05
-"""Seconds without a row after which a micro-batch takes what has come."""
-SPLIT_ID = "function"
-BEGINNING: dict[str, Any] = {"count": 0, "base": 0, "state": None}
+
+class _LegacySource(Source[Any, Any]):
+    """Rows and their schema, and how states or splits are written."""
+
+    def __init__(self, schema: pa.Schema | None, serializer: str | PickleSerializer) -> None:
+        self.schema = schema
+        self.serializer = named_serializer(serializer)
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that were given. Raises TypeError if none were."""
+        return super().arrow_schema() if self.schema is None else self.schema
+
+    def row_of(self, record: Any) -> Any:
+        """The record itself; where there is a schema, one that is not a tuple is a row of one column."""
+        return record if self.schema is None or isinstance(record, tuple) else (record,)
+
+
+# -- functions -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FunctionSplit(Split):
-    """All that the function emits, or a part of it.
+    """The rows that one instance of a function emits, or a part of them.
 
     A position is `count` rows from the beginning, found by running from `state`, which was taken after `base`
-    rows. The state is pickled.
+    rows and is written by the source's serializer.
     """
+
+    subtask: int = 0
 
     @property
     def rows(self) -> int | None:
         """Rows from `start` to `stop`."""
-        return None if self.stop is None else int(self.stop["count"] - (self.start or BEGINNING)["count"])
+        return None if self.stop is None else int(self.stop["count"] - self.begin["count"])
+
+    @property
+    def begin(self) -> dict[str, Any]:
+        """The position to run from."""
+        return self.start or {"count": 0, "base": 0, "state": None}
 
 
-class FromSourceFunction(Source[FunctionSplit, bool]):
+class FromSourceFunction(_LegacySource):
     """The source that runs a `SourceFunction`.
 
-    make: makes the function, one for each run of it; it must pickle where the source travels. The function
-        must have `snapshot_state` and `restore_state`, and a state must pickle: a restart, or a task of
-        a micro-batch, goes on from one, and must then get the same rows.
-    bounded: whether the function comes to an end of its own.
-    schema: the columns of its rows, for Spark. A record that is no tuple is then a row of one column.
-    capacity: records that the function may be ahead. grace: seconds that it has to end after its `cancel`.
+    make: makes the function, one for each run of it; it must pickle where the source travels. A restart, or
+        a task of a micro-batch, goes on from a state of it, and must then get the same rows. One without
+        both `snapshot_state` and `restore_state` starts over after a restart, and is for tasks only.
+    bounded: True if the function comes to an end of its own.
+    parallelism: how many instances run, each a split; more than 1 for a `ParallelSourceFunction` only.
+    schema: the columns of its rows, for Spark. A record that is not a tuple is then a row of one column.
+    serializer: how states are written: "json", a name that `register_serializer` knows, a `PickleSerializer`.
+    capacity: records that a function may be ahead. grace: seconds that it has to end after its `cancel`.
 
     The times of `collect_with_timestamp`, or else the function's latest watermark, are the event time of what
     it has emitted. Its idleness is left to a `WatermarkStrategy`.
 
-    Calls `make()` once, at once. Raises TypeError for what does not make a SourceFunction, ValueError for one
-    that cannot be restored, TypeError or ValueError for other bad arguments.
+    Calls `make()` once, at once. Raises TypeError for what does not make a SourceFunction, TypeError or
+    ValueError for other bad arguments.
     """
 
     split_type = FunctionSplit
@@ -91,25 +123,30 @@ class FromSourceFunction(Source[FunctionSplit, bool]):
         make: Callable[[], SourceFunction],
         *,
         bounded: bool = False,
+        parallelism: int = 1,
         schema: pa.Schema | None = None,
-        capacity: int = CAPACITY,
-        grace: float = GRACE,
+        serializer: str | PickleSerializer = "json",
+        capacity: int = MAX_RECORDS_AHEAD,
+        grace: float = CANCEL_TIMEOUT_S,
     ) -> None:
         check_callable("make", make)
         function = make()
         if not isinstance(function, SourceFunction):
             raise TypeError(f"make={make!r}: must make a SourceFunction, not {type(function).__name__}")
-        if not isinstance(function, CheckpointedSource):
-            raise ValueError(
-                f"make={make!r}: makes a {type(function).__name__}, which cannot go on after a restart: it "
-                "must have both snapshot_state and restore_state"
-            )
         self.name = type(function).__qualname__
-        """The name of the function, for messages."""
+        if schema is not None and not isinstance(function, CheckpointedSource):
+            raise ValueError(
+                f"make={make!r}: makes a {self.name}, which cannot go on after a restart, as Spark needs: "
+                "it must have both snapshot_state and restore_state"
+            )
+        self.parallelism = check_positive_int("parallelism", parallelism)
+        if parallelism > 1 and not isinstance(function, ParallelSourceFunction):
+            raise ValueError(
+                f"parallelism={parallelism}: must be 1, as {self.name} is not a ParallelSourceFunction"
+            )
+        super().__init__(schema, serializer)
         self.make = make
-        """Makes the function."""
         self.bounded = bounded
-        self.schema = schema
         self.capacity = check_positive_int("capacity", capacity)
         self.grace = check_duration("grace", grace)
 
@@ -118,119 +155,139 @@ class FromSourceFunction(Source[FunctionSplit, bool]):
         """As it was said."""
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
-    def create_enumerator(self, context: EnumeratorContext[FunctionSplit]) -> FunctionEnumerator:
-        """Knows nothing yet."""
-        return FunctionEnumerator(context, False, self)
-
-    def restore_enumerator(
-        self, context: EnumeratorContext[FunctionSplit], checkpoint: bool
+    def create_enumerator(
+        self, context: EnumeratorContext[FunctionSplit], checkpoint: int = 0
     ) -> FunctionEnumerator:
-        """Knows whether the split was found."""
+        """The enumerator of a run in which so many splits were found."""
         return FunctionEnumerator(context, checkpoint, self)
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[FunctionSplit]:
-        """Runs the function."""
-        return FetchingReader(context, lambda: FunctionReader(self), grace=self.grace)
+    restore_enumerator = create_enumerator
 
-    def arrow_schema(self) -> pa.Schema:
-        """The columns that were given. Raises TypeError if none were."""
-        return super().arrow_schema() if self.schema is None else self.schema
+    def create_reader(self, context: ReaderContext) -> FetchingReader[FunctionSplit]:
+        """Runs the functions, each with a thread that takes its rows."""
+        reader = partial(FunctionReader, self)
+        return FetchingReader(context, reader, threading=Threading.SPLIT_PER_THREAD, grace=self.grace)
 
 
-class FunctionEnumerator(SplitEnumerator[FunctionSplit, bool]):
-    """Finds the one split; for micro-batches it runs the function ahead of the readers. Confined."""
+class FunctionRun(FunctionThread):
+    """One run of a function, from where a split starts. Confined to who takes from it."""
+
+    def __init__(self, source: FromSourceFunction, split: FunctionSplit) -> None:
+        self._source = source
+        function = source.make()
+        if isinstance(function, ParallelSourceFunction):
+            function.runtime_context = RuntimeContext(source.name, split.subtask, source.parallelism)
+        position = split.begin
+        state = None if position["state"] is None else source.serializer.read(position["state"])
+        self.begun = self.count = position["base"]
+        """Rows from the beginning of the split to where the run begins, and to behind what was taken."""
+        self.position = {**position, "count": self.count}
+        self.ended = False
+        self.timestamp: float | None = None
+        """The latest watermark, or where there is none the latest event time, of what was taken."""
+        self._has_watermarks = False
+        self._stateful = isinstance(function, CheckpointedSource)
+        super().__init__(function, state, capacity=source.capacity, grace=source.grace, name=source.name)
+
+    def take_rows(self) -> list[Any]:
+        """The rows emitted since; none if there are none. Raises what the function raises."""
+        elements, state, self.ended = self.take()
+        rows = []
+        for each in elements:
+            if type(each) is Watermark:
+                self.timestamp, self._has_watermarks = each.timestamp, True
+                continue
+            if type(each) is Timestamped:
+                if not self._has_watermarks:
+                    self.timestamp = max(each.timestamp, self.timestamp or each.timestamp)
+                each = each.value
+            rows.append(self._source.row_of(each))
+        self.count += len(rows)
+        if rows and self._stateful:
+            self.position = {
+                "count": self.count,
+                "base": self.count,
+                "state": self._source.serializer.write(state),
+            }
+        return rows
+
+
+class FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
+    """Finds a split for each instance; for micro-batches runs the function ahead of the readers. Confined."""
 
     def __init__(
-        self, context: EnumeratorContext[FunctionSplit], checkpoint: bool, source: FromSourceFunction
+        self, context: EnumeratorContext[FunctionSplit], checkpoint: int, source: FromSourceFunction
     ) -> None:
         super().__init__(context, checkpoint)
         self._source = source
-        self._ahead: FunctionRun | None = None
-        # Where the function stood, each time that it was asked, behind what the latest micro-batch has read.
-        self._marks: deque[dict[str, Any]] = deque()
+        # The run of each split, and its positions behind what the latest micro-batch has read.
+        self._ahead: dict[str, tuple[FunctionRun, deque[dict[str, Any]]]] = {}
 
-    def discover(self, checkpoint: bool, most: int) -> tuple[Sequence[FunctionSplit], bool]:
-        """The split, once."""
-        return ([] if checkpoint else [FunctionSplit(SPLIT_ID)]), True
+    def discover(self, checkpoint: int, most: int) -> tuple[Sequence[FunctionSplit], int]:
+        """The instances, once."""
+        end = min(checkpoint + most, self._source.parallelism)
+        return [FunctionSplit(f"function-{each}", subtask=each) for each in range(checkpoint, end)], end
 
     def advance(self, split: FunctionSplit, limit: ReadLimit) -> FunctionSplit | None:
-        """What the function has emitted behind `split.start`, within the limit of rows; its end, if it ends.
+        """The rows that the function has emitted behind `split.start`, within the limit; its end, if it ends.
 
         Waits a little for the first rows of a function that was just started, and raises what it has raised.
         """
-        start = split.start or BEGINNING
-        most = MOST_ROWS if limit.rows is None else min(max(limit.rows, 1), MOST_ROWS)
+        start = split.begin
+        most = MAX_MICRO_BATCH_ROWS if limit.rows is None else min(max(limit.rows, 1), MAX_MICRO_BATCH_ROWS)
         wanted = start["count"] + most
-        run, patience = self._run_from(start)
+        run, marks = self._ahead.get(split.split_id, (None, deque()))
+        timeout = NEXT_ROW_TIMEOUT_S
+        if run is None or not run.begun <= start["count"] <= run.count:
+            if run is not None:
+                run.close()
+            run, marks = self._ahead[split.split_id] = FunctionRun(self._source, split), deque()
+            timeout = FIRST_ROW_TIMEOUT_S
         while run.count < wanted and not run.ended:
-            if run.take():
-                self._marks.append(run.position)
-                patience = SETTLE
-            elif not run.ended and not run.wait(patience):
+            if run.take_rows():
+                marks.append(run.position)
+                timeout = NEXT_ROW_TIMEOUT_S
+            elif not run.ended and not run.wait(timeout):
                 break
         if run.ended and run.count <= wanted:
             return split
         if run.count <= start["count"]:
             return None
-        while self._marks and self._marks[0]["count"] <= start["count"]:
-            self._marks.popleft()
-        fitting = [mark for mark in self._marks if start["count"] < mark["count"] <= wanted]
-        # Of a section that is longer than the limit there is no state in the middle.
+        while marks and marks[0]["count"] <= start["count"]:
+            marks.popleft()
+        # Amid the records of one section there is no state.
+        fitting = [mark for mark in marks if mark["count"] <= wanted]
         return split.up_to(fitting[-1] if fitting else {**start, "count": wanted})
 
     def close(self) -> None:
-        """End the function."""
-        run, self._ahead = self._ahead, None
-        if run is not None:
-            run.close()
-
-    def _run_from(self, start: dict[str, Any]) -> tuple[FunctionRun, float]:
-        run = self._ahead
-        if run is not None and run.begun <= start["count"] <= run.count:
-            return run, SETTLE
-        self.close()
-        self._marks.clear()
-        self._ahead = run = FunctionRun(self._source, start)
-        return run, PATIENCE
+        """End the functions."""
+        while self._ahead:
+            self._ahead.popitem()[1][0].close()
 
 
 class FunctionReader(SplitReader[FunctionSplit]):
-    """Runs the function and gives what it emits, with its state behind that."""
+    """Runs a function and gives what it emits, with its state behind that."""
 
     def __init__(self, source: FromSourceFunction) -> None:
         self._source = source
-        self._split: FunctionSplit | None = None
         self._run: FunctionRun | None = None
-        self._given = 0
-        self._guard = threading.Lock()
-        self._woken: Future[None] = Future()
 
     def handle_splits_changes(self, change: SplitsChange[FunctionSplit]) -> None:
         """Begin to run from the split's start, or end."""
         self.close()
         if isinstance(change, SplitsAdded):
             (self._split,) = change.splits
-            start = self._split.start or BEGINNING
-            self._given = start["count"]
-            self._run = FunctionRun(self._source, start)
+            self._given = self._split.begin["count"]
+            self._run = FunctionRun(self._source, self._split)
 
     def fetch(self) -> Sequence[Fetched]:
-        """What the function has emitted; waits for it."""
+        """The rows that the function has emitted; waits for some."""
         run, split = self._run, self._split
-        assert run is not None and split is not None
-        rows: list[Any] = []
-        while not rows and not run.ended and not self._woken.done():
-            # What lies between the state and the start was read before.
-            skip = max(0, self._given - run.count)
-            rows = run.take()[skip:]
-            if not rows and not run.ended:
-                run.wait(None, self._woken)
-        with self._guard:
-            if self._woken.done():
-                self._woken = Future()
-        return self._fetched(run, split, rows)
-
-    def _fetched(self, run: FunctionRun, split: FunctionSplit, rows: list[Any]) -> Sequence[Fetched]:
+        assert run is not None
+        run.wait()
+        before = run.count
+        # Those between the state and the start were read before.
+        rows = run.take_rows()[max(0, self._given - before) :]
         finished = run.ended
         if split.stop is not None:
             left = split.stop["count"] - self._given
@@ -241,118 +298,304 @@ class FunctionReader(SplitReader[FunctionSplit]):
                     f"source {self._source.name} has emitted {left - len(rows)} rows less than before: from "
                     "a state that is restored it must emit the same rows again"
                 )
-        if not rows and not finished:
-            return []
         self._given += len(rows)
-        return [Fetched(split.split_id, rows, run.position, finished, run.timestamp)]
+        found = Fetched(split.split_id, rows, run.position, finished, run.timestamp)
+        return [found] if rows or finished else []
 
     def wake_up(self) -> None:
         """End the wait for the function. Any thread."""
-        with self._guard:
-            if not self._woken.done():
-                self._woken.set_result(None)
+        run = self._run
+        if run is not None:
+            run.wake_up()
 
     def close(self) -> None:
         """End the function."""
-        run, self._run, self._split = self._run, None, None
+        run, self._run = self._run, None
         if run is not None:
             run.close()
 
 
-class FunctionRun:
-    """One run of the function, from a position. Confined to whoever takes from it.
+# -- formats -------------------------------------------------------------------------------------------
 
-    position: behind the rows that were taken. count: how many that are, from the beginning of the source.
+
+@dataclass(frozen=True)
+class FormatSplit(Split):
+    """A split of a format, as its serializer writes it. `start` is how many records were read.
+
+    subtask: its only reader, of a format that is replicated. statistics: its share of the input's.
     """
 
-    def __init__(self, source: FromSourceFunction, position: dict[str, Any]) -> None:
-        self._schema = source.schema
-        self._capacity = source.capacity
-        self._input = LegacySourceInput(
-            source.make(), capacity=source.capacity, grace=source.grace, name=source.name
-        )
-        if position["state"] is not None:
-            state = pickle.loads(base64.b64decode(position["state"]))
-            self._input.restore_state(LegacyInputState(state, (), False))
-        self.begun = self.count = position["base"]
-        self.position = {**position, "count": position["base"]}
-        self.ended = False
-        self.timestamp: float | None = None
-        """The latest event time of what was taken."""
-        self._elements: list[Any] = []
-        self._watermark: float | None = None
+    payload: Any = None
+    near: list[str] = field(default_factory=list)
+    subtask: int | None = None
+    statistics: list[int | None] = field(default_factory=lambda: [None, None])
 
-    def take(self) -> list[Any]:
-        """The rows that it has emitted since, up to a moment at which its state is known; empty for none.
+    nbytes = property(lambda self: self.statistics[0])
+    rows = property(lambda self: self.statistics[1])
+    hosts = property(lambda self: tuple(self.near))
 
-        Does not wait. Raises what the function has raised; what it had emitted behind its last known state
-        is then dropped, as it will be emitted again.
-        """
-        status = InputStatus.MORE_AVAILABLE
-        while status is InputStatus.MORE_AVAILABLE and len(self._elements) < self._capacity:
-            status = self._input.emit_next(self)
-        if status is InputStatus.END_OF_INPUT:
-            self.ended = True
-        if not self._elements:
-            return []
-        # In one moment: its state, and what it has emitted up to that and nobody has taken.
-        state = self._input.snapshot_state()
-        for _ in state.pending:
-            before = len(self._elements)
-            while len(self._elements) == before:
-                self._input.emit_next(self)
-        return self._rows(state.source)
 
-    def wait(self, seconds: float | None, woken: Future[None] | None = None) -> bool:
-        """Wait until it has emitted something or has ended, and say so; or `seconds`, or until `woken`."""
-        more = self._input.available()
-        if more is None:
-            return True
-        futures: list[Future[Any]] = [more] if woken is None else [more, woken]
-        return more in wait(futures, seconds, FIRST_COMPLETED).done
+class FromInputFormat(_LegacySource):
+    """The bounded source that reads the splits of an `InputFormat`.
+
+    make: makes the format, one for each who uses it; it must pickle where the source travels. With a
+        `ReplicatingInputFormat` each reader reads all splits, in tasks; so it is refused with a schema.
+    parameters: for `configure`. min_splits: for `create_input_splits`, called once, on the discovery thread.
+    schema, serializer: as for `FromSourceFunction`; it is splits that are written.
+    batch: records of one fetch.
+
+    Splits go to whoever asks, to a reader near to them if there is one, or as the format's `choose` says.
+    Calls `make()` once, at once. Raises TypeError or ValueError for a bad argument.
+    """
+
+    split_type: type[Any] = FormatSplit
+
+    def __init__(
+        self,
+        make: Callable[[], InputFormat[Any, Any] | ReplicatingInputFormat[Any, Any]],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        min_splits: int = 1,
+        schema: pa.Schema | None = None,
+        serializer: str | PickleSerializer = "json",
+        batch: int = MAX_FETCH_RECORDS,
+    ) -> None:
+        check_callable("make", make)
+        super().__init__(schema, serializer)
+        self.make = make
+        self.replicated = isinstance(make(), ReplicatingInputFormat)
+        format = self._make()
+        if not isinstance(format, InputFormat):
+            raise TypeError(f"make={make!r}: must make an InputFormat, not {type(format).__name__}")
+        if self.replicated and schema is not None:
+            raise ValueError(
+                f"make={make!r}: makes a ReplicatingInputFormat, whose rows each reader reads, and schema is "
+                "for Spark, whose tasks share the rows of a source: give the format within, or no schema"
+            )
+        self.parameters = {} if parameters is None else dict(parameters)
+        self.min_splits = check_positive_int("min_splits", min_splits)
+        self.batch = check_positive_int("batch", batch)
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Bounded."""
+        return Boundedness.BOUNDED
+
+    def make_configured(self) -> InputFormat[Any, Any]:
+        """A format that was told the parameters."""
+        format = self._make()
+        format.configure(self.parameters)
+        return format
+
+    def _make(self) -> InputFormat[Any, Any]:
+        made = self.make()
+        return made.format if isinstance(made, ReplicatingInputFormat) else made
+
+    def payload(self, split: Any) -> Any:
+        """What the format opens."""
+        return self.serializer.read(split.payload)
+
+    def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
+        """The enumerator of a run; `checkpoint` is the splits that were not found yet, None at first."""
+        return FormatEnumerator(context, checkpoint, self)
+
+    restore_enumerator = create_enumerator
+
+    def create_reader(self, context: ReaderContext) -> FetchingReader[Any]:
+        """Reads one split after the other."""
+        # Nobody knows how many readers there will be.
+        place = RuntimeContext("source", context.subtask, context.subtask + 1)
+        return FetchingReader(context, partial(FormatReader, self, place))
+
+
+class FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
+    """Asks the format for its splits, once. Confined as `SplitEnumerator` is."""
+
+    def __init__(
+        self, context: EnumeratorContext[FormatSplit], checkpoint: list[Any] | None, source: FromInputFormat
+    ) -> None:
+        super().__init__(context, checkpoint)
+        self._source = source
+        self._format = source.make_configured()
+
+    def discover(
+        self, checkpoint: list[Any] | None, most: int
+    ) -> tuple[Sequence[FormatSplit], list[Any] | None]:
+        """The first of those that are left, and what is left then."""
+        serializer = self._source.split_serializer
+        if checkpoint is None:
+            checkpoint = [serializer.to_json(split) for split in self._create()]
+        return [serializer.from_json(1, each) for each in checkpoint[:most]], checkpoint[most:]
+
+    def _create(self) -> Sequence[FormatSplit]:
+        source, format = self._source, self._source.make_configured()
+        statistics = format.statistics() or InputStatistics()
+        created = format.create_input_splits(source.min_splits)
+        share = [None if each is None else round(each / len(created)) for each in statistics]
+        readers = range(self.context.parallelism) if source.replicated else [None]
+        return [
+            FormatSplit(
+                str(number) if subtask is None else f"{number}@{subtask}",
+                payload=source.serializer.write(split),
+                near=[*getattr(split, "hosts", ())],
+                subtask=subtask,
+                statistics=share,
+            )
+            for number, split in enumerate(created)
+            for subtask in readers
+        ]
+
+    def assigned_to(self, split: FormatSplit) -> int | None:
+        """The reader of a split that is replicated."""
+        return split.subtask
+
+    def choose(self, pending: Sequence[FormatSplit], reader: ReaderInfo) -> int:
+        """The split that the format chooses; or else the first that is near, or the first."""
+        if type(self._format).choose is not InputFormat.choose:
+            own = [self._source.payload(split) for split in pending]
+            chosen = self._format.choose(own, reader.subtask)
+            if chosen is not None:
+                return own.index(chosen)
+        return super().choose(pending, reader)
+
+    def advance(self, split: FormatSplit, limit: ReadLimit) -> FormatSplit | None:
+        """All of it: only the format knows how many records there are."""
+        return split
+
+
+class FormatReader(SplitReader[Any]):
+    """Reads the splits of a format, one after the other."""
+
+    def __init__(self, source: FromInputFormat, place: RuntimeContext) -> None:
+        self._source = source
+        self._format = format = source.make_configured()
+        self._split: Any = None
+        self._opened = False
+        self._read = 0
+        self._woken = False
+        if isinstance(format, RichInputFormat):
+            format.runtime_context = place
+            try:
+                format.open_input_format()
+            except BaseException as error:
+                Failures(error).run("closing the format", format.close_input_format)
+                raise
+
+    def handle_splits_changes(self, change: SplitsChange[Any]) -> None:
+        """Begin with a split, or leave it."""
+        self._leave()
+        self._split = change.splits[0] if isinstance(change, SplitsAdded) else None
+
+    def fetch(self) -> Sequence[Fetched]:
+        """The next records; fewer where it is woken up."""
+        split, format, row_of = self._split, self._format, self._source.row_of
+        if not self._opened:
+            self._opened, self._read = True, 0
+            format.open(self._source.payload(split))
+        rows: list[Any] = []
+        before = split.start or 0
+        finished = False
+        while len(rows) < self._source.batch and not self._woken and not (finished := format.reached_end()):
+            record = format.next_record()
+            if record is not None:
+                self._read += 1
+                if self._read > before:
+                    rows.append(row_of(record))
+        self._woken = False
+        if finished:
+            self._leave()
+        return [Fetched(split.split_id, rows, self._read, finished)] if rows or finished else []
+
+    def wake_up(self) -> None:
+        """End the fetch after the record that is being read. Any thread."""
+        self._woken = True
 
     def close(self) -> None:
-        """Cancel the function, and wait for its end."""
-        self._input.close()
+        """Close the split, and the format."""
+        failures = Failures()
+        failures.run("closing the split", self._leave)
+        if isinstance(self._format, RichInputFormat):
+            failures.run("closing the format", self._format.close_input_format)
+        if failures.first is not None:
+            raise failures.first
 
-    def _rows(self, state: Any) -> list[Any]:
-        elements, self._elements = self._elements, []
-        times = [element.timestamp for element in elements if type(element) is Timestamped]
-        rows = [
-            row_of(element.value if type(element) is Timestamped else element, self._schema)
-            for element in elements
-            if type(element) is not _Mark
-        ]
-        self.timestamp = max(times) if times else self._watermark
-        if rows:
-            self.count += len(rows)
-            written = base64.b64encode(pickle.dumps(state)).decode()
-            self.position = {"count": self.count, "base": self.count, "state": written}
-        return rows
-
-    # -- as the output of the function's input ----------------------------------------------------
-
-    is_available = True
-
-    def collect(self, record: Any) -> None:
-        """A record comes."""
-        self._elements.append(record)
-
-    def emit_watermark(self, timestamp: float) -> None:
-        """A watermark comes. It is counted, as it is one of what the snapshot holds."""
-        self._watermark = timestamp
-        self._elements.append(_Mark())
-
-    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """No barrier comes from a function."""
-        raise TypeError(f"{barrier!r}: no barrier can come from a source function")
-
-    def available(self) -> Future[Any]:
-        """There is always room."""
-        room: Future[Any] = Future()
-        room.set_result(None)
-        return room
+    def _leave(self) -> None:
+        if self._opened:
+            self._opened = False
+            self._format.close()
 
 
-class _Mark:
-    """The place of a watermark."""
+# -- folders -------------------------------------------------------------------------------------------
+
+
+class FromFolder(FromInputFormat):
+    """The source that watches a folder, and reads each new file by an `InputFormat`.
+
+    path: a file, a folder, a pattern, or a URI that Arrow's file systems know. What `open` of the format gets
+        is a path in that file system.
+    make, parameters, schema, batch: as for `FromInputFormat`.
+    interval: seconds between two looks; None: one look, then the source is bounded.
+    recursive: True if folders in the folder count. options: others of `FileSource`, which finds the files:
+        what it says of files that come late, grow or change holds here.
+
+    Raises as `FromInputFormat` and `FileSource` do.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        make: Callable[[], InputFormat[Any, Any]],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        interval: float | None = 1.0,
+        recursive: bool = False,
+        schema: pa.Schema | None = None,
+        batch: int = MAX_FETCH_RECORDS,
+        **options: Any,
+    ) -> None:
+        super().__init__(make, parameters=parameters, schema=schema, batch=batch)
+        if self.replicated:
+            raise ValueError(f"make={make!r}: makes a ReplicatingInputFormat; each file goes to one reader")
+        if interval is not None:
+            check_duration("interval", interval, above_zero=True)
+        self._files = FileSource(
+            path,
+            format="text",
+            recursive=recursive,
+            discovery_interval=interval,
+            split_bytes=sys.maxsize,
+            **options,
+        )
+        self.split_type = self._files.split_type
+
+    def __repr__(self) -> str:
+        return f"FromFolder({shown_address(self._files.path)!r})"
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Bounded without an interval."""
+        return self._files.boundedness
+
+    @property
+    def checkpoint_serializer(self) -> Serializer[Any]:
+        """Which files are known."""
+        return self._files.checkpoint_serializer
+
+    def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
+        """Finds files as `FileSource` does, and gives each as a whole."""
+        known = self._files.create_enumerator(context).checkpoint if checkpoint is None else checkpoint
+        return _WholeFiles(context, known, self._files)
+
+    restore_enumerator = create_enumerator
+
+    def payload(self, split: Any) -> str:
+        """The path."""
+        return str(split.path)
+
+
+class _WholeFiles(FileEnumerator):
+    """Finds files. Positions are records, and only the format knows how many there are."""
+
+    def advance(self, split: Any, limit: ReadLimit) -> Any:
+        """The whole file."""
+        return split

@@ -15,11 +15,20 @@ from pillarbox.task.checkpoint import (
     TaskSnapshot,
 )
 from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.format_source import InputFormatSource, IterableSource
 from pillarbox.task.input import StatefulInput, TaskInput
-from pillarbox.task.input_format import InputFormat, ReplicatingInputFormat, RichInputFormat
-from pillarbox.task.legacy import CheckpointedSource, LegacySourceThread, SourceFunction
-from pillarbox.task.legacy_input import LegacySourceInput
+from pillarbox.task.legacy import (
+    CheckpointedSource,
+    InputFormat,
+    InputStatistics,
+    ParallelSourceFunction,
+    ReplicatingInputFormat,
+    RichInputFormat,
+    RuntimeContext,
+    SourceCancelled,
+    SourceContext,
+    SourceFunction,
+    Timestamped,
+)
 from pillarbox.task.operator import Operator, OperatorContext
 from pillarbox.task.output import (
     MAX_WATERMARK,
@@ -30,7 +39,6 @@ from pillarbox.task.output import (
     TaskOutput,
     Watermark,
 )
-from pillarbox.task.source_context import SourceCancelled, SourceContext, Timestamped
 from pillarbox.task.state import TaskCancelled, TaskState
 from pillarbox.task.status import InputStatus
 from pillarbox.task.stream_task import StreamTask
@@ -47,21 +55,20 @@ __all__ = [
     "FairLock",
     "Idleness",
     "InputFormat",
-    "InputFormatSource",
+    "InputStatistics",
     "InputStatus",
-    "IterableSource",
     "LatencyMarker",
-    "LegacySourceInput",
-    "LegacySourceThread",
     "Operator",
     "OperatorChain",
     "OperatorContext",
     "OperatorOutput",
     "OperatorSnapshot",
+    "ParallelSourceFunction",
     "ProcessingTimeService",
     "ReplicatingInputFormat",
     "RichInputFormat",
     "RowBatch",
+    "RuntimeContext",
     "SnapshotStorage",
     "SourceCancelled",
     "SourceContext",

@@ -1,8 +1,8 @@
-"""Legacy sources: a function that loops and emits, in a thread of its own beside the task.
+"""Sources of the old kinds: `SourceFunction`, which is one loop, and `InputFormat`, which reads splits.
 
-Such a loop cannot take turns with the mailbox, so it runs elsewhere and shares a fair lock with the task. New
-sources do without. `LegacySourceThread` is made, started and closed on the mailbox thread; `cancel` and
-`done` are for any thread.
+The interfaces are Flink's of these names, which FLIP-27 has replaced. `pillarbox.sources.legacy` makes a
+`Source` of either. A loop cannot take turns with a mailbox: `FunctionThread` runs it in a thread of its own,
+which shares a fair lock, the checkpoint lock, with who takes what it emits together with its state.
 """
 
 from __future__ import annotations
@@ -10,43 +10,54 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from concurrent.futures import Future
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.moments import check_duration
-from pillarbox.task.source_context import (
-    CheckpointLock,
-    SourceCancelled,
-    SourceContext,
-    SourceOutput,
-    Timestamped,
-)
-
-__all__ = [
-    "CheckpointLock",
-    "CheckpointedSource",
-    "FairLock",
-    "LegacySourceThread",
-    "SourceCancelled",
-    "SourceContext",
-    "SourceFunction",
-    "SourceOutput",
-    "Timestamped",
-]
+from pillarbox.task.moments import check_duration, check_moment
+from pillarbox.task.output import Watermark
 
 log = logging.getLogger("pillarbox")
 
-GRACE = 5.0
-"""Seconds that a source has to end after its cancel."""
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RuntimeContext:
+    """The place of old code among its parallel instances: a name, its number from 0, of how many."""
+
+    task_name: str = "source"
+    subtask: int = 0
+    parallelism: int = 1
+
+
+# -- functions ---------------------------------------------------------------------------------------
+
+
+class SourceCancelled(BaseException):
+    """Raised in a source that was cancelled, where it emits or takes the checkpoint lock; ends its `run`.
+
+    Not an Exception, so that a source that catches those for each record ends nevertheless.
+    """
+
+
+class Timestamped(NamedTuple):
+    """A record with its event time in seconds, as `collect_with_timestamp` emits it."""
+
+    value: Any
+    timestamp: float
 
 
 class SourceFunction(ABC):
-    """A source that is one loop. The idea is Flink's `SourceFunction`, which its FLIP-27 sources replace."""
+    """A source that is one loop. The idea is Flink's `SourceFunction`."""
 
     atomic_sections: ClassVar[bool] = False
     """True for a source that emits several records under one taking of the lock as one step with its state,
-    or changes its state before it emits: see `SourceContext`. Such a source must give the lock up soon."""
+    or changes its state before it emits: see `SourceContext`. It must give the lock up soon."""
 
     @abstractmethod
     def run(self, context: SourceContext) -> None:
@@ -63,120 +74,381 @@ class SourceFunction(ABC):
         """
 
 
+class ParallelSourceFunction(SourceFunction):
+    """A source of which several instances run, each for its share. Flink's `RichParallelSourceFunction`."""
+
+    runtime_context = RuntimeContext()
+    """Set before `restore_state` and `run`."""
+
+
 @runtime_checkable
 class CheckpointedSource(Protocol):
-    """What a source has besides, if checkpoints are to hold its position. Called under the lock."""
+    """The methods of a source whose position checkpoints hold. Called under the checkpoint lock."""
 
     def snapshot_state(self) -> Any:
-        """The position after the last record emitted. Mailbox thread. The caller keeps what is returned."""
+        """The position after the last record emitted. The caller keeps what is returned."""
 
     def restore_state(self, state: Any) -> None:
-        """Go to the position that a `snapshot_state` returned. Mailbox thread, before `run`."""
+        """Go to the position that a `snapshot_state` returned. Before `run`."""
 
 
-class LegacySourceThread:
-    """Runs a source in a daemon thread of its own, and ends it.
+class SourceContext:
+    """Emits a source's records, watermarks and idleness. Thread-safe. Made by `FunctionThread`.
 
-    Made, started and closed on the mailbox thread. output: gets what the source emits, under `lock`, in the
-    threads of the source. lock: shared with the task. name: of the source, for messages and for the thread.
+    *The lock.* Every method takes the checkpoint lock for its one element. A source that has state changes it
+    under `checkpoint_lock`, together with the record that it belongs to, so that a checkpoint sees both
+    or neither::
 
-    `done` is a future that is done when the source emits nothing any more: with an exception when `run` has
-    raised it, unless after a cancel, with None otherwise. It cannot be cancelled.
+        with context.checkpoint_lock:
+            context.collect(record)
+            self.offset += 1
+
+    The lock is fair, so who waits for it gets it after this record, however fast the loop is.
+
+    *A source that keeps the lock* over many records would keep checkpoints out for ever. So, before every
+    record but the first since the lock was taken, `collect` lets those in who wait, and takes the lock back.
+    State that is brought up to date after each `collect` and before the next is exact then. State that is
+    changed once for several records is not, nor is one that is changed before its record: a restart would
+    repeat or lose records. A source of that kind says `atomic_sections = True`; who waits then does so until
+    it gives the lock back. Watermarks let nobody in. The first time that somebody is let in is logged.
+
+    *Room.* A source that is `capacity` elements ahead waits, without the lock, in `collect` and to take the
+    lock. A section that has begun is not held up: its first record goes out, of `atomic_sections` all.
+
+    *The end.* After a cancel every method, and a wait within it, raises `SourceCancelled`.
+    """
+
+    def __init__(self, lock: FairLock, capacity: int, *, atomic_sections: bool, name: str) -> None:
+        self.checkpoint_lock = CheckpointLock(self, lock)
+        """Keeps checkpoints out; reentrant, a context manager, to be held for a short time."""
+        self._lock = lock
+        self._capacity = capacity
+        self._atomic = atomic_sections
+        self._name = name
+        self._turn = -1
+        self._idle = False
+        self._told = False
+        self._stop = threading.Event()
+        # Guards what follows; notified where a wait may end: for more, for room, for the end.
+        self._changed = threading.Condition(threading.Lock())
+        self._elements: deque[Any] = deque()
+        self._ended = False
+
+    # -- for the source; any thread -----------------------------------------------------------------
+
+    def collect(self, value: Any) -> None:
+        """Emit a record; waits for room. Raises `SourceCancelled`."""
+        lock = self._lock
+        if not lock.is_held:
+            with self.checkpoint_lock:
+                self._emit_record(value)
+            return
+        # What a section begins with belongs to what the source has done in it already.
+        if not self._atomic and lock.turns == self._turn:
+            if lock.give_way() and not self._told:
+                self._told = True
+                log.warning(
+                    "source %s kept the checkpoint lock over several records, and a checkpoint was let in "
+                    "amid them; if they are one step with its state, it must say atomic_sections = True",
+                    self._name,
+                )
+            while self._is_full():
+                with lock.given_up():
+                    self._wait_for_room()
+        self._emit_record(value)
+
+    def collect_with_timestamp(self, value: Any, timestamp: float) -> None:
+        """Emit a record with its event time in seconds. As `collect`.
+
+        Raises TypeError or ValueError for a `timestamp` that is not a finite number.
+        """
+        self.collect(Timestamped(value, check_moment("timestamp", timestamp)))
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Say that no record of this event time, in seconds, or an earlier one follows.
+
+        Does not wait for room. Raises `SourceCancelled`; TypeError or ValueError for what is not a number.
+        """
+        if timestamp != float("inf"):
+            timestamp = check_moment("timestamp", timestamp)
+        with self._lock:
+            self._add(Watermark(timestamp))
+
+    def mark_as_temporarily_idle(self) -> None:
+        """Say that nothing comes until the next record or watermark, so that nobody waits for one.
+
+        Raises `SourceCancelled`.
+        """
+        with self._lock:
+            self._raise_if_cancelled()
+            self._idle = True
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the source should end."""
+        return self._stop.is_set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the source has marked itself as idle and emitted nothing since."""
+        return self._idle
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until the source is cancelled, and return True if it is. Not under the lock.
+
+        For a source that polls. Raises TypeError or ValueError for what is not a finite number of at least 0.
+        """
+        return self._stop.wait(check_duration("seconds", seconds))
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _emit_record(self, record: Any) -> None:
+        self._turn = self._lock.turns
+        self._add(record)
+
+    def _add(self, element: Any) -> None:
+        """Under the lock."""
+        self._raise_if_cancelled()
+        self._idle = False
+        with self._changed:
+            self._elements.append(element)
+            self._changed.notify_all()
+
+    def _take_lock_with_room(self) -> None:
+        """Take the lock, at a moment when there is room, if this thread does not hold it."""
+        in_section = self._lock.is_held
+        while True:
+            self._lock.acquire()
+            try:
+                full = not in_section and self._is_full()
+            except BaseException:
+                self._lock.release()
+                raise
+            if not full:
+                return
+            self._lock.release()
+            self._wait_for_room()
+
+    def _is_full(self) -> bool:
+        self._raise_if_cancelled()
+        return len(self._elements) >= self._capacity
+
+    def _wait_for_room(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop.is_set() or len(self._elements) < self._capacity)
+        self._raise_if_cancelled()
+
+    def _raise_if_cancelled(self) -> None:
+        if self._stop.is_set():
+            raise SourceCancelled
+
+
+class CheckpointLock:
+    """A source's view of the lock that it shares. Thread-safe. Made by `SourceContext`.
+
+    Waits for room before it is taken, so that sections do not fill what is full.
+    """
+
+    def __init__(self, context: SourceContext, lock: FairLock) -> None:
+        self._context = context
+        self._lock = lock
+
+    def acquire(self) -> bool:
+        """Take the lock, again if this thread holds it; True. Any thread. Raises `SourceCancelled`."""
+        self._context._take_lock_with_room()
+        return True
+
+    def release(self) -> None:
+        """Give back one taking. Any thread.
+
+        Raises RuntimeError if this thread does not hold it; not in a source that was cancelled, from which it
+        may have been taken.
+        """
+        if not self._context.is_cancelled or self._lock.is_held:
+            self._lock.release()
+
+    def __enter__(self) -> CheckpointLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class FunctionThread:
+    """Runs a `SourceFunction` in a daemon thread, from `state` if there is one, until its end or `close`.
+
+    It is `capacity` elements ahead at most, more only within a section of its own. Confined to one thread,
+    which takes what it emits, but for `wake_up`. name: of the source, for messages and for the thread.
     """
 
     def __init__(
-        self, source: SourceFunction, output: SourceOutput, lock: FairLock, *, name: str | None = None
+        self, function: SourceFunction, state: Any = None, *, capacity: int, grace: float, name: str
     ) -> None:
-        if not isinstance(source, SourceFunction):
-            raise TypeError(f"source={source!r}: must be a SourceFunction, not {type(source).__name__}")
-        if not isinstance(lock, FairLock):
-            raise TypeError(f"lock={lock!r}: must be a FairLock, not {type(lock).__name__}")
-        self.name = type(source).__qualname__ if name is None else name
-        self.context = SourceContext(output, lock, atomic_sections=source.atomic_sections, name=self.name)
-        """What the source emits through."""
-        self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()
-        self._source = source
-        self._lock = lock
-        self._guard = threading.Lock()
-        self._cancelled = False
-        self._finished = False
-        self._abandoned = False
-        self._thread = threading.Thread(target=self._run, name=f"pillarbox-source {self.name}", daemon=True)
-
-    def start(self) -> None:
-        """Begin to run the source; one that was cancelled before does not run. Mailbox thread, once."""
+        self.lock = FairLock()
+        """The checkpoint lock."""
+        self.context = SourceContext(self.lock, capacity, atomic_sections=function.atomic_sections, name=name)
+        self._function = function
+        self._grace = grace
+        self._name = name
+        self._error: BaseException | None = None
+        self._woken = False
+        if state is not None and isinstance(function, CheckpointedSource):
+            function.restore_state(state)
+        self._thread = threading.Thread(target=self._run, name=f"pillarbox-source {name}", daemon=True)
         self._thread.start()
 
-    def cancel(self) -> None:
-        """Have the source end: call its `cancel`, and end its waits for the lock and for room. Any thread.
+    def take(self) -> tuple[list[Any], Any, bool]:
+        """The elements since the last call, the state behind them, and True if the function has ended.
 
-        Idempotent; does not wait. What the source's `cancel` raises is logged.
+        Waits for the checkpoint lock alone. Raises what the function has raised, instead of giving what came
+        since the last call: behind that the state is not known.
         """
-        with self._guard:
-            if self._cancelled or self._finished:
-                return
-            self._cancelled = True
-        self.context.cancel()
-        try:
-            self._source.cancel()
-        except Exception:
-            log.exception("the cancel of source %s raised", self.name)
+        function, context = self._function, self.context
+        with self.lock:
+            # Asked first: what the function emits before its end is there when it has ended.
+            ended = context._ended
+            if self._error is not None:
+                raise self._error
+            with context._changed:
+                elements = [*context._elements]
+                context._elements.clear()
+                context._changed.notify_all()
+            state = function.snapshot_state() if isinstance(function, CheckpointedSource) else None
+            return elements, state, ended
 
-    def close(self, grace: float = GRACE) -> bool:
-        """Cancel the source and wait for its end, for `grace` seconds; whether it has ended. Mailbox thread.
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for an element or the end, and return True if one is there; or `seconds`, or for `wake_up`."""
+        context = self.context
+        with context._changed:
+            context._changed.wait_for(lambda: context._elements or context._ended or self._woken, seconds)
+            self._woken = False
+            return bool(context._elements) or context._ended
 
-        While it waits this thread does not hold the checkpoint lock. A source that has not ended is logged by
-        its name and left alone: its thread is a daemon, the lock is taken from it, and all it emits raises
-        `SourceCancelled` in it. Idempotent. Raises TypeError or ValueError for a bad `grace`.
+    def wake_up(self) -> None:
+        """End a wait; the next one, if there is none. Any thread."""
+        with self.context._changed:
+            self._woken = True
+            self.context._changed.notify_all()
+
+    def close(self) -> bool:
+        """Cancel the function, wait for its end, and return True if it has ended. Idempotent.
+
+        One that has not ended after `grace` seconds is logged by its name and left alone: its thread is a
+        daemon, the lock is taken from it, and all it emits raises `SourceCancelled` in it. What its `cancel`
+        raises is logged.
         """
-        grace = check_duration("grace", grace)
-        thread = self._thread
-        with self._lock.given_up():
-            self.cancel()
-            if thread.ident is None:
-                self._finish(None)
-                return True
-            if not self._abandoned:
-                thread.join(min(grace, threading.TIMEOUT_MAX))
-                if thread.is_alive():
-                    self._abandon(thread.ident, grace)
+        context, thread = self.context, self._thread
+        with context._changed:
+            first = not (context.is_cancelled or context._ended)
+            context._stop.set()
+            context._changed.notify_all()
+        if first:
+            try:
+                self._function.cancel()
+            except Exception:
+                log.exception("the cancel of source %s raised", self._name)
+            thread.join(min(self._grace, threading.TIMEOUT_MAX))
+        if thread.is_alive() and thread.ident is not None and first:
+            self.lock.revoke(thread.ident)
+            log.warning(
+                "source %s has not ended within %g s of its cancel; its thread goes on as a daemon, "
+                "which can emit nothing",
+                self._name,
+                self._grace,
+            )
         return not thread.is_alive()
 
-    def _abandon(self, ident: int, grace: float) -> None:
-        self._abandoned = True
-        self._lock.revoke(ident)
-        self._finish(None)
-        log.warning(
-            "source %s has not ended within %g s of its cancel; its thread goes on as a daemon, "
-            "which can emit nothing",
-            self.name,
-            grace,
-        )
-
     def _run(self) -> None:
-        error: BaseException | None = None
+        context = self.context
         try:
-            if not self._cancelled:
-                self._source.run(self.context)
-        except SourceCancelled as cancelled:
-            error = None if self._cancelled else cancelled
-        except BaseException as caught:
-            error = caught
-        if self._lock.revoke(threading.get_ident()):
-            log.warning("source %s ended without giving the checkpoint lock back", self.name)
-        if error is not None and self._cancelled:
-            log.info("source %s ended with an error after its cancel", self.name, exc_info=error)
-            error = None
-        self._finish(error)
+            self._function.run(context)
+        except BaseException as error:
+            if not context.is_cancelled:
+                self._error = error
+            elif not isinstance(error, SourceCancelled):
+                log.info("source %s ended with an error after its cancel", self._name, exc_info=error)
+        if self.lock.revoke(get_ident()):
+            log.warning("source %s ended without giving the checkpoint lock back", self._name)
+        with context._changed:
+            context._ended = True
+            context._changed.notify_all()
 
-    def _finish(self, error: BaseException | None) -> bool:
-        with self._guard:
-            if self._finished:
-                return False
-            self._finished = True
-        if error is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(error)
-        return True
+
+# -- formats -----------------------------------------------------------------------------------------
+
+
+class InputStatistics(NamedTuple):
+    """The size of an input, or about its size; None is unknown. Flink's `BaseStatistics`."""
+
+    nbytes: int | None = None
+    records: int | None = None
+
+    @property
+    def record_bytes(self) -> float | None:
+        """Bytes of a record on average."""
+        return None if self.nbytes is None or not self.records else self.nbytes / self.records
+
+
+class InputFormat(ABC, Generic[S, T]):
+    """Divides an input into splits of type S, and reads records of type T from one split after the other.
+
+    Calls come in this order: `configure`; then `statistics`, `create_input_splits` and `choose`, where splits
+    are handed out, or, where they are read, for each split `open`, then `reached_end` and `next_record`
+    in turn, then `close`. Confined to who uses it. A split that has `hosts`, names of machines, goes to
+    a reader on one of them if it can. The idea is Flink's `InputFormat`, after Hadoop's.
+    """
+
+    def configure(self, parameters: Mapping[str, Any]) -> None:
+        """Take the job's parameters. Called before everything else."""
+
+    def statistics(self) -> InputStatistics | None:
+        """The size of the whole input, for planning; None if it is unknown."""
+        return None
+
+    @abstractmethod
+    def create_input_splits(self, min_splits: int) -> Sequence[S]:
+        """Divide the input into splits, `min_splits` or more if that can be."""
+
+    def choose(self, splits: Sequence[S], subtask: int) -> S | None:
+        """The one of the `splits` that wait for a reader that asks; None: one near to it, or the first.
+
+        The idea is Flink's `InputSplitAssigner`.
+        """
+        return None
+
+    @abstractmethod
+    def open(self, split: S) -> None:
+        """Begin to read a split, which may be one that was given back unread, or read in part, before."""
+
+    @abstractmethod
+    def reached_end(self) -> bool:
+        """True if the split has no more records."""
+
+    @abstractmethod
+    def next_record(self) -> T | None:
+        """The next record; None if there is none after all, which need not be the end of the split."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End with the split. Called after every `open`, also after one that has raised."""
+
+
+class RichInputFormat(InputFormat[S, T]):
+    """A format that holds something over many splits, such as a connection, and knows who reads with it."""
+
+    runtime_context = RuntimeContext()
+    """Set before `open_input_format`. How many readers there will be is not known: `subtask` + 1 at least."""
+
+    def open_input_format(self) -> None:
+        """Get what is needed for all splits. Called once by a reader, before the first `open`."""
+
+    def close_input_format(self) -> None:
+        """Let go of it. Called once by a reader, after the last `close`, also if something has raised."""
+
+
+@dataclass(frozen=True)
+class ReplicatingInputFormat(Generic[S, T]):
+    """Has every reader read all splits of `format`, as for the small side of a join."""
+
+    format: InputFormat[S, T]

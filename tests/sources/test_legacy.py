@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,32 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox.sources import Boundedness, ReadFailed, ReadLimit, Source, legacy_format
-from pillarbox.sources.connectors.files.listing import list_files
+from pillarbox.sources import (
+    Boundedness,
+    DataclassSerializer,
+    ReadFailed,
+    ReadLimit,
+    Source,
+    SourceCoordinator,
+    SourceInput,
+    WatermarkStrategy,
+)
 from pillarbox.sources.legacy import FromFolder, FromInputFormat, FromSourceFunction, FunctionSplit
-from pillarbox.task import InputFormat, ReplicatingInputFormat, RichInputFormat, SourceContext, SourceFunction
+from pillarbox.sources.serializer import PickleSerializer, register_serializer
+from pillarbox.task import (
+    InputFormat,
+    InputStatistics,
+    Operator,
+    ParallelSourceFunction,
+    ReplicatingInputFormat,
+    RichInputFormat,
+    SourceContext,
+    SourceFunction,
+    StreamTask,
+)
 from pillarbox.testing import SourceHarness
 from tests.sources.number_source import LONG
+from tests.task.sources import TaskOutput
 from tests.threads import begun
 
 
@@ -211,8 +234,10 @@ def test_an_error_of_a_function_ends_it_where_a_restart_goes_on() -> None:
 
 
 def test_a_function_that_cannot_go_on_is_refused_early() -> None:
-    with pytest.raises(ValueError, match="makes a Forgetful, which cannot go on after a restart"):
-        FromSourceFunction(Forgetful)
+    with pytest.raises(ValueError, match="makes a Forgetful, which cannot go on after a restart, as Spark"):
+        FromSourceFunction(Forgetful, schema=pa.schema({"n": pa.int64()}))
+    with pytest.raises(ValueError, match="parallelism=2: must be 1, as Counting is not a Parallel"):
+        FromSourceFunction(make(Counting, 1), parallelism=2)
     with pytest.raises(TypeError, match="must make a SourceFunction, not int"):
         FromSourceFunction(int)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="capacity=0"):
@@ -230,10 +255,118 @@ def test_with_a_schema_a_record_is_a_row_and_the_source_travels() -> None:
         assert harness.read_all() == [(0,), (1,), (2,)]
 
 
+# -- what the documents describe -------------------------------------------------------------------
+
+
+class Passing(Operator):
+    uid = "passing"
+
+    def process(self, record: Any) -> None:
+        self.output.collect(record)
+
+
+def read_in_tasks(source: Source[Any, Any], parallelism: int = 1, **options: Any) -> list[list[Any]]:
+    """The elements that each of the tasks, which run at the same time, emits to its end."""
+    outputs = [TaskOutput() for _ in range(parallelism)]
+    with SourceCoordinator(source, parallelism=parallelism) as coordinator:
+
+        def run(subtask: int) -> None:
+            one = SourceInput(coordinator.link(subtask), source, **options)
+            StreamTask(one, [Passing()], outputs[subtask]).run()
+
+        threads = [threading.Thread(target=run, args=(subtask,)) for subtask in range(parallelism)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+    return [output.elements for output in outputs]
+
+
+def records_in_tasks(source: Source[Any, Any], parallelism: int = 1) -> list[list[Any]]:
+    return [[each for each in one if isinstance(each, int)] for one in read_in_tasks(source, parallelism)]
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("section", [1, 7])
+def test_a_task_with_a_legacy_source_emits_each_record_once_over_restarts(section: int) -> None:
+    source = FromSourceFunction(make(Counting, 300, section), bounded=True, capacity=5)
+    committed: list[int] = []
+    snapshot: Any = None
+    for attempt in range(4):
+        with SourceCoordinator(source, parallelism=1, checkpoint=snapshot) as coordinator:
+            output = TaskOutput()
+            task = StreamTask(SourceInput(coordinator.link(0), source), [Passing()], output)
+            if attempt == 3:
+                task.run()
+                committed += (each for each in output.elements if isinstance(each, int))
+                break
+            taken: list[Any] = []
+
+            def checkpoint(records: int, task: StreamTask = task, taken: list[Any] = taken) -> None:
+                if records == 60 and not taken:
+                    taken.append(task.trigger_checkpoint_async(1))
+
+            output.on_record = checkpoint
+            while not (taken and taken[0].done()):
+                task.run_step()
+            state = taken[0].result().input
+            snapshot = json.loads(json.dumps(coordinator.snapshot({0: state})))
+            barrier = next(at for at, each in enumerate(output.elements) if not isinstance(each, int))
+            committed += output.elements[:barrier]
+            # What is read after the checkpoint is lost with this attempt.
+            task.run_step()
+            task.close()
+    assert committed == list(range(300))
+
+
+class Shares(ParallelSourceFunction, Counting):
+    """Each instance emits every so-manieth number."""
+
+    def emit(self, context: SourceContext, number: int) -> None:
+        place = self.runtime_context
+        context.collect(number * place.parallelism + place.subtask)
+
+
+@pytest.mark.contract
+def test_a_parallel_function_runs_once_for_each_instance_and_each_goes_on_from_its_own_state() -> None:
+    source = FromSourceFunction(make(Shares, 40), bounded=True, parallelism=3, capacity=5)
+    with SourceHarness(source, readers=2) as harness:
+        rows = harness.read(30)
+        snapshot = harness.snapshot()
+    with SourceHarness(source, readers=1, snapshot=snapshot) as harness:
+        rows += harness.read_all()
+    assert sorted(rows) == list(range(120))
+    with SourceHarness(source) as harness:
+        assert sorted(harness.micro_batch()) == list(range(120))
+
+
+def test_a_function_without_a_state_starts_over_after_a_restart() -> None:
+    source = FromSourceFunction(Forgetful, bounded=True)
+    assert records_in_tasks(source) == [[1]]
+    with SourceHarness(source) as harness:
+        harness.discover()
+        snapshot = harness.snapshot()
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        assert harness.read_all() == [1]
+
+
+def test_the_watermarks_of_a_function_come_out_of_its_task_in_order() -> None:
+    (elements,) = read_in_tasks(
+        FromSourceFunction(make(Marked, 40), bounded=True, capacity=5), watermarks=WatermarkStrategy()
+    )
+    assert [each for each in elements if isinstance(each, int)] == list(range(40))
+    marks = [(at, each[1]) for at, each in enumerate(elements) if isinstance(each, tuple)]
+    assert [mark for _, mark in marks] == sorted({mark for _, mark in marks})
+    assert marks[-1][1] == float("inf") and len(marks) > 1
+    # No record comes behind a watermark that says it cannot: record n has the time n - 5.
+    for at, mark in marks:
+        assert all(number - 5.0 > mark for number in elements[at:] if isinstance(number, int))
+
+
 # -- formats ---------------------------------------------------------------------------------------
 
 
-class Ranges(InputFormat[range, int]):
+class Ranges(InputFormat[list[int], int]):
     """Splits are ranges, as in the documentation."""
 
     opened: list[Any]
@@ -241,11 +374,11 @@ class Ranges(InputFormat[range, int]):
     def configure(self, parameters: Mapping[str, Any]) -> None:
         self.rows = parameters.get("rows", 10)
 
-    def create_input_splits(self, min_splits: int) -> Sequence[range]:
-        return [range(n * self.rows, (n + 1) * self.rows) for n in range(min_splits)]
+    def create_input_splits(self, min_splits: int) -> Sequence[list[int]]:
+        return [[n * self.rows, (n + 1) * self.rows] for n in range(min_splits)]
 
-    def open(self, split: range) -> None:
-        self.left = list(split)
+    def open(self, split: list[int]) -> None:
+        self.left = list(range(*split))
 
     def reached_end(self) -> bool:
         return not self.left
@@ -255,6 +388,74 @@ class Ranges(InputFormat[range, int]):
 
     def close(self) -> None:
         self.left = []
+
+
+@pytest.mark.contract
+def test_a_shared_split_goes_to_one_reader_also_if_many_ask_at_once() -> None:
+    read = records_in_tasks(FromInputFormat(Ranges, parameters={"rows": 1}, min_splits=200), parallelism=4)
+    assert sorted(record for records in read for record in records) == list(range(200))
+
+
+@pytest.mark.contract
+def test_a_replicated_split_goes_to_every_reader_once() -> None:
+    source = FromInputFormat(lambda: ReplicatingInputFormat(Ranges()), min_splits=3)
+    assert records_in_tasks(source, parallelism=2) == [list(range(30))] * 2
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("reads", range(0, 30, 3))
+def test_a_restored_format_gives_each_record_once(reads: int) -> None:
+    source = FromInputFormat(Ranges, min_splits=3, batch=4)
+    with SourceHarness(source) as harness:
+        rows = harness.read(reads)
+        snapshot = harness.snapshot()
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        assert rows + harness.read_all() == list(range(30))
+
+
+class Sized(Ranges):
+    def statistics(self) -> InputStatistics:
+        return InputStatistics(nbytes=4000, records=40)
+
+
+@pytest.mark.contract
+def test_the_statistics_of_a_format_are_divided_among_its_splits_for_planning() -> None:
+    assert Sized().statistics().record_bytes == 100.0
+    with SourceHarness(FromInputFormat(Sized, min_splits=4)) as harness:
+        assert [(split.rows, split.nbytes) for split in harness.discover()] == [(10, 1000)] * 4
+    with SourceHarness(FromInputFormat(Sized, min_splits=4)) as harness:
+        # Two splits of ten rows are begun before the limit is reached.
+        assert len(harness.plan(ReadLimit(rows=15))) == 2
+        assert len(harness.plan(ReadLimit(nbytes=1000))) == 1
+    with SourceHarness(FromInputFormat(Ranges, min_splits=2)) as harness:
+        assert [(split.rows, split.nbytes) for split in harness.discover()] == [(None, None)] * 2
+
+
+class LastFirst(Ranges):
+    def choose(self, splits: Sequence[list[int]], subtask: int) -> list[int]:
+        return splits[-1]
+
+
+def test_a_format_says_itself_which_reader_gets_which_split() -> None:
+    with SourceHarness(FromInputFormat(LastFirst, min_splits=3)) as harness:
+        assert harness.read_all() == [*range(20, 30), *range(10, 20), *range(10)]
+
+
+class Near(list[int]):
+    def __init__(self, split: Sequence[int], host: str) -> None:
+        super().__init__(split)
+        self.hosts = (host,)
+
+
+class Placed(Ranges):
+    def create_input_splits(self, min_splits: int) -> Sequence[list[int]]:
+        splits = super().create_input_splits(min_splits)
+        return [Near(split, f"host{number}") for number, split in enumerate(splits)]
+
+
+def test_a_split_with_hosts_goes_to_a_reader_near_to_it() -> None:
+    with SourceHarness(FromInputFormat(Placed, min_splits=3), host="host2") as harness:
+        assert harness.read_all()[:10] == list(range(20, 30))
 
 
 def test_the_splits_of_a_format_are_read_once_by_whoever_asks() -> None:
@@ -282,6 +483,209 @@ def test_a_format_is_read_by_whole_splits_in_micro_batches() -> None:
     with SourceHarness(FromInputFormat(Ranges, min_splits=3)) as harness:
         assert harness.micro_batch() == list(range(30))
         assert harness.micro_batch() == []
+
+
+class Noted(RichInputFormat[list[int], int]):
+    """Notes its calls in `calls`; those named in `fails` raise."""
+
+    def __init__(self, calls: list[str], *fails: str) -> None:
+        self.calls = calls
+        self.fails = fails
+
+    def note(self, call: str) -> None:
+        self.calls.append(call)
+        if call.split()[0] in self.fails:
+            raise LookupError(call)
+
+    def configure(self, parameters: Mapping[str, Any]) -> None:
+        self.calls.append(f"configure {dict(parameters)}")
+
+    def create_input_splits(self, min_splits: int) -> Sequence[list[int]]:
+        return [[0, 2], [2, 4]]
+
+    def open_input_format(self) -> None:
+        self.note(f"open_input_format {self.runtime_context.subtask}")
+
+    def open(self, split: list[int]) -> None:
+        self.next, self.end = split
+        self.note(f"open {split}")
+
+    def reached_end(self) -> bool:
+        return self.next == self.end
+
+    def next_record(self) -> int | None:
+        if "next_record" in self.fails:
+            raise LookupError("next_record")
+        self.next += 1
+        return None if self.next == 1 else self.next
+
+    def close(self) -> None:
+        self.note("close")
+
+    def close_input_format(self) -> None:
+        self.note("close_input_format")
+
+
+def test_a_format_is_called_in_order() -> None:
+    calls: list[str] = []
+    with SourceHarness(FromInputFormat(lambda: Noted(calls), parameters={"a": 1})) as harness:
+        assert harness.read_all() == [2, 3, 4]
+    assert [call for call in calls if not call.startswith("configure")] == [
+        "open_input_format 0",
+        "open [0, 2]",
+        "close",
+        "open [2, 4]",
+        "close",
+        "close_input_format",
+    ]
+    assert set(calls) >= {"configure {'a': 1}"}
+
+
+@pytest.mark.parametrize("fails", ["open_input_format", "open", "next_record", "close"])
+def test_whatever_raises_everything_is_closed_and_the_first_error_is_raised(fails: str) -> None:
+    calls: list[str] = []
+    source = FromInputFormat(lambda: Noted(calls, fails, "close_input_format"))
+    with SourceHarness(source) as harness, pytest.raises(ReadFailed, match=f"LookupError: {fails}"):
+        harness.read_all()
+    assert calls[-1] == "close_input_format"
+    assert ("close" in calls) == (fails != "open_input_format")
+
+
+# -- how states and splits are written ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Offset:
+    number: int
+
+
+class WithDataclass(Counting):
+    def snapshot_state(self) -> Any:
+        return Offset(self.next)
+
+    def restore_state(self, state: Any) -> None:
+        assert isinstance(state, Offset)
+        self.next = state.number
+
+
+class WithTuple(Counting):
+    def snapshot_state(self) -> Any:
+        return (self.next, self.next)
+
+    def restore_state(self, state: Any) -> None:
+        assert isinstance(state, tuple)
+        self.next = state[0]
+
+
+KEY = b"a key that only this job knows"
+
+
+def goes_on(source: Source[Any, Any], other: Source[Any, Any] | None = None) -> list[int]:
+    """The rows of a run and, from its checkpoint, of another."""
+    with SourceHarness(source) as harness:
+        rows = harness.read(50)
+        snapshot = harness.snapshot()
+    with SourceHarness(source if other is None else other, snapshot=snapshot) as harness:
+        return rows + harness.read(50)
+
+
+def test_states_are_written_by_a_serializer_that_was_registered_under_a_name() -> None:
+    register_serializer("tests.Offset", DataclassSerializer(Offset))
+    source = FromSourceFunction(make(WithDataclass, 10**9), serializer="tests.Offset", capacity=10)
+    copy: Source[Any, Any] = pickle.loads(pickle.dumps(source))
+    rows = goes_on(source, copy)
+    assert rows == list(range(len(rows)))
+
+
+def test_a_state_that_json_would_change_is_refused_and_named() -> None:
+    with (
+        SourceHarness(FromSourceFunction(make(WithTuple, 100))) as harness,
+        pytest.raises(ReadFailed, match=r"TypeError: \(.*, .*\): JSON cannot hold it and give it back"),
+    ):
+        harness.read(1)
+
+
+def test_pickles_are_written_and_read_with_a_key() -> None:
+    def source(key: Any) -> Source[Any, Any]:
+        return FromSourceFunction(make(WithTuple, 10**9), serializer=PickleSerializer(key), capacity=10)
+
+    rows = goes_on(source(KEY), source(lambda: KEY))
+    assert rows == list(range(len(rows)))
+    with pytest.raises(ReadFailed, match="does not have the code that this key gives, and was not read"):
+        goes_on(source(KEY), source(KEY[::-1]))
+    with SourceHarness(source(KEY)) as harness:
+        harness.read(50)
+        assert KEY.decode() not in repr(harness.snapshot()) + repr(harness.source)
+
+
+class Planted:
+    """A pickle that leaves a file behind where it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return open, (self.path, "w")
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+@pytest.mark.parametrize("kind", ["function", "format"])
+def test_a_pickle_that_somebody_planted_in_a_checkpoint_runs_nothing(
+    tmp_path: Path, serializer: Any, kind: str
+) -> None:
+    if serializer == "pickle":
+        serializer = PickleSerializer(KEY)
+    source: Source[Any, Any] = (
+        FromSourceFunction(make(Counting, 10**9), serializer=serializer)
+        if kind == "function"
+        else FromInputFormat(Ranges, min_splits=9, batch=1, serializer=serializer)
+    )
+    with SourceHarness(source) as harness:
+        harness.read(5)
+        snapshot = harness.snapshot()
+    evil = base64.b64encode(pickle.dumps(Planted(tmp_path / "ran"))).decode()
+    forged = PickleSerializer(b"a key of the attacker's").to_json(Planted(tmp_path / "ran"))
+    for planted in (
+        evil,
+        {"serializer": "pickle", "version": 1, "value": forged},
+        {"serializer": "pickle", "version": 1, "value": {"pickle": evil, "code": ""}},
+        {"serializer": "pickle", "version": 1, "value": {"pickle": evil}},
+    ):
+        for split in snapshot["splits"]:
+            if kind == "format":
+                split["payload"] = planted
+            else:
+                split["start"]["state"] = planted
+        with (
+            SourceHarness(source, snapshot=snapshot) as harness,
+            pytest.raises(ReadFailed, match="pickle|None"),
+        ):
+            harness.read(1)
+    assert not (tmp_path / "ran").exists()
+    # The same bytes run where the key is right, so that it is the code that keeps them out.
+    PickleSerializer(KEY).from_json(1, PickleSerializer(KEY).to_json(Planted(tmp_path / "ran"))).close()
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: FromSourceFunction(make(Counting, 1), serializer="yaml"), ValueError, "serializer='yaml'"),
+        (lambda: FromSourceFunction(make(Counting, 1), serializer="pickle"), ValueError, "needs a key|key"),
+        (lambda: register_serializer("pickle", DataclassSerializer(Offset)), ValueError, "name='pickle'"),
+        (lambda: PickleSerializer("text"), TypeError, "key: must be bytes"),  # type: ignore[arg-type]
+        (lambda: PickleSerializer(b"short"), ValueError, "key: must have at least 16 bytes, and has 5"),
+    ],
+)
+def test_a_bad_serializer_or_key_is_refused_early(
+    call: Callable[[], object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+# -- folders -----------------------------------------------------------------------------------------
 
 
 class Rich(RichInputFormat[str, str]):
@@ -364,27 +768,6 @@ def test_a_folder_can_be_looked_at_once(tmp_path: Path, calls: list[str]) -> Non
         assert harness.read_all() == ["a1", "a2"]
 
 
-def test_a_folder_is_listed_once_for_all_that_a_look_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(7):
-        write(tmp_path, f"f{number}", "x\n", at=1_000 + number)
-    listed: list[str] = []
-
-    def counted(filesystem: Any, path: str, *, recursive: bool) -> Any:
-        listed.append(path)
-        return list_files(filesystem, path, recursive=recursive)
-
-    monkeypatch.setattr(legacy_format, "list_files", counted)
-    with SourceHarness(FromFolder(str(tmp_path), Rich, interval=0.01)) as harness:
-        found = [split.path[-2:] for _ in range(4) for split in harness.discover(2)]
-        assert found == [f"f{number}" for number in range(7)]
-        assert len(listed) == 1
-        write(tmp_path, "late", "x\n", at=2_000)
-        assert [split.path[-4:] for split in harness.discover(2)] == ["late"]
-        assert len(listed) == 2
-
-
 def test_a_format_that_cannot_be_opened_is_closed_and_its_error_told(
     tmp_path: Path, calls: list[str]
 ) -> None:
@@ -399,11 +782,13 @@ def test_bad_formats_are_refused_early(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="must make an InputFormat, not int"):
         FromInputFormat(int)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="makes a ReplicatingInputFormat"):
-        FromInputFormat(lambda: ReplicatingInputFormat(Ranges()))
+        FromInputFormat(lambda: ReplicatingInputFormat(Ranges()), schema=pa.schema({"n": pa.int64()}))
+    with pytest.raises(ValueError, match="makes a ReplicatingInputFormat"):
+        FromFolder(str(tmp_path), lambda: ReplicatingInputFormat(Ranges()))  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError, match="min_splits=0"):
         FromInputFormat(Ranges, min_splits=0)
-    with pytest.raises(TypeError, match="path=3"):
+    with pytest.raises(TypeError, match="3|int"):
         FromFolder(3, Rich)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="interval=0"):
         FromFolder(str(tmp_path), Rich, interval=0)
-    assert "secret" not in repr(FromFolder("s3://user:secret@bucket/x", Rich))
+    assert "secret" not in repr(FromFolder("s3://user:secret@bucket/x?region=us-east-1", Rich))

@@ -1,4 +1,4 @@
-"""A legacy source, its output and its lock, as several test modules need them."""
+"""An old source in its thread, the queue of its lock, and an output, as several test modules need them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.legacy import LegacySourceThread, SourceContext, SourceFunction
-from pillarbox.task.legacy_input import LegacySourceInput
-from pillarbox.task.status import InputStatus
+from pillarbox.task.legacy import FunctionThread, SourceContext, SourceFunction
 
 LONG = 60.0
 
@@ -37,8 +35,8 @@ class Queue(deque[Any]):
             pass
 
 
-class Output:
-    """Keeps what is emitted; `on_record` is called with the number of records, under the lock."""
+class TaskOutput:
+    """The output of a task, which keeps what is emitted."""
 
     def __init__(self) -> None:
         self.elements: list[Any] = []
@@ -57,6 +55,9 @@ class Output:
     def emit_status(self, idle: bool) -> None:
         self.elements.append("idle" if idle else "active")
 
+    def emit_barrier(self, barrier: Any) -> None:
+        self.elements.append(barrier)
+
     def available(self) -> Future[None]:
         self.room = Future()
         self.asked_for_room.set()
@@ -65,23 +66,6 @@ class Output:
     def make_room(self) -> None:
         self.is_available = True
         self.room.set_result(None)
-
-
-class TaskOutput(Output):
-    """The output of a task."""
-
-    def emit_barrier(self, barrier: Any) -> None:
-        self.elements.append(barrier)
-
-
-def read_all(one: LegacySourceInput, output: Output | None = None) -> list[Any]:
-    """What the input emits until its end, as a task reads it."""
-    output = TaskOutput() if output is None else output
-    while (status := one.emit_next(output)) is not InputStatus.END_OF_INPUT:
-        more = one.available()
-        if status is InputStatus.NOTHING_AVAILABLE and more is not None:
-            more.result(LONG)
-    return output.elements
 
 
 class Source(SourceFunction):
@@ -100,21 +84,59 @@ class Source(SourceFunction):
         self.cancels += 1
         self.stop.set()
 
+    def snapshot_state(self) -> int:
+        return self.offset
+
+    def restore_state(self, state: int) -> None:
+        self.offset = state
+
 
 class AtomicSource(Source):
     atomic_sections = True
 
 
-class Job:
-    """A source in its thread, its output and its lock; the test is the task."""
+class Job(FunctionThread):
+    """A source in its thread, which begins with `start`; the test takes what it emits.
 
-    def __init__(self, source: Source) -> None:
+    `on_record` is called after each record with how many there were, under the lock; `waits_for_room` is set
+    when the source waits for room.
+    """
+
+    def __init__(self, source: Source, *, capacity: int = 10_000, grace: float = LONG) -> None:
+        self._begins = threading.Event()
         self.source = source
-        self.output = Output()
-        self.lock = FairLock()
+        self.records = 0
+        self.on_record: Callable[[int], object] = lambda count: None
+        self.waits_for_room = threading.Event()
+        super().__init__(source, capacity=capacity, grace=grace, name="under test")
         self.queue = Queue(self.lock)
-        self.thread = LegacySourceThread(source, self.output, self.lock, name="under test")
+        context: Any = self.context
+        emit, wait = context._emit_record, context._wait_for_room
+
+        def emit_record(record: Any) -> None:
+            emit(record)
+            self.records += 1
+            self.on_record(self.records)
+
+        def wait_for_room() -> None:
+            self.waits_for_room.set()
+            wait()
+
+        context._emit_record, context._wait_for_room = emit_record, wait_for_room
+
+    def start(self) -> None:
+        self._begins.set()
+
+    def _run(self) -> None:
+        assert self._begins.wait(LONG)
+        super()._run()
+
+    @property
+    def elements(self) -> list[Any]:
+        """What it has emitted and nobody has taken."""
+        return [*self.context._elements]
 
     def end(self) -> None:
-        self.thread.done.result(LONG)
-        assert self.thread.close(LONG)
+        """Wait for the end of the source."""
+        self._thread.join(LONG)
+        assert not self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""Legacy sources: the lock that they share with the task, room in the output, cancel and the end."""
+"""Old source functions: the lock that they share with who takes their rows, room, cancel and the end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.mailbox import SynchronizedActionExecutor
-from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.legacy import (
-    LegacySourceThread,
-    SourceCancelled,
-    SourceContext,
-    Timestamped,
-)
-from tests.task.sources import LONG, AtomicSource, Job, Output, Source
+from pillarbox.task import Watermark
+from pillarbox.task.legacy import SourceCancelled, SourceContext, Timestamped
+from tests.task.sources import LONG, AtomicSource, Job, Source
 
 
 @pytest.fixture
@@ -26,16 +20,20 @@ def run() -> Iterator[Callable[..., Job]]:
     """Makes the job of a body, and ends it."""
     jobs: list[Job] = []
 
-    def make(body: Callable[..., object], kind: type[Source] = Source, start: bool = True) -> Job:
-        job = Job(kind(body))
+    def make(
+        body: Callable[..., object], kind: type[Source] = Source, start: bool = True, **options: Any
+    ) -> Job:
+        job = Job(kind(body), **options)
         jobs.append(job)
         if start:
-            job.thread.start()
+            job.start()
         return job
 
     yield make
     for job in jobs:
-        assert job.thread.close(LONG)
+        job.start()
+        job.close()
+        job.end()
 
 
 # ---- the lock
@@ -76,17 +74,17 @@ def test_no_source_holds_a_checkpoint_for_longer_than_one_record(run: Any, body:
             at_record.set()
             job.queue.wait_for_next()
 
-    job.output.on_record = on_record
-    seen: list[tuple[int, int]] = []
-    executor = SynchronizedActionExecutor(job.lock)
-    job.thread.start()
-    for _ in range(2):
+    job.on_record = on_record
+    job.start()
+    taken = 0
+    for expected in (5, 9):
         assert at_record.wait(LONG)
         at_record.clear()
-        executor.run(lambda: seen.append((len(job.output.elements), job.source.offset)))
-    assert [records for records, _ in seen] == [5, 9]
-    if body is not loop_without_the_lock:
-        assert [offset for _, offset in seen] == [5, 9]
+        elements, state, ended = job.take()
+        taken += len(elements)
+        assert (taken, ended) == (expected, False)
+        if body is not loop_without_the_lock:
+            assert state == expected
 
 
 @pytest.mark.contract
@@ -103,11 +101,10 @@ def test_a_record_and_its_state_are_one_step_also_if_the_state_comes_first(run: 
 
     changed = threading.Event()
     job = run(body, start=False)
-    job.thread.start()
+    job.start()
     assert changed.wait(LONG)
-    with job.lock:
-        assert job.source.offset == 5
-        assert len(job.output.elements) == 10
+    elements, state, _ = job.take()
+    assert (len(elements), state) == (10, 5)
 
 
 @pytest.mark.parametrize("kind", [Source, AtomicSource])
@@ -128,12 +125,10 @@ def test_several_records_are_one_step_for_a_source_that_says_so(
             job.queue.wait_for_next()
 
     job = run(body, kind, start=False)
-    job.output.on_record = on_record
-    job.thread.start()
+    job.on_record = on_record
+    job.start()
     assert at_record.wait(LONG)
-    with job.lock:
-        seen = (len(job.output.elements), job.source.offset)
-    assert seen == ((3, 3) if kind is AtomicSource else (2, 0))
+    assert job.take()[:2] == (([0, 1, 2], 3) if kind is AtomicSource else ([0, 1], 0))
     job.end()
     assert ("source under test kept the checkpoint lock" in caplog.text) == (kind is Source)
 
@@ -155,7 +150,8 @@ def test_a_source_may_emit_from_threads_of_its_own(run: Any) -> None:
 
     job = run(body)
     job.end()
-    assert job.source.offset == len(job.output.elements) == 600
+    elements, state, ended = job.take()
+    assert (len(elements), state, ended) == (600, 600, True)
 
 
 # ---- what is emitted
@@ -166,20 +162,19 @@ def test_elements_are_emitted_in_order_and_idleness_ends_with_the_next_one(run: 
         context.collect(None)
         context.collect_with_timestamp("b", 2)
         context.mark_as_temporarily_idle()
-        context.mark_as_temporarily_idle()
         assert context.is_idle
         context.emit_watermark(3)
         assert not context.is_idle
         context.mark_as_temporarily_idle()
         context.collect("c")
+        assert not context.is_idle
         context.emit_watermark(float("inf"))
 
     job = run(body)
     job.end()
-    assert job.output.elements == [
-        None, Timestamped("b", 2.0), "idle", "active", ("watermark", 3.0), "idle", "active", "c",
-        ("watermark", float("inf")),
-    ]  # fmt: skip
+    elements, _, ended = job.take()
+    assert ended
+    assert elements == [None, Timestamped("b", 2.0), Watermark(3.0), "c", Watermark(float("inf"))]
 
 
 @pytest.mark.parametrize(
@@ -192,36 +187,38 @@ def test_elements_are_emitted_in_order_and_idleness_ends_with_the_next_one(run: 
 )
 def test_a_bad_argument_is_named_and_reaches_the_task(run: Any, call: Any, error: Any, text: str) -> None:
     job = run(lambda source, context: call(context))
+    job.end()
     with pytest.raises(error, match=text):
-        job.thread.done.result(LONG)
-    assert job.output.elements == []
-
-
-def test_what_is_no_source_and_no_fair_lock_is_refused() -> None:
-    with pytest.raises(TypeError, match="source=.*must be a SourceFunction"):
-        LegacySourceThread(print, Output(), FairLock())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="lock=.*must be a FairLock"):
-        LegacySourceThread(Source(print), Output(), threading.Lock())  # type: ignore[arg-type]
+        job.take()
 
 
 # ---- room
 
 
+@pytest.mark.contract
+@pytest.mark.parametrize("capacity", [1, 2, 7])
+def test_a_source_is_no_further_ahead_than_the_capacity(run: Any, capacity: int) -> None:
+    job = run(loop_with_a_section_a_record, start=False, capacity=capacity)
+    job.start()
+    for _ in range(20):
+        assert job.waits_for_room.wait(LONG)
+        job.waits_for_room.clear()
+        elements, _, _ = job.take()
+        assert 1 <= len(elements) <= capacity
+
+
 @pytest.mark.parametrize("section", [False, True])
 def test_a_source_waits_for_room_without_the_lock(run: Any, section: bool) -> None:
     def body(source: Source, context: SourceContext) -> None:
+        context.collect("first")
         with context.checkpoint_lock if section else contextlib.nullcontext():
-            context.collect("record")
+            context.collect("second")
 
-    job = run(body, start=False)
-    job.output.is_available = False
-    job.thread.start()
-    assert job.output.asked_for_room.wait(LONG)
-    with job.lock:
-        assert job.output.elements == []
-        job.output.make_room()
+    job = run(body, capacity=1)
+    assert job.waits_for_room.wait(LONG)
+    assert job.take()[0] == ["first"]
     job.end()
-    assert job.output.elements == ["record"]
+    assert job.take()[0] == ["second"]
 
 
 @pytest.mark.parametrize("kind", [Source, AtomicSource])
@@ -230,29 +227,36 @@ def test_a_section_that_has_begun_is_held_up_before_its_second_record_only_if_it
 ) -> None:
     def body(source: Source, context: SourceContext) -> None:
         with context.checkpoint_lock:
-            job.output.is_available = False
             context.collect(1)
             context.collect(2)
 
-    job = run(body, kind, start=False)
-    job.thread.start()
+    job = run(body, kind, capacity=1)
     if kind is Source:
-        assert job.output.asked_for_room.wait(LONG)
-        with job.lock:
-            assert job.output.elements == [1]
-            job.output.make_room()
+        assert job.waits_for_room.wait(LONG)
+        assert job.take()[0] == [1]
     job.end()
-    assert job.output.elements == [1, 2]
+    assert job.take()[0] == ([2] if kind is Source else [1, 2])
 
 
-def test_the_mailbox_thread_does_not_wait_for_room_which_it_makes_itself(run: Any) -> None:
-    job = run(lambda source, context: None)
-    job.end()
-    job.output.is_available = False
-    with job.thread.context.checkpoint_lock:
-        job.thread.context.collect("record")
-    assert job.output.elements == ["record"]
-    assert not job.output.asked_for_room.is_set()
+# ---- waits of who takes
+
+
+def test_who_waits_hears_of_an_element_of_the_end_and_of_a_wake_up(run: Any) -> None:
+    go = threading.Event()
+
+    def body(source: Source, context: SourceContext) -> None:
+        context.collect(1)
+        assert go.wait(LONG)
+
+    job = run(body)
+    assert job.wait(LONG)
+    assert job.take()[0] == [1]
+    assert not job.wait(0.0)
+    job.wake_up()
+    assert not job.wait(LONG)
+    go.set()
+    assert job.wait(LONG)
+    assert job.take() == ([], 0, True)
 
 
 # ---- the end
@@ -264,9 +268,10 @@ def test_an_error_of_the_source_reaches_the_task(run: Any) -> None:
         raise LookupError("source")
 
     job = run(fail)
+    assert job.wait(LONG)
+    job.end()
     with pytest.raises(LookupError, match="source"):
-        job.thread.done.result(LONG)
-    assert not job.thread.done.cancel()
+        job.take()
 
 
 def wait_for_the_lock(job: Job, context: SourceContext) -> None:
@@ -275,7 +280,7 @@ def wait_for_the_lock(job: Job, context: SourceContext) -> None:
 
 def wait_for_a_section(job: Job, context: SourceContext) -> None:
     with context.checkpoint_lock:
-        job.output.elements.append("never")
+        job.source.offset = -1
 
 
 def wait_for_an_event(job: Job, context: SourceContext) -> None:
@@ -311,16 +316,19 @@ def test_a_cancel_interrupts_a_source_that_waits(run: Any, waits: Any) -> None:
         began.set()
         waits(job, context)
 
-    job = run(body, start=False)
-    # As within a mail of a task that shares the lock.
+    job = run(body, start=False, grace=0.0)
     with job.lock:
-        job.thread.start()
+        job.start()
         assert began.wait(LONG)
-        assert job.thread.close(LONG)
+        # The lock stays with who closes, until then.
+        job.close()
         assert job.lock.is_held
-    assert job.thread.done.result(0) is None
-    assert job.output.elements == []
+    job.end()
+    assert job.close()
+    assert job.elements == []
     assert job.source.cancels == 1
+    assert job.source.offset == 0
+    assert job._error is None
 
 
 def test_a_source_that_is_cancelled_within_a_section_emits_nothing_more(run: Any) -> None:
@@ -333,24 +341,26 @@ def test_a_source_that_is_cancelled_within_a_section_emits_nothing_more(run: Any
     inside = threading.Event()
     job = run(body)
     assert inside.wait(LONG)
-    assert job.thread.close(LONG)
-    assert job.output.elements == []
+    assert job.close()
+    assert job.elements == []
 
 
 def test_a_cancel_interrupts_a_source_that_waits_for_room(run: Any) -> None:
-    job = run(lambda source, context: context.collect("never"), start=False)
-    job.output.is_available = False
-    job.thread.start()
-    assert job.output.asked_for_room.wait(LONG)
-    assert job.thread.close(LONG)
-    assert job.output.elements == []
+    def body(source: Source, context: SourceContext) -> None:
+        context.collect(1)
+        context.collect("never")
+
+    job = run(body, capacity=1)
+    assert job.waits_for_room.wait(LONG)
+    assert job.close()
+    assert job.elements == [1]
 
 
 @pytest.mark.contract
 def test_a_source_that_ignores_its_cancel_is_named_and_abandoned_and_emits_nothing_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    holds, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    holds, go_on = threading.Event(), threading.Event()
     caught: list[str] = []
 
     def body(source: Source, context: SourceContext) -> None:
@@ -362,25 +372,20 @@ def test_a_source_that_ignores_its_cancel_is_named_and_abandoned_and_emits_nothi
                 with pytest.raises(SourceCancelled):
                     emit()
                 caught.append("cancelled")
-        ended.set()
 
-    job = Job(Source(body))
-    job.thread.start()
+    job = Job(Source(body), grace=0.01)
+    job.start()
     assert holds.wait(LONG)
-    assert not job.thread.close(0.01)
-    assert not job.thread.close(LONG)
+    assert not job.close()
+    assert not job.close()
     (record,) = caplog.records
     assert "source under test has not ended within 0.01 s" in record.message
-    assert job.thread.done.result(0) is None
     with job.lock:
         go_on.set()
-        assert holds.is_set()
-    assert ended.wait(LONG)
-    thread = job.thread._thread
-    assert thread.daemon
-    thread.join(LONG)
-    assert job.thread.close()
-    assert job.output.elements == [1]
+    job.end()
+    assert job.close()
+    assert job._thread.daemon
+    assert job.elements == [1]
     assert caught == ["cancelled"] * 2
     assert job.lock.acquire(0)
 
@@ -394,8 +399,8 @@ def test_an_error_after_the_cancel_is_no_error_of_the_task(
 
     job = run(body)
     with caplog.at_level(logging.INFO, logger="pillarbox"):
-        assert job.thread.close(LONG)
-    assert job.thread.done.exception(0) is None
+        assert job.close()
+    assert job.take()[2]
     assert "under test ended with an error after its cancel" in caplog.text
 
 
@@ -407,37 +412,15 @@ def test_a_cancel_that_raises_is_logged_and_the_source_ends(
             raise LookupError("cancel")
 
     job = run(lambda source, context: context.wait(LONG), Fails)
-    assert job.thread.close(LONG)
+    assert job.close()
     assert "the cancel of source under test raised" in caplog.text
-
-
-def test_many_threads_may_cancel_a_source_and_its_cancel_is_called_once(run: Any) -> None:
-    job = run(lambda source, context: context.wait(LONG))
-    threads = [threading.Thread(target=job.thread.cancel) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    job.end()
-    assert job.source.cancels == 1
 
 
 def test_a_source_that_has_ended_is_not_cancelled(run: Any) -> None:
     job = run(lambda source, context: context.collect(1))
     job.end()
-    job.thread.cancel()
+    assert job.close()
     assert job.source.cancels == 0
-
-
-@pytest.mark.parametrize("started", [False, True])
-def test_a_source_that_is_cancelled_before_it_starts_does_not_run(run: Any, started: bool) -> None:
-    job = run(lambda source, context: context.collect(1), start=False)
-    job.thread.cancel()
-    if started:
-        job.thread.start()
-    assert job.thread.close(LONG)
-    assert job.thread.done.result(LONG) is None
-    assert job.output.elements == []
 
 
 def test_a_source_that_ends_with_the_lock_in_its_hands_leaves_it_free(
