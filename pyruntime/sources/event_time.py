@@ -235,6 +235,15 @@ class SplitWatermarks:
                 self._live[split_id] = _Clock(self._paused.pop(split_id), now)
                 self._watch(split_id, now)
 
+    def set_idle(self, split_id: str) -> None:
+        """Wait for the split no more until its next record: its reader says that nothing comes now."""
+        known = self._live.pop(split_id, None)
+        if known is not None:
+            # spec: Alignment!GoIdle
+            self._idle[split_id] = known.watermark
+            self._changed[split_id] = None
+            self._lowest = None
+
     def wake(self, split_id: str) -> None:
         """Rows of a split have come that are not given out yet: it is idle no more."""
         if split_id in self._idle:
@@ -293,12 +302,8 @@ class SplitWatermarks:
             if due > now:
                 heapq.heappush(self._due, (due, split_id))
                 continue
-            # spec: Alignment!GoIdle
             self._watched.discard(split_id)
-            self._idle[split_id] = known.watermark
-            self._changed[split_id] = None
-            del self._live[split_id]
-            self._lowest = None
+            self.set_idle(split_id)
 
     def _watch(self, split_id: str, now: float) -> None:
         after = self._strategy.idle_after

@@ -10,10 +10,12 @@ were read: after a restart so many are read and dropped.
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from pillarbox.mailbox.check import check_positive_int
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.files.discovery import FileEnumerator
 from pillarbox.sources.connectors.files.source import FileSource
+from pillarbox.sources.connectors.files.split import END
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded, SplitsChange
@@ -41,7 +44,7 @@ from pillarbox.task.legacy import (
     Timestamped,
 )
 from pillarbox.task.moments import check_callable, check_duration
-from pillarbox.task.output import Watermark
+from pillarbox.task.output import Idleness, Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,11 +112,8 @@ class FromSourceFunction(_LegacySource):
     serializer: how states are written: "json", a name that `register_serializer` knows, a `PickleSerializer`.
     capacity: records that a function may be ahead. grace: seconds that it has to end after its `cancel`.
 
-    The times of `collect_with_timestamp`, or else the function's latest watermark, are the event time of what
-    it has emitted. Its idleness is left to a `WatermarkStrategy`.
-
-    Calls `make()` once, at once. Raises TypeError for what does not make a SourceFunction, TypeError or
-    ValueError for other bad arguments.
+    The function's watermarks, or if it has none the times of `collect_with_timestamp`, are its event time.
+    Calls `make()` once, at once. Raises TypeError or ValueError for a bad argument.
     """
 
     split_type = FunctionSplit
@@ -157,20 +157,24 @@ class FromSourceFunction(_LegacySource):
 
     def create_enumerator(
         self, context: EnumeratorContext[FunctionSplit], checkpoint: int = 0
-    ) -> FunctionEnumerator:
+    ) -> _FunctionEnumerator:
         """The enumerator of a run in which so many splits were found."""
-        return FunctionEnumerator(context, checkpoint, self)
+        return _FunctionEnumerator(context, checkpoint, self)
 
     restore_enumerator = create_enumerator
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[FunctionSplit]:
         """Runs the functions, each with a thread that takes its rows."""
-        reader = partial(FunctionReader, self)
+        reader = partial(_FunctionReader, self)
         return FetchingReader(context, reader, threading=Threading.SPLIT_PER_THREAD, grace=self.grace)
 
 
-class FunctionRun(FunctionThread):
-    """One run of a function, from where a split starts. Confined to who takes from it."""
+class _FunctionRun(FunctionThread):
+    """One run of a function, from where a split starts. Confined to who takes from it.
+
+    begun, count: rows from the beginning of the split to where the run begins, and to behind what was taken;
+    position, timestamp, idle: there. The timestamp is the watermark, without one the latest event time.
+    """
 
     def __init__(self, source: FromSourceFunction, split: FunctionSplit) -> None:
         self._source = source
@@ -178,41 +182,39 @@ class FunctionRun(FunctionThread):
         if isinstance(function, ParallelSourceFunction):
             function.runtime_context = RuntimeContext(source.name, split.subtask, source.parallelism)
         position = split.begin
-        state = None if position["state"] is None else source.serializer.read(position["state"])
+        if position["state"] is not None and isinstance(function, CheckpointedSource):
+            function.restore_state(source.serializer.read(position["state"]))
         self.begun = self.count = position["base"]
-        """Rows from the beginning of the split to where the run begins, and to behind what was taken."""
         self.position = {**position, "count": self.count}
         self.ended = False
+        self.idle = False
         self.timestamp: float | None = None
-        """The latest watermark, or where there is none the latest event time, of what was taken."""
-        self._has_watermarks = False
-        self._stateful = isinstance(function, CheckpointedSource)
-        super().__init__(function, state, capacity=source.capacity, grace=source.grace, name=source.name)
+        # Of times; a function with watermarks goes by these alone.
+        self._latest = -math.inf
+        super().__init__(function, capacity=source.capacity, grace=source.grace, name=source.name)
 
     def take_rows(self) -> list[Any]:
         """The rows emitted since; none if there are none. Raises what the function raises."""
         elements, state, self.ended = self.take()
         rows = []
         for each in elements:
+            self.idle = type(each) is Idleness
             if type(each) is Watermark:
-                self.timestamp, self._has_watermarks = each.timestamp, True
-                continue
-            if type(each) is Timestamped:
-                if not self._has_watermarks:
-                    self.timestamp = max(each.timestamp, self.timestamp or each.timestamp)
-                each = each.value
-            rows.append(self._source.row_of(each))
+                self.timestamp, self._latest = each.timestamp, math.inf
+            elif type(each) is Timestamped:
+                if each.timestamp > self._latest:
+                    self.timestamp = self._latest = each.timestamp
+                rows.append(self._source.row_of(each.value))
+            elif not self.idle:
+                rows.append(self._source.row_of(each))
         self.count += len(rows)
-        if rows and self._stateful:
-            self.position = {
-                "count": self.count,
-                "base": self.count,
-                "state": self._source.serializer.write(state),
-            }
+        if rows and isinstance(self._function, CheckpointedSource):
+            written = self._source.serializer.write(state)
+            self.position = {"count": self.count, "base": self.count, "state": written}
         return rows
 
 
-class FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
+class _FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
     """Finds a split for each instance; for micro-batches runs the function ahead of the readers. Confined."""
 
     def __init__(
@@ -221,33 +223,31 @@ class FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
         super().__init__(context, checkpoint)
         self._source = source
         # The run of each split, and its positions behind what the latest micro-batch has read.
-        self._ahead: dict[str, tuple[FunctionRun, deque[dict[str, Any]]]] = {}
+        self._ahead: dict[str, tuple[_FunctionRun, deque[dict[str, Any]]]] = {}
 
     def discover(self, checkpoint: int, most: int) -> tuple[Sequence[FunctionSplit], int]:
-        """The instances, once."""
-        end = min(checkpoint + most, self._source.parallelism)
+        end = max(checkpoint, min(checkpoint + most, self._source.parallelism))
         return [FunctionSplit(f"function-{each}", subtask=each) for each in range(checkpoint, end)], end
 
     def advance(self, split: FunctionSplit, limit: ReadLimit) -> FunctionSplit | None:
-        """The rows that the function has emitted behind `split.start`, within the limit; its end, if it ends.
-
-        Waits a little for the first rows of a function that was just started, and raises what it has raised.
-        """
         start = split.begin
         most = MAX_MICRO_BATCH_ROWS if limit.rows is None else min(max(limit.rows, 1), MAX_MICRO_BATCH_ROWS)
         wanted = start["count"] + most
         run, marks = self._ahead.get(split.split_id, (None, deque()))
-        timeout = NEXT_ROW_TIMEOUT_S
+        deadline = time.monotonic() + NEXT_ROW_TIMEOUT_S
         if run is None or not run.begun <= start["count"] <= run.count:
             if run is not None:
                 run.close()
-            run, marks = self._ahead[split.split_id] = FunctionRun(self._source, split), deque()
-            timeout = FIRST_ROW_TIMEOUT_S
+            run, marks = self._ahead[split.split_id] = _FunctionRun(self._source, split), deque()
+            deadline = time.monotonic() + FIRST_ROW_TIMEOUT_S
         while run.count < wanted and not run.ended:
+            left = deadline - time.monotonic()
+            if not run.wait(max(left, 0.0)):
+                break
             if run.take_rows():
                 marks.append(run.position)
-                timeout = NEXT_ROW_TIMEOUT_S
-            elif not run.ended and not run.wait(timeout):
+                deadline = time.monotonic() + NEXT_ROW_TIMEOUT_S
+            elif left <= 0.0:
                 break
         if run.ended and run.count <= wanted:
             return split
@@ -260,28 +260,25 @@ class FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
         return split.up_to(fitting[-1] if fitting else {**start, "count": wanted})
 
     def close(self) -> None:
-        """End the functions."""
         while self._ahead:
             self._ahead.popitem()[1][0].close()
 
 
-class FunctionReader(SplitReader[FunctionSplit]):
+class _FunctionReader(SplitReader[FunctionSplit]):
     """Runs a function and gives what it emits, with its state behind that."""
 
     def __init__(self, source: FromSourceFunction) -> None:
         self._source = source
-        self._run: FunctionRun | None = None
+        self._run: _FunctionRun | None = None
 
     def handle_splits_changes(self, change: SplitsChange[FunctionSplit]) -> None:
-        """Begin to run from the split's start, or end."""
         self.close()
         if isinstance(change, SplitsAdded):
             (self._split,) = change.splits
-            self._given = self._split.begin["count"]
-            self._run = FunctionRun(self._source, self._split)
+            self._given, self._said = self._split.begin["count"], (None, False)
+            self._run = _FunctionRun(self._source, self._split)
 
     def fetch(self) -> Sequence[Fetched]:
-        """The rows that the function has emitted; waits for some."""
         run, split = self._run, self._split
         assert run is not None
         run.wait()
@@ -299,17 +296,17 @@ class FunctionReader(SplitReader[FunctionSplit]):
                     "a state that is restored it must emit the same rows again"
                 )
         self._given += len(rows)
-        found = Fetched(split.split_id, rows, run.position, finished, run.timestamp)
-        return [found] if rows or finished else []
+        said, self._said = self._said, (run.timestamp, run.idle)
+        if not (rows or finished or said != self._said):
+            return []
+        return [Fetched(split.split_id, rows, run.position, finished, run.timestamp, run.idle)]
 
     def wake_up(self) -> None:
-        """End the wait for the function. Any thread."""
         run = self._run
         if run is not None:
             run.wake_up()
 
     def close(self) -> None:
-        """End the function."""
         run, self._run = self._run, None
         if run is not None:
             run.close()
@@ -397,7 +394,7 @@ class FromInputFormat(_LegacySource):
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
         """The enumerator of a run; `checkpoint` is the splits that were not found yet, None at first."""
-        return FormatEnumerator(context, checkpoint, self)
+        return _FormatEnumerator(context, checkpoint, self)
 
     restore_enumerator = create_enumerator
 
@@ -405,10 +402,10 @@ class FromInputFormat(_LegacySource):
         """Reads one split after the other."""
         # Nobody knows how many readers there will be.
         place = RuntimeContext("source", context.subtask, context.subtask + 1)
-        return FetchingReader(context, partial(FormatReader, self, place))
+        return FetchingReader(context, partial(_FormatReader, self, place))
 
 
-class FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
+class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
     """Asks the format for its splits, once. Confined as `SplitEnumerator` is."""
 
     def __init__(
@@ -421,7 +418,6 @@ class FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
     def discover(
         self, checkpoint: list[Any] | None, most: int
     ) -> tuple[Sequence[FormatSplit], list[Any] | None]:
-        """The first of those that are left, and what is left then."""
         serializer = self._source.split_serializer
         if checkpoint is None:
             checkpoint = [serializer.to_json(split) for split in self._create()]
@@ -431,7 +427,7 @@ class FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
         source, format = self._source, self._source.make_configured()
         statistics = format.statistics() or InputStatistics()
         created = format.create_input_splits(source.min_splits)
-        share = [None if each is None else round(each / len(created)) for each in statistics]
+        share = [None if each is None else round(each / max(1, len(created))) for each in statistics]
         readers = range(self.context.parallelism) if source.replicated else [None]
         return [
             FormatSplit(
@@ -446,11 +442,9 @@ class FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
         ]
 
     def assigned_to(self, split: FormatSplit) -> int | None:
-        """The reader of a split that is replicated."""
         return split.subtask
 
     def choose(self, pending: Sequence[FormatSplit], reader: ReaderInfo) -> int:
-        """The split that the format chooses; or else the first that is near, or the first."""
         if type(self._format).choose is not InputFormat.choose:
             own = [self._source.payload(split) for split in pending]
             chosen = self._format.choose(own, reader.subtask)
@@ -459,11 +453,10 @@ class FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
         return super().choose(pending, reader)
 
     def advance(self, split: FormatSplit, limit: ReadLimit) -> FormatSplit | None:
-        """All of it: only the format knows how many records there are."""
         return split
 
 
-class FormatReader(SplitReader[Any]):
+class _FormatReader(SplitReader[Any]):
     """Reads the splits of a format, one after the other."""
 
     def __init__(self, source: FromInputFormat, place: RuntimeContext) -> None:
@@ -482,12 +475,10 @@ class FormatReader(SplitReader[Any]):
                 raise
 
     def handle_splits_changes(self, change: SplitsChange[Any]) -> None:
-        """Begin with a split, or leave it."""
         self._leave()
         self._split = change.splits[0] if isinstance(change, SplitsAdded) else None
 
     def fetch(self) -> Sequence[Fetched]:
-        """The next records; fewer where it is woken up."""
         split, format, row_of = self._split, self._format, self._source.row_of
         if not self._opened:
             self._opened, self._read = True, 0
@@ -507,11 +498,9 @@ class FormatReader(SplitReader[Any]):
         return [Fetched(split.split_id, rows, self._read, finished)] if rows or finished else []
 
     def wake_up(self) -> None:
-        """End the fetch after the record that is being read. Any thread."""
         self._woken = True
 
     def close(self) -> None:
-        """Close the split, and the format."""
         failures = Failures()
         failures.run("closing the split", self._leave)
         if isinstance(self._format, RichInputFormat):
@@ -596,6 +585,9 @@ class FromFolder(FromInputFormat):
 class _WholeFiles(FileEnumerator):
     """Finds files. Positions are records, and only the format knows how many there are."""
 
+    def discover(self, checkpoint: Any, most: int) -> Any:
+        found, known = super().discover(checkpoint, most)
+        return [replace(split, stop=END, weight=None) for split in found], known
+
     def advance(self, split: Any, limit: ReadLimit) -> Any:
-        """The whole file."""
         return split

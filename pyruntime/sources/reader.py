@@ -35,7 +35,11 @@ class Fetched(NamedTuple):
     finished: bool = False
     """Whether the split has been read to its end. Then nothing of it may follow."""
     timestamp: float | None = None
-    """The latest event time in `records`, in seconds, where the reader knows it better than the strategy."""
+    """The latest event time in `records`, in seconds, where the reader knows it better than the strategy.
+
+    Without records: a watermark, that nothing earlier follows."""
+    idle: bool = False
+    """True if nobody need wait for the split until its next records, whatever `idle_after` is."""
 
 
 @dataclass(frozen=True)

@@ -318,11 +318,13 @@ class SourceInput(Generic[S]):
     def _put_behind(self, fetched: Fetched) -> None:
         """All rows of the batch are out: the split stands behind it."""
         split_id = fetched.split_id
-        if self._watermarks is not None and self._rows:
+        if self._watermarks is not None and (self._rows or fetched.timestamp is not None):
             watermark = self._watermarks.seen(split_id, self._event_times.latest(fetched))
             self._looking.begin([split_id])
             if self._limited is not None:
                 self._limited.passed(split_id, watermark)
+        if self._watermarks is not None and fetched.idle:
+            self._watermarks.set_idle(split_id)
         self._at_hand = None
         self._next = 0
         if not fetched.finished:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtim
 
 from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.moments import check_duration, check_moment
-from pillarbox.task.output import Watermark
+from pillarbox.task.output import Idleness, Watermark
 
 log = logging.getLogger("pillarbox")
 
@@ -180,7 +180,10 @@ class SourceContext:
         Raises `SourceCancelled`.
         """
         with self._lock:
-            self._raise_if_cancelled()
+            if self._idle:
+                self._raise_if_cancelled()
+                return
+            self._add(Idleness(True))
             self._idle = True
 
     @property
@@ -276,15 +279,13 @@ class CheckpointLock:
 
 
 class FunctionThread:
-    """Runs a `SourceFunction` in a daemon thread, from `state` if there is one, until its end or `close`.
+    """Runs a `SourceFunction` in a daemon thread until its end or `close`.
 
     It is `capacity` elements ahead at most, more only within a section of its own. Confined to one thread,
     which takes what it emits, but for `wake_up`. name: of the source, for messages and for the thread.
     """
 
-    def __init__(
-        self, function: SourceFunction, state: Any = None, *, capacity: int, grace: float, name: str
-    ) -> None:
+    def __init__(self, function: SourceFunction, *, capacity: int, grace: float, name: str) -> None:
         self.lock = FairLock()
         """The checkpoint lock."""
         self.context = SourceContext(self.lock, capacity, atomic_sections=function.atomic_sections, name=name)
@@ -293,8 +294,6 @@ class FunctionThread:
         self._name = name
         self._error: BaseException | None = None
         self._woken = False
-        if state is not None and isinstance(function, CheckpointedSource):
-            function.restore_state(state)
         self._thread = threading.Thread(target=self._run, name=f"pillarbox-source {name}", daemon=True)
         self._thread.start()
 

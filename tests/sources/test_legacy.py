@@ -363,6 +363,49 @@ def test_the_watermarks_of_a_function_come_out_of_its_task_in_order() -> None:
         assert all(number - 5.0 > mark for number in elements[at:] if isinstance(number, int))
 
 
+class Resting(Counting):
+    """Emits half of its numbers, marks itself as idle, and goes on when it is told to."""
+
+    go_on, go_on_again = threading.Event(), threading.Event()
+
+    def run(self, context: SourceContext) -> None:
+        end, self.end = self.end, self.end // 2
+        super().run(context)
+        context.mark_as_temporarily_idle()
+        assert context.is_idle
+        assert self.go_on.wait(LONG)
+        # Event time goes on without a record.
+        context.emit_watermark(500.0)
+        assert self.go_on_again.wait(LONG)
+        self.end = end
+        super().run(context)
+
+
+@pytest.mark.contract
+def test_a_function_that_marks_itself_as_idle_is_idle_in_its_task_until_its_next_record() -> None:
+    class Told(TaskOutput):
+        def emit_status(self, idle: bool) -> None:
+            super().emit_status(idle)
+            # An unbounded source is idle before its first split, too.
+            if idle and 19 in self.elements:
+                Resting.go_on.set()
+
+        def emit_watermark(self, timestamp: float) -> None:
+            super().emit_watermark(timestamp)
+            Resting.go_on_again.set()
+
+    Resting.go_on.clear()
+    Resting.go_on_again.clear()
+    source, output = FromSourceFunction(make(Resting, 40, 1, True), capacity=50), Told()
+    with SourceCoordinator(source, parallelism=1) as coordinator:
+        one = SourceInput(coordinator.link(0), source, watermarks=WatermarkStrategy())
+        StreamTask(one, [Passing()], output).run()
+    assert [each for each in output.elements if isinstance(each, int)] == list(range(40))
+    after = output.elements[output.elements.index(19) + 1 :]
+    assert after.index("idle") < after.index(("watermark", 500.0)) < after.index(20)
+    assert after.index("idle") < after.index("active") < after.index(20)
+
+
 # -- formats ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import Watermark
+from pillarbox.task import Idleness, Watermark
 from pillarbox.task.legacy import SourceCancelled, SourceContext, Timestamped
 from tests.task.sources import LONG, AtomicSource, Job, Source
 
@@ -162,6 +162,7 @@ def test_elements_are_emitted_in_order_and_idleness_ends_with_the_next_one(run: 
         context.collect(None)
         context.collect_with_timestamp("b", 2)
         context.mark_as_temporarily_idle()
+        context.mark_as_temporarily_idle()
         assert context.is_idle
         context.emit_watermark(3)
         assert not context.is_idle
@@ -174,7 +175,10 @@ def test_elements_are_emitted_in_order_and_idleness_ends_with_the_next_one(run: 
     job.end()
     elements, _, ended = job.take()
     assert ended
-    assert elements == [None, Timestamped("b", 2.0), Watermark(3.0), "c", Watermark(float("inf"))]
+    assert elements == [
+        None, Timestamped("b", 2.0), Idleness(True), Watermark(3.0), Idleness(True), "c",
+        Watermark(float("inf")),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
