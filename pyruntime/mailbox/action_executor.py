@@ -42,12 +42,10 @@ IMMEDIATE = ImmediateActionExecutor()
 class SynchronizedActionExecutor:
     """Calls under a reentrant `lock`, which another thread takes for what it does to the task's state.
 
-    1. The lock is held for one mail, or for one default action, and never while the loop waits for mail.
-    2. A `yield_` does wait with the lock held, as it stands within an action; so what it waits for must not
-       need the lock.
-
-    A fair lock keeps a busy loop from holding the other thread up. Raises TypeError if `lock` is not a
-    context manager, ValueError if it is a plain `threading.Lock`, which a yield would hang in.
+    It is held for one mail, or for one default action, and never while the loop waits for mail; but within
+    an action a `yield_` waits with the lock held, so what it waits for must not need it. A fair lock keeps a
+    busy loop from holding the other thread up. Raises TypeError if `lock` is not a context manager,
+    ValueError if it is a plain `threading.Lock`, which a yield would hang in.
     """
 
     def __init__(self, lock: Any) -> None:

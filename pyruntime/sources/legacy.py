@@ -27,7 +27,7 @@ from pillarbox.sources.connectors.files.split import END
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded, SplitsChange
-from pillarbox.sources.serializer import PickleSerializer, Serializer, named_serializer
+from pillarbox.sources.serializer import PickleSerializer, named_serializer
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.task.failures import Failures
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 MAX_RECORDS_AHEAD = 1_000
 CANCEL_TIMEOUT_S = 5.0
 MAX_MICRO_BATCH_ROWS = 100_000
-"""Where nobody has set a limit."""
 FIRST_ROW_TIMEOUT_S = 1.0
 """A micro-batch waits so long for the first row of a function that was just started."""
 NEXT_ROW_TIMEOUT_S = 0.05
@@ -62,6 +61,8 @@ MAX_FETCH_RECORDS = 1_000
 
 class _LegacySource(Source[Any, Any]):
     """Rows and their schema, and how states or splits are written."""
+
+    boundedness = Boundedness.BOUNDED
 
     def __init__(self, schema: pa.Schema | None, serializer: str | PickleSerializer) -> None:
         self.schema = schema
@@ -76,22 +77,18 @@ class _LegacySource(Source[Any, Any]):
         return record if self.schema is None or isinstance(record, tuple) else (record,)
 
 
-# -- functions -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class FunctionSplit(Split):
     """The rows that one instance of a function emits, or a part of them.
 
-    A position is `count` rows from the beginning, found by running from `state`, which was taken after `base`
-    rows and is written by the source's serializer.
+    A position is `count` rows from the beginning, found by running from `state`, taken after `base` rows.
     """
 
     subtask: int = 0
 
     @property
     def rows(self) -> int | None:
-        """Rows from `start` to `stop`."""
+        """Rows up to `stop`."""
         return None if self.stop is None else int(self.stop["count"] - self.begin["count"])
 
     @property
@@ -135,29 +132,21 @@ class FromSourceFunction(_LegacySource):
             raise TypeError(f"make={make!r}: must make a SourceFunction, not {type(function).__name__}")
         self.name = type(function).__qualname__
         if schema is not None and not isinstance(function, CheckpointedSource):
-            raise ValueError(
-                f"make={make!r}: makes a {self.name}, which cannot go on after a restart, as Spark needs: "
-                "it must have both snapshot_state and restore_state"
-            )
+            what = f"make={make!r}: makes a {self.name}, which cannot go on after a restart, as Spark needs"
+            raise ValueError(f"{what}: it must have both snapshot_state and restore_state")
         self.parallelism = check_positive_int("parallelism", parallelism)
         if parallelism > 1 and not isinstance(function, ParallelSourceFunction):
             raise ValueError(
-                f"parallelism={parallelism}: must be 1, as {self.name} is not a ParallelSourceFunction"
+                f"parallelism={parallelism}: must be 1, {self.name} is no ParallelSourceFunction"
             )
         super().__init__(schema, serializer)
         self.make = make
-        self.bounded = bounded
+        if not bounded:
+            self.boundedness = Boundedness.CONTINUOUS_UNBOUNDED
         self.capacity = check_positive_int("capacity", capacity)
         self.grace = check_duration("grace", grace)
 
-    @property
-    def boundedness(self) -> Boundedness:
-        """As it was said."""
-        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
-
-    def create_enumerator(
-        self, context: EnumeratorContext[FunctionSplit], checkpoint: int = 0
-    ) -> _FunctionEnumerator:
+    def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: int = 0) -> _FunctionEnumerator:
         """The enumerator of a run in which so many splits were found."""
         return _FunctionEnumerator(context, checkpoint, self)
 
@@ -217,9 +206,7 @@ class _FunctionRun(FunctionThread):
 class _FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
     """Finds a split for each instance; for micro-batches runs the function ahead of the readers. Confined."""
 
-    def __init__(
-        self, context: EnumeratorContext[FunctionSplit], checkpoint: int, source: FromSourceFunction
-    ) -> None:
+    def __init__(self, context: EnumeratorContext[Any], checkpoint: int, source: FromSourceFunction) -> None:
         super().__init__(context, checkpoint)
         self._source = source
         # The run of each split, and its positions behind what the latest micro-batch has read.
@@ -312,15 +299,9 @@ class _FunctionReader(SplitReader[FunctionSplit]):
             run.close()
 
 
-# -- formats -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class FormatSplit(Split):
-    """A split of a format, as its serializer writes it. `start` is how many records were read.
-
-    subtask: its only reader, of a format that is replicated. statistics: its share of the input's.
-    """
+    """A split of a format; `start` is how many records were read. subtask: its only reader, if replicated."""
 
     payload: Any = None
     near: list[str] = field(default_factory=list)
@@ -338,11 +319,10 @@ class FromInputFormat(_LegacySource):
     make: makes the format, one for each who uses it; it must pickle where the source travels. With a
         `ReplicatingInputFormat` each reader reads all splits, in tasks; so it is refused with a schema.
     parameters: for `configure`. min_splits: for `create_input_splits`, called once, on the discovery thread.
-    schema, serializer: as for `FromSourceFunction`; it is splits that are written.
-    batch: records of one fetch.
+    schema, serializer: as for `FromSourceFunction`, for splits. batch: records of one fetch.
 
-    Splits go to whoever asks, to a reader near to them if there is one, or as the format's `choose` says.
-    Calls `make()` once, at once. Raises TypeError or ValueError for a bad argument.
+    Splits go to who asks, one near to them if there is one, or as the format's `choose` says. Calls `make()`
+    once, at once. Raises TypeError or ValueError for a bad argument.
     """
 
     split_type: type[Any] = FormatSplit
@@ -366,17 +346,12 @@ class FromInputFormat(_LegacySource):
             raise TypeError(f"make={make!r}: must make an InputFormat, not {type(format).__name__}")
         if self.replicated and schema is not None:
             raise ValueError(
-                f"make={make!r}: makes a ReplicatingInputFormat, whose rows each reader reads, and schema is "
-                "for Spark, whose tasks share the rows of a source: give the format within, or no schema"
+                f"make={make!r}: makes a ReplicatingInputFormat, for tasks, and has a schema, for Spark, "
+                "whose tasks share the rows of a source: give the format within, or no schema"
             )
         self.parameters = {} if parameters is None else dict(parameters)
         self.min_splits = check_positive_int("min_splits", min_splits)
         self.batch = check_positive_int("batch", batch)
-
-    @property
-    def boundedness(self) -> Boundedness:
-        """Bounded."""
-        return Boundedness.BOUNDED
 
     def make_configured(self) -> InputFormat[Any, Any]:
         """A format that was told the parameters."""
@@ -408,16 +383,12 @@ class FromInputFormat(_LegacySource):
 class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
     """Asks the format for its splits, once. Confined as `SplitEnumerator` is."""
 
-    def __init__(
-        self, context: EnumeratorContext[FormatSplit], checkpoint: list[Any] | None, source: FromInputFormat
-    ) -> None:
+    def __init__(self, context: EnumeratorContext[Any], checkpoint: Any, source: FromInputFormat) -> None:
         super().__init__(context, checkpoint)
         self._source = source
         self._format = source.make_configured()
 
-    def discover(
-        self, checkpoint: list[Any] | None, most: int
-    ) -> tuple[Sequence[FormatSplit], list[Any] | None]:
+    def discover(self, checkpoint: list[Any] | None, most: int) -> tuple[list[FormatSplit], list[Any]]:
         serializer = self._source.split_serializer
         if checkpoint is None:
             checkpoint = [serializer.to_json(split) for split in self._create()]
@@ -514,9 +485,6 @@ class _FormatReader(SplitReader[Any]):
             self._format.close()
 
 
-# -- folders -------------------------------------------------------------------------------------------
-
-
 class FromFolder(FromInputFormat):
     """The source that watches a folder, and reads each new file by an `InputFormat`.
 
@@ -525,9 +493,7 @@ class FromFolder(FromInputFormat):
     make, parameters, schema, batch: as for `FromInputFormat`.
     interval: seconds between two looks; None: one look, then the source is bounded.
     recursive: True if folders in the folder count. options: others of `FileSource`, which finds the files:
-        what it says of files that come late, grow or change holds here.
-
-    Raises as `FromInputFormat` and `FileSource` do.
+        what it says of files that come late, grow or change, and raises, holds here.
     """
 
     def __init__(
@@ -547,28 +513,15 @@ class FromFolder(FromInputFormat):
             raise ValueError(f"make={make!r}: makes a ReplicatingInputFormat; each file goes to one reader")
         if interval is not None:
             check_duration("interval", interval, above_zero=True)
-        self._files = FileSource(
-            path,
-            format="text",
-            recursive=recursive,
-            discovery_interval=interval,
-            split_bytes=sys.maxsize,
-            **options,
-        )
-        self.split_type = self._files.split_type
+        options.update(format="text", recursive=recursive, split_bytes=sys.maxsize)
+        self._files = FileSource(path, discovery_interval=interval, **options)
+        self.split_type, self.boundedness = self._files.split_type, self._files.boundedness
 
     def __repr__(self) -> str:
         return f"FromFolder({shown_address(self._files.path)!r})"
 
-    @property
-    def boundedness(self) -> Boundedness:
-        """Bounded without an interval."""
-        return self._files.boundedness
-
-    @property
-    def checkpoint_serializer(self) -> Serializer[Any]:
-        """Which files are known."""
-        return self._files.checkpoint_serializer
+    split_serializer = property(lambda self: self._files.split_serializer)
+    checkpoint_serializer = property(lambda self: self._files.checkpoint_serializer)
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
         """Finds files as `FileSource` does, and gives each as a whole."""
@@ -583,7 +536,7 @@ class FromFolder(FromInputFormat):
 
 
 class _WholeFiles(FileEnumerator):
-    """Finds files. Positions are records, and only the format knows how many there are."""
+    """Finds files and gives each as a whole: positions are records, and only the format knows how many."""
 
     def discover(self, checkpoint: Any, most: int) -> Any:
         found, known = super().discover(checkpoint, most)

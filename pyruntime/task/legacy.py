@@ -35,11 +35,8 @@ class RuntimeContext:
     parallelism: int = 1
 
 
-# -- functions ---------------------------------------------------------------------------------------
-
-
 class SourceCancelled(BaseException):
-    """Raised in a source that was cancelled, where it emits or takes the checkpoint lock; ends its `run`.
+    """Raised in a source that was cancelled, where it emits or takes the lock; ends its `run`.
 
     Not an Exception, so that a source that catches those for each record ends nevertheless.
     """
@@ -61,17 +58,11 @@ class SourceFunction(ABC):
 
     @abstractmethod
     def run(self, context: SourceContext) -> None:
-        """Emit through `context` until the input ends or `cancel` is called. In the source's thread, once.
-
-        What it raises ends the task, but for what it raises after it was cancelled.
-        """
+        """Emit through `context` until the input ends or `cancel` is called. In the source's thread, once."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Have `run` return soon. Called once, by another thread than that of `run`; must not block.
-
-        Waits in the context end by themselves; it must end a wait elsewhere, in a read or for an event.
-        """
+        """End a wait of `run` outside of its context. Once, by another thread; must not block."""
 
 
 class ParallelSourceFunction(SourceFunction):
@@ -96,14 +87,8 @@ class SourceContext:
     """Emits a source's records, watermarks and idleness. Thread-safe. Made by `FunctionThread`.
 
     *The lock.* Every method takes the checkpoint lock for its one element. A source that has state changes it
-    under `checkpoint_lock`, together with the record that it belongs to, so that a checkpoint sees both
-    or neither::
-
-        with context.checkpoint_lock:
-            context.collect(record)
-            self.offset += 1
-
-    The lock is fair, so who waits for it gets it after this record, however fast the loop is.
+    under `checkpoint_lock`, together with the record that it belongs to, so that a checkpoint sees both or
+    neither. The lock is fair, so who waits for it gets it after this record, however fast the loop is.
 
     *A source that keeps the lock* over many records would keep checkpoints out for ever. So, before every
     record but the first since the lock was taken, `collect` lets those in who wait, and takes the lock back.
@@ -126,15 +111,14 @@ class SourceContext:
         self._atomic = atomic_sections
         self._name = name
         self._turn = -1
-        self._idle = False
+        self.is_idle = False
+        """True if the source has marked itself as idle and emitted nothing since."""
         self._told = False
         self._stop = threading.Event()
         # Guards what follows; notified where a wait may end: for more, for room, for the end.
         self._changed = threading.Condition(threading.Lock())
         self._elements: deque[Any] = deque()
         self._ended = False
-
-    # -- for the source; any thread -----------------------------------------------------------------
 
     def collect(self, value: Any) -> None:
         """Emit a record; waits for room. Raises `SourceCancelled`."""
@@ -147,63 +131,38 @@ class SourceContext:
         if not self._atomic and lock.turns == self._turn:
             if lock.give_way() and not self._told:
                 self._told = True
-                log.warning(
-                    "source %s kept the checkpoint lock over several records, and a checkpoint was let in "
-                    "amid them; if they are one step with its state, it must say atomic_sections = True",
-                    self._name,
-                )
-            while self._is_full():
-                with lock.given_up():
-                    self._wait_for_room()
+                text = "source %s kept the checkpoint lock over several records, and a checkpoint was let in"
+                log.warning(f"{text}; if they are one step with its state, set atomic_sections", self._name)
+            self._wait_for_room()
         self._emit_record(value)
 
     def collect_with_timestamp(self, value: Any, timestamp: float) -> None:
-        """Emit a record with its event time in seconds. As `collect`.
-
-        Raises TypeError or ValueError for a `timestamp` that is not a finite number.
-        """
+        """As `collect`, with the event time in seconds. Raises TypeError or ValueError for what is none."""
         self.collect(Timestamped(value, check_moment("timestamp", timestamp)))
 
     def emit_watermark(self, timestamp: float) -> None:
-        """Say that no record of this event time, in seconds, or an earlier one follows.
-
-        Does not wait for room. Raises `SourceCancelled`; TypeError or ValueError for what is not a number.
-        """
+        """Say that no record of this event time, in seconds, or an earlier one follows. Waits for no room."""
         if timestamp != float("inf"):
             timestamp = check_moment("timestamp", timestamp)
         with self._lock:
             self._add(Watermark(timestamp))
 
     def mark_as_temporarily_idle(self) -> None:
-        """Say that nothing comes until the next record or watermark, so that nobody waits for one.
-
-        Raises `SourceCancelled`.
-        """
+        """Have nobody wait for the source until its next record or watermark. Raises `SourceCancelled`."""
         with self._lock:
-            if self._idle:
-                self._raise_if_cancelled()
-                return
-            self._add(Idleness(True))
-            self._idle = True
+            self._raise_if_cancelled()
+            if not self.is_idle:
+                self._add(Idleness(True))
+                self.is_idle = True
 
     @property
     def is_cancelled(self) -> bool:
         """True if the source should end."""
         return self._stop.is_set()
 
-    @property
-    def is_idle(self) -> bool:
-        """True if the source has marked itself as idle and emitted nothing since."""
-        return self._idle
-
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until the source is cancelled, and return True if it is. Not under the lock.
-
-        For a source that polls. Raises TypeError or ValueError for what is not a finite number of at least 0.
-        """
+        """Wait so long, or until the source is cancelled, and return True if it is. Not under the lock."""
         return self._stop.wait(check_duration("seconds", seconds))
-
-    # -- inside ---------------------------------------------------------------------------------------
 
     def _emit_record(self, record: Any) -> None:
         self._turn = self._lock.turns
@@ -212,34 +171,18 @@ class SourceContext:
     def _add(self, element: Any) -> None:
         """Under the lock."""
         self._raise_if_cancelled()
-        self._idle = False
+        self.is_idle = False
         with self._changed:
             self._elements.append(element)
             self._changed.notify_all()
 
-    def _take_lock_with_room(self) -> None:
-        """Take the lock, at a moment when there is room, if this thread does not hold it."""
-        in_section = self._lock.is_held
-        while True:
-            self._lock.acquire()
-            try:
-                full = not in_section and self._is_full()
-            except BaseException:
-                self._lock.release()
-                raise
-            if not full:
-                return
-            self._lock.release()
-            self._wait_for_room()
-
-    def _is_full(self) -> bool:
-        self._raise_if_cancelled()
-        return len(self._elements) >= self._capacity
-
     def _wait_for_room(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stop.is_set() or len(self._elements) < self._capacity)
+        """Under the lock, which is given up for the time of a wait."""
         self._raise_if_cancelled()
+        while len(self._elements) >= self._capacity:
+            with self._lock.given_up(), self._changed:
+                self._changed.wait_for(lambda: self._stop.is_set() or len(self._elements) < self._capacity)
+            self._raise_if_cancelled()
 
     def _raise_if_cancelled(self) -> None:
         if self._stop.is_set():
@@ -247,26 +190,27 @@ class SourceContext:
 
 
 class CheckpointLock:
-    """A source's view of the lock that it shares. Thread-safe. Made by `SourceContext`.
-
-    Waits for room before it is taken, so that sections do not fill what is full.
-    """
+    """A source's view of the lock that it shares: waits for room before it is taken. Thread-safe."""
 
     def __init__(self, context: SourceContext, lock: FairLock) -> None:
         self._context = context
         self._lock = lock
 
     def acquire(self) -> bool:
-        """Take the lock, again if this thread holds it; True. Any thread. Raises `SourceCancelled`."""
-        self._context._take_lock_with_room()
+        """Take the lock, again if this thread holds it. Any thread. Raises `SourceCancelled`."""
+        in_section = self._lock.is_held
+        self._lock.acquire()
+        if not in_section:
+            try:
+                self._context._wait_for_room()
+            except BaseException:
+                self._lock.release()
+                raise
         return True
 
     def release(self) -> None:
-        """Give back one taking. Any thread.
-
-        Raises RuntimeError if this thread does not hold it; not in a source that was cancelled, from which it
-        may have been taken.
-        """
+        """Give back one taking. Any thread. Raises RuntimeError if this thread does not hold it."""
+        # From a source that was cancelled it may have been taken.
         if not self._context.is_cancelled or self._lock.is_held:
             self._lock.release()
 
@@ -281,13 +225,11 @@ class CheckpointLock:
 class FunctionThread:
     """Runs a `SourceFunction` in a daemon thread until its end or `close`.
 
-    It is `capacity` elements ahead at most, more only within a section of its own. Confined to one thread,
-    which takes what it emits, but for `wake_up`. name: of the source, for messages and for the thread.
+    Confined to one thread, which takes what it emits, but for `wake_up`. name: for messages and the thread.
     """
 
     def __init__(self, function: SourceFunction, *, capacity: int, grace: float, name: str) -> None:
         self.lock = FairLock()
-        """The checkpoint lock."""
         self.context = SourceContext(self.lock, capacity, atomic_sections=function.atomic_sections, name=name)
         self._function = function
         self._grace = grace
@@ -300,8 +242,8 @@ class FunctionThread:
     def take(self) -> tuple[list[Any], Any, bool]:
         """The elements since the last call, the state behind them, and True if the function has ended.
 
-        Waits for the checkpoint lock alone. Raises what the function has raised, instead of giving what came
-        since the last call: behind that the state is not known.
+        Waits for the lock alone. Raises what the function has raised, instead of what came since the last
+        call: behind that the state is not known.
         """
         function, context = self._function, self.context
         with self.lock:
@@ -333,9 +275,8 @@ class FunctionThread:
     def close(self) -> bool:
         """Cancel the function, wait for its end, and return True if it has ended. Idempotent.
 
-        One that has not ended after `grace` seconds is logged by its name and left alone: its thread is a
-        daemon, the lock is taken from it, and all it emits raises `SourceCancelled` in it. What its `cancel`
-        raises is logged.
+        One that has not ended after `grace` seconds is logged by its name and left alone: the lock is taken
+        from it, and all it emits raises `SourceCancelled` in it. What its `cancel` raises is logged.
         """
         context, thread = self.context, self._thread
         with context._changed:
@@ -350,12 +291,8 @@ class FunctionThread:
             thread.join(min(self._grace, threading.TIMEOUT_MAX))
         if thread.is_alive() and thread.ident is not None and first:
             self.lock.revoke(thread.ident)
-            log.warning(
-                "source %s has not ended within %g s of its cancel; its thread goes on as a daemon, "
-                "which can emit nothing",
-                self._name,
-                self._grace,
-            )
+            text = "source %s has not ended within %g s of its cancel; it is left alone and can emit nothing"
+            log.warning(text, self._name, self._grace)
         return not thread.is_alive()
 
     def _run(self) -> None:
@@ -372,9 +309,6 @@ class FunctionThread:
         with context._changed:
             context._ended = True
             context._changed.notify_all()
-
-
-# -- formats -----------------------------------------------------------------------------------------
 
 
 class InputStatistics(NamedTuple):
@@ -395,7 +329,7 @@ class InputFormat(ABC, Generic[S, T]):
     Calls come in this order: `configure`; then `statistics`, `create_input_splits` and `choose`, where splits
     are handed out, or, where they are read, for each split `open`, then `reached_end` and `next_record`
     in turn, then `close`. Confined to who uses it. A split that has `hosts`, names of machines, goes to
-    a reader on one of them if it can. The idea is Flink's `InputFormat`, after Hadoop's.
+    a reader on one of them if it can.
     """
 
     def configure(self, parameters: Mapping[str, Any]) -> None:
@@ -410,10 +344,7 @@ class InputFormat(ABC, Generic[S, T]):
         """Divide the input into splits, `min_splits` or more if that can be."""
 
     def choose(self, splits: Sequence[S], subtask: int) -> S | None:
-        """The one of the `splits` that wait for a reader that asks; None: one near to it, or the first.
-
-        The idea is Flink's `InputSplitAssigner`.
-        """
+        """The one of the `splits` that wait for a reader that asks; None: one near to it, or the first."""
         return None
 
     @abstractmethod

@@ -119,7 +119,8 @@ class Job(FunctionThread):
             self.on_record(self.records)
 
         def wait_for_room() -> None:
-            self.waits_for_room.set()
+            if len(context._elements) >= context._capacity:
+                self.waits_for_room.set()
             wait()
 
         context._emit_record, context._wait_for_room = emit_record, wait_for_room
