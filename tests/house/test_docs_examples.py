@@ -77,3 +77,10 @@ def test_the_readme_has_examples_and_they_are_found() -> None:
         (2, "x = 1\n"),
         (8, "y = 2\n"),
     ]
+
+
+def test_each_test_that_a_page_names_exists() -> None:
+    named = set(re.findall(r"`(\w+/test_\w+\.py)::(test_\w+)`", (ROOT / "docs" / "sources.md").read_text()))
+    assert named
+    files = {path: (ROOT / "tests" / path).read_text() for path in {path for path, _ in named}}
+    assert [f"{path}::{test}" for path, test in sorted(named) if f"def {test}(" not in files[path]] == []
