@@ -168,7 +168,7 @@ class NamedSerializer:
                 f"serializer={self.name!r}: what the checkpoint holds was written by {by!r}, and was not "
                 "read: give the source that serializer, or begin with a new checkpoint"
             )
-        return self.serializer.from_json(written["version"], written["value"])
+        return self.serializer.from_json(written.get("version"), written.get("value"))
 
 
 _registered: dict[str, Serializer[Any]] = {"json": ExactJsonSerializer()}

@@ -1,11 +1,12 @@
-"""An old source function for tests of streams: counts, as far as a file says."""
+"""An old source function, which counts as far as a file says, and an old input format, for tests of Spark."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-from pillarbox.task import SourceContext, SourceFunction
+from pillarbox.task import InputFormat, InputStatistics, SourceContext, SourceFunction
 
 
 class CountingTo(SourceFunction):
@@ -32,3 +33,25 @@ class CountingTo(SourceFunction):
 
     def restore_state(self, state: int) -> None:
         self.next = state
+
+
+class Tens(InputFormat[int, int]):
+    """Splits are tens, records are numbers."""
+
+    def create_input_splits(self, min_splits: int) -> Sequence[int]:
+        return list(range(0, 10 * min_splits, 10))
+
+    def statistics(self) -> InputStatistics:
+        return InputStatistics(nbytes=800, records=70)
+
+    def open(self, split: int) -> None:
+        self.left = list(range(split, split + 10))
+
+    def reached_end(self) -> bool:
+        return not self.left
+
+    def next_record(self) -> int:
+        return self.left.pop(0)
+
+    def close(self) -> None:
+        self.left = []

@@ -1,4 +1,4 @@
-"""An old source function as a stream of Spark: every row once, over a restart from the checkpoint."""
+"""Old sources in Spark: a function as a stream, over a restart from the checkpoint; a format in batch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from pillarbox.sources.legacy import FromSourceFunction
+from pillarbox.sources.legacy import FromInputFormat, FromSourceFunction
 from pillarbox.spark import register_source
 from tests.spark import source_functions
-from tests.spark.source_functions import CountingTo
+from tests.spark.source_functions import CountingTo, Tens
 from tests.spark.streams import Collected, until
 from tests.versions import needs_source_streams
 
 cloudpickle.register_pickle_by_value(source_functions)
 
-pytestmark = [pytest.mark.timeout(300), needs_source_streams]
+pytestmark = pytest.mark.timeout(300)
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string())])
 
 
 @pytest.mark.slow
+@needs_source_streams
 def test_a_function_goes_on_from_the_checkpoint_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     end, found = tmp_path / "end", Collected()
     end.write_text("40")
@@ -56,3 +57,10 @@ def test_a_function_goes_on_from_the_checkpoint_of_a_stream(spark: SparkSession,
     assert [(row.n, row.name) for row in found.rows] == [(n, f"n{n}") for n in range(87)]
     assert len(found.batches) > batches
     assert max(len(rows) for rows in found.batches.values()) <= 15
+
+
+@pytest.mark.slow
+def test_a_format_is_read_in_batch_by_its_splits(spark: SparkSession) -> None:
+    source = FromInputFormat(Tens, min_splits=7, schema=pa.schema([("n", pa.int64())]))
+    frame = spark.read.format(register_source(spark, source, "old_format")).load()
+    assert sorted(row.n for row in frame.collect()) == list(range(70))
