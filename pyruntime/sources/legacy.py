@@ -364,7 +364,7 @@ class FromInputFormat(_LegacySource):
         return made.format if isinstance(made, ReplicatingInputFormat) else made
 
     def payload(self, split: Any) -> Any:
-        """What the format opens."""
+        """The split as the format opens it."""
         return self.serializer.read(split.payload)
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:

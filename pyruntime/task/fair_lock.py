@@ -122,7 +122,7 @@ class FairLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this thread holds the lock."""
+        """True if this thread holds the lock."""
         return self._owner == get_ident()
 
     @property
@@ -132,7 +132,7 @@ class FairLock:
 
     @property
     def turns(self) -> int:
-        """How often it was taken by a thread that did not hold it: to a holder, the number of its turn."""
+        """The takings by a thread that did not hold it: to a holder, the number of its turn."""
         return self._turns
 
     def __repr__(self) -> str:
