@@ -4,7 +4,7 @@
 (* gives nothing more of a split that is beyond the limit that it knows. Reports and limits are messages: each comes   *)
 (* some time later, and connections break. Splits dry up, become idle, wake, finish, are found while others are far    *)
 (* ahead; a reader dies, and another in its place, if one comes, begins again at the last checkpoint.                  *)
-(* Modules pillarbox.sources.alignment, .conductor, .limited and .event_time.                                          *)
+(* Modules pillarbox.sources.alignment, .split_coordinator and .event_time.                                            *)
 (*                                                                                                                    *)
 (* What is late does no harm where time only goes on: a limit of before is lower than it could be. So by event time    *)
 (* a split is ahead by MaxDrift and one batch at most, the one with which it passed the limit. What was idle, is       *)

@@ -3,7 +3,7 @@
 (* its place: what stands there in the log, or else a split that waits, which is appended first, or the end, after    *)
 (* which the log is closed. Spark runs a partition more than once: after a failure, speculatively, because an output  *)
 (* is lost, for a later job over the same plan. All see the same log, so each split is in the output of one partition *)
-(* and it is the same each time. Splits are found while the read goes on. pillarbox.sources.partition_log.            *)
+(* and it is the same each time. Splits are found while the read goes on. pillarbox.sources.split_coordinator.        *)
 EXTENDS Naturals, FiniteSets \* not Sequences, whose Append is another
 
 CONSTANTS

@@ -6,7 +6,7 @@
 (* complete the one before counts, and output counts when its checkpoint is complete. The driver dies as well, and    *)
 (* goes on from the last complete checkpoint, with as many readers as it likes. A split may be deleted and made anew  *)
 (* under its name: what is known, and what readers have, are in different parts, and have to let go of it together.   *)
-(* pillarbox.sources: link, assignment, enumerating, coordinator; the reader of connectors.redis_streams.             *)
+(* pillarbox.sources: link, split_coordinator, enumerating; the reader of connectors.redis_streams.                   *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS

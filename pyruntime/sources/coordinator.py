@@ -14,18 +14,19 @@ from typing import Any, Generic, TypeVar
 from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.alignment import Alignment
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
-from pillarbox.sources.checkpoints import checkpoint_from_json, checkpoint_to_json
-from pillarbox.sources.conductor import Conductor, ReaderEnd
-from pillarbox.sources.enumerating import EnumeratorThread, Restored
+from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
 from pillarbox.sources.events import SourceEvent
-from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json
+from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
 from pillarbox.sources.remote_link import LinkService
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
+from pillarbox.sources.split_coordinator import Checkpoint, ReaderEnd, SplitCoordinator
 from pillarbox.sources.watermarks import WatermarkStrategy
 
 S = TypeVar("S", bound=Split)
+
+CHECKPOINT_VERSION = 1
 
 
 class SourceCoordinator(Generic[S]):
@@ -63,7 +64,6 @@ class SourceCoordinator(Generic[S]):
         self._parallelism = parallelism
         self._channel = channel
         self._service = f"source-{uuid.uuid4().hex}"
-        self._told_failure = failed
         restored: Restored[S, Any] | None = None
         had: list[ReaderState[S]] | None = None
         if checkpoint is not None:
@@ -71,19 +71,15 @@ class SourceCoordinator(Generic[S]):
             restored = Restored(earlier.checkpoint, earlier.unread())
             had = [*earlier.readers.values()]
         drift = None if watermarks is None else watermarks.max_drift
-        alignment = None if drift is None else Alignment(drift)
-        unbounded = source.boundedness is not Boundedness.BOUNDED
-        self._thread: EnumeratorThread[S, Any] = EnumeratorThread(
-            source,
-            lambda thread: self._conductor,
-            restored=restored,
-            rule=lambda split: self._conductor.rule(split),
-            began=lambda: self._conductor.begin(had, () if restored is None else restored.waiting),
-            changed=lambda: self._conductor.serve(),
-            failed=self._fail,
+        self._coordinator: SplitCoordinator[S] = SplitCoordinator(
+            parallelism,
+            unbounded=source.boundedness is not Boundedness.BOUNDED,
+            serializer=source.split_serializer,
+            alignment=None if drift is None else Alignment(drift),
+            restored=had,
         )
-        self._conductor: Conductor[S] = Conductor(
-            self._thread, parallelism, alignment, unbounded, source.split_serializer
+        self._thread: EnumeratorThread[S, Any] = self._coordinator.thread(
+            source, restored=restored, failed=failed
         )
 
     def start(self) -> SourceCoordinator[S]:
@@ -101,9 +97,9 @@ class SourceCoordinator(Generic[S]):
         """End it; readers that are still there fail. Any thread but the enumerator's. Idempotent."""
         if self._channel is not None:
             self._channel.withdraw(self._service)
-        self._thread.execute(self._conductor.fail, self._over())
+        self._thread.execute(self._coordinator.fail, self._over())
         self._thread.close()
-        self._conductor.close()
+        self._coordinator.close()
 
     def __enter__(self) -> SourceCoordinator[S]:
         return self.start()
@@ -155,7 +151,7 @@ class SourceCoordinator(Generic[S]):
         parts: dict[int, ReaderState[S]] = {}
         for subtask, state in states.items():
             parts[subtask] = state if isinstance(state, ReaderState) else state_from_json(state, serializer)
-        checkpoint = self._thread.submit(self._conductor.snapshot, parts).result()
+        checkpoint = self._thread.submit(self._coordinator.snapshot, parts).result()
         return checkpoint_to_json(self._source, checkpoint)
 
     def complete(self, checkpoint: Mapping[str, Any]) -> None:
@@ -164,11 +160,11 @@ class SourceCoordinator(Generic[S]):
         Before a reader is started from it: one that comes earlier is refused.
         Raises ValueError for one that was given up, because a reader has died since; then take another.
         """
-        self._thread.submit(self._conductor.assignment.complete, checkpoint["number"]).result()
+        self._thread.submit(self._coordinator.complete, checkpoint["number"]).result()
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Have the enumerator tell the service what is durable. Any thread. What that raises is logged."""
-        self._thread.execute(self._conductor.notify, positions)
+        self._thread.execute(self._coordinator.notify_committed, positions)
 
     # -- for links, any thread ----------------------------------------------------------------
 
@@ -177,41 +173,36 @@ class SourceCoordinator(Generic[S]):
 
         restored: what `digest_of` gives for its state.
         """
-        if not self._thread.execute(self._conductor.open, end, subtask, host, restored):
+        if not self._thread.execute(self._coordinator.open, end, subtask, host, restored):
             end.deliver(Failed(self._over()))
 
     def requested(self, end: ReaderEnd, subtask: int) -> None:
         """It asks for a split."""
-        self._hear(end, subtask, self._conductor.request)
+        self._hear(end, subtask, self._coordinator.request)
 
     def sent(self, end: ReaderEnd, subtask: int, event: SourceEvent) -> None:
         """It says something to the enumerator."""
-        self._hear(end, subtask, self._conductor.hear, event)
+        self._hear(end, subtask, self._coordinator.hear, event)
 
     def reported(self, end: ReaderEnd, subtask: int, watermarks: Mapping[str, float | None]) -> None:
         """The watermarks of its splits."""
-        self._hear(end, subtask, self._conductor.report, watermarks)
+        self._hear(end, subtask, self._coordinator.report, watermarks)
 
     def finished(self, end: ReaderEnd, subtask: int, split_ids: Collection[str]) -> None:
         """Splits that it has read to their end."""
-        self._hear(end, subtask, self._conductor.finish, split_ids)
+        self._hear(end, subtask, self._coordinator.finished, split_ids)
 
     def left(self, end: ReaderEnd, subtask: int, done: bool) -> None:
         """It has gone, or died."""
-        self._hear(end, subtask, self._conductor.leave, done)
+        self._hear(end, subtask, self._coordinator.leave, done)
 
     def _hear(self, end: ReaderEnd, subtask: int, fn: Callable[..., None], *args: Any) -> None:
         def hear() -> None:
             # What a former reader still says is nothing to its place: it counts as dead.
-            if self._conductor.is_there(end, subtask):
+            if self._coordinator.is_there(end, subtask):
                 fn(subtask, *args)
 
         self._thread.execute(hear)
-
-    def _fail(self, error: BaseException) -> None:
-        self._conductor.fail(error)
-        if self._told_failure is not None:
-            self._told_failure(error)
 
     def _over(self) -> BaseException:
         return self.failure or RuntimeError(f"the coordinator of {self._source!r} has been closed")
@@ -261,3 +252,34 @@ class LocalLink(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<LocalLink of reader {self._subtask}>"
+
+
+def checkpoint_to_json(source: Source[S, Any], checkpoint: Checkpoint[S]) -> dict[str, Any]:
+    """A checkpoint as what JSON can hold."""
+    splits = source.split_serializer
+    known = source.checkpoint_serializer
+    return {
+        "version": CHECKPOINT_VERSION,
+        "number": checkpoint.number,
+        "enumerator": {"version": known.version, "checkpoint": known.to_json(checkpoint.checkpoint)},
+        "split_version": splits.version,
+        "waiting": [[splits.to_json(each.split), each.skip] for each in checkpoint.waiting],
+        "readers": {str(at): state_to_json(state, splits) for at, state in checkpoint.readers.items()},
+    }
+
+
+def checkpoint_from_json(source: Source[S, Any], written: Mapping[str, Any]) -> Checkpoint[S]:
+    """What `checkpoint_to_json` has written. Raises ValueError for what it has not."""
+    if not isinstance(written, Mapping) or written.get("version") != CHECKPOINT_VERSION:
+        raise ValueError(
+            f"checkpoint={written!r}: must be a checkpoint of a source, version {CHECKPOINT_VERSION}"
+        )
+    splits = source.split_serializer
+    known = written["enumerator"]
+    version = written["split_version"]
+    return Checkpoint(
+        written["number"],
+        source.checkpoint_serializer.from_json(known["version"], known["checkpoint"]),
+        tuple(Waiting(splits.from_json(version, split), skip) for split, skip in written["waiting"]),
+        {int(at): state_from_json(state, splits) for at, state in written["readers"].items()},
+    )

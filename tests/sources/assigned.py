@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
-from pillarbox.sources import ReaderInfo, Split
-from pillarbox.sources.assignment import Assignment
-from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState
-from pillarbox.sources.pool import SplitPool, Waiting
-from tests.sources.found import Finder, NoContext, World
+from pillarbox.sources import Split
+from pillarbox.sources.enumerating import PendingSplits, Waiting
+from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState, digest
+from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
+from tests.sources.found import Findable, Finder, World
 
 LENGTH = 3
 
@@ -23,6 +24,9 @@ class Reader:
         self.out: list[tuple[str, int]] = []
         self.ended = False
         self.left = False
+
+    def deliver(self, message: Message[Split]) -> None:
+        self.under_way.append(message)
 
     def hear(self) -> None:
         message = self.under_way.pop(0)
@@ -58,8 +62,11 @@ class World3(World):
         self.make = lambda number: Split(f"s{number}", 0, LENGTH)
 
 
+SERIALIZER = Findable(World()).split_serializer
+
+
 class Run:
-    """One life of the driver: an enumerator, its pool, its assignment, and readers."""
+    """One life of the driver: an enumerator, what waits, the coordinator, and readers. No thread but this."""
 
     def __init__(
         self,
@@ -67,34 +74,40 @@ class Run:
         known: int = 0,
         waiting: Collection[Waiting[Split]] = (),
         restored: Collection[ReaderState[Split]] | None = None,
+        delivery: Delivery = Delivery.PUSHED,
     ) -> None:
         self.world = World3()
-        self.finder = Finder(NoContext(parallelism), known, self.world)
-        self.pool: SplitPool[Split] = SplitPool(self.finder)
-        self.pool.add(waiting)
         self.exhausted = False
-        self.lost: list[str] = []
-        self.assignment: Assignment[Split] = Assignment(
-            self.finder,
-            self.pool,
-            parallelism,
-            lambda: self.exhausted,
-            self.finder.handle_finished,
-            self.lost.extend,
-            restored,
+        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(
+            parallelism, delivery, serializer=SERIALIZER, restored=restored
         )
+        self.finder = self.enumerator = Finder(self.coordinator, known, self.world)
+        self.pending: PendingSplits[Split] = PendingSplits(self.finder)
+        self.pending.add(waiting)
+        as_thread: Any = self
+        self.coordinator.begin(None, as_thread)
         self.readers: dict[int, Reader] = {}
 
-    def open(self, subtask: int) -> Reader:
+    def need(self) -> None:
+        pass
+
+    def execute(self, fn: Callable[..., object], *args: object) -> bool:
+        fn(*args)
+        return True
+
+    def finished(self, splits: Collection[Split]) -> None:
+        self.finder.handle_finished([*splits])
+
+    def open(self, subtask: int, *restored: Split) -> Reader:
         reader = self.readers[subtask] = Reader()
-        self.assignment.open(ReaderInfo(subtask, "host"), reader.under_way.append)
+        self.coordinator.open(reader, subtask, "host", shows(*restored) if restored else None)
         return reader
 
     def find(self, count: int) -> None:
         self.world.count = self.finder.checkpoint + count
-        splits, known = self.finder.discover(self.finder.checkpoint, 100)
-        self.pool.take_up(splits, known)
-        self.assignment.serve()
+        splits, self.finder.checkpoint = self.finder.discover(self.finder.checkpoint, 100)
+        self.pending.add(Waiting(split) for split in splits)
+        self.coordinator.serve()
 
 
 def given(reader: Reader) -> list[list[str]]:
@@ -103,6 +116,6 @@ def given(reader: Reader) -> list[list[str]]:
     ]
 
 
-def shows(*splits: Split) -> Callable[[Collection[Waiting[Split]]], bool]:
+def shows(*splits: Split) -> str:
     """What a reader shows that was restored with these."""
-    return lambda waiting: {each.split for each in waiting} == set(splits)
+    return digest(((split, 0) for split in splits), SERIALIZER)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pillarbox.sources import ReaderInfo, Split
-from pillarbox.sources.assignment import Checkpoint
+from pillarbox.sources.enumerating import PendingSplits, Waiting
 from pillarbox.sources.link import AddSplits, NoMoreSplits, ReaderState
-from pillarbox.sources.pool import SplitPool, Waiting
+from pillarbox.sources.split_coordinator import Checkpoint
 from tests.search import examples
 from tests.sources.assigned import LENGTH, Reader, Run, given, shows
 from tests.sources.found import Finder, NoContext, World
@@ -49,13 +49,13 @@ class Assigning(RuleBasedStateMachine):
     def find_the_end(self) -> None:
         if not self.run.exhausted and self.run.finder.checkpoint == self.total:
             self.run.exhausted = True
-            self.run.assignment.serve()
+            self.run.coordinator.serve()
 
     @rule(subtask=st.integers(0, READERS - 1))
     def ask(self, subtask: int) -> None:
         reader = self.reader(subtask)
         if reader is not None and not reader.ended:
-            self.run.assignment.request(subtask)
+            self.run.coordinator.request(subtask)
 
     @rule(subtask=st.integers(0, READERS - 1))
     def hear(self, subtask: int) -> None:
@@ -69,7 +69,7 @@ class Assigning(RuleBasedStateMachine):
         if reader is not None and reader.splits:
             finished = reader.read()
             if finished is not None:
-                self.run.assignment.finished(subtask, [finished])
+                self.run.coordinator.finished(subtask, [finished])
 
     @rule(subtask=st.integers(0, READERS - 1), records=st.integers(1, 2 * LENGTH))
     def work(self, subtask: int, records: int) -> None:
@@ -102,7 +102,7 @@ class Assigning(RuleBasedStateMachine):
         readers = self.run.readers
         if not all(each.left or at in self.parts for at, each in readers.items()):
             return
-        taken = self.run.assignment.snapshot({at: part for at, (part, _) in self.parts.items()})
+        taken = self.run.coordinator.snapshot({at: part for at, (part, _) in self.parts.items()})
         # Who has left gives all that is not in an earlier part.
         self.staged = (
             taken,
@@ -118,7 +118,7 @@ class Assigning(RuleBasedStateMachine):
     def complete(self) -> None:
         assert self.staged is not None
         taken, out = self.staged
-        self.run.assignment.complete(taken.number)
+        self.run.coordinator.complete(taken.number)
         for at, records in out.items():
             self.committed += records
             reader = self.run.readers[at]
@@ -137,14 +137,14 @@ class Assigning(RuleBasedStateMachine):
         if comes_back_first or reader.left:
             self.run.open(subtask)
         else:
-            self.run.assignment.leave(subtask, False)
+            self.run.coordinator.leave(subtask, False)
         if staged is not None:
             with pytest.raises(ValueError, match="was given up"):
-                self.run.assignment.complete(staged[0].number)
+                self.run.coordinator.complete(staged[0].number)
 
     @rule(subtask=st.integers(0, READERS - 1))
     def comes_back(self, subtask: int) -> None:
-        if self.reader(subtask) is None and subtask < len(self.run.assignment._readers):
+        if self.reader(subtask) is None and subtask < self.run.coordinator.parallelism:
             self.run.open(subtask)
 
     @rule(subtask=st.integers(0, READERS - 1))
@@ -152,7 +152,7 @@ class Assigning(RuleBasedStateMachine):
         """It has read everything; its output waits for a checkpoint, and its part of one may be given."""
         reader = self.reader(subtask)
         if reader is not None and reader.ended and not reader.splits and not reader.left:
-            self.run.assignment.leave(subtask, True)
+            self.run.coordinator.leave(subtask, True)
             reader.left = True
 
     @rule(early=st.sets(st.integers(0, READERS - 1)), complete=st.booleans())
@@ -198,7 +198,7 @@ class Assigning(RuleBasedStateMachine):
     @invariant()
     def when_all_have_ended_all_was_read(self) -> None:
         readers = self.run.readers
-        if len(readers) == len(self.run.assignment._readers) and all(each.ended for each in readers.values()):
+        if len(readers) == self.run.coordinator.parallelism and all(each.ended for each in readers.values()):
             out = [record for each in readers.values() for record in each.out]
             every = sorted((f"s{number}", at) for number in range(self.total) for at in range(LENGTH))
             assert sorted(self.committed + out) == every
@@ -211,8 +211,8 @@ TestAssigning.settings = settings(max_examples=examples(80), stateful_step_count
 def test_a_request_is_kept_until_there_is_an_answer_and_two_are_as_one() -> None:
     run = Run(1)
     reader = run.open(0)
-    run.assignment.request(0)
-    run.assignment.request(0)
+    run.coordinator.request(0)
+    run.coordinator.request(0)
     assert reader.under_way == []
     run.find(3)
     assert given(reader) == [["s0"]]
@@ -234,22 +234,21 @@ def test_nobody_is_told_that_no_more_come_while_another_could_die_and_leave_some
     run = Run(2)
     first, second = run.open(0), run.open(1)
     run.find(1)
-    run.assignment.request(0)
+    run.coordinator.request(0)
     first.hear()
     run.exhausted = True
-    run.assignment.request(1)
+    run.coordinator.request(1)
     assert second.under_way == []
-    run.assignment.dies(0)
+    run.coordinator.leave(0, False)
     assert given(second) == [["s0"]]
-    assert run.lost == ["s0"]
     assert run.world.heard("back") == [(0, ["s0"])]
-    run.assignment.finished(1, ["s0"])
-    run.assignment.request(1)
+    run.coordinator.finished(1, ["s0"])
+    run.coordinator.request(1)
     assert second.under_way[-1] == NoMoreSplits()
     # Who was told, dies and comes back has it to read again.
-    run.assignment.leave(1, done=True)
+    run.coordinator.leave(1, done=True)
     second = run.open(1)
-    run.assignment.request(1)
+    run.coordinator.request(1)
     assert given(second) == [["s0"]]
 
 
@@ -257,15 +256,15 @@ def test_what_a_complete_checkpoint_counts_in_waits_for_the_reader_itself() -> N
     run = Run(2)
     first, second = run.open(0), run.open(1)
     run.find(2)
-    run.assignment.request(0)
+    run.coordinator.request(0)
     first.hear()
     first.read()
-    taken = run.assignment.snapshot({0: first.part()})
+    taken = run.coordinator.snapshot({0: first.part()})
     assert taken.waiting == (Waiting(Split("s1", 0, LENGTH)),)
-    run.assignment.complete(taken.number)
-    run.assignment.request(0)
-    run.assignment.dies(0)
-    run.assignment.request(1)
+    run.coordinator.complete(taken.number)
+    run.coordinator.request(0)
+    run.coordinator.leave(0, False)
+    run.coordinator.request(1)
     # The one that it was given since is anybody's, the other one is kept for it, from where it stood.
     assert given(second) == [["s1"]]
     again = run.open(0)
@@ -277,14 +276,14 @@ def test_what_was_finished_before_a_complete_checkpoint_does_not_come_back() -> 
     run = Run(1)
     reader = run.open(0)
     run.find(2)
-    run.assignment.request(0)
+    run.coordinator.request(0)
     reader.hear()
     while reader.splits:
         reader.read()
-    run.assignment.finished(0, ["s0"])
-    run.assignment.complete(run.assignment.snapshot({0: reader.part()}).number)
-    run.assignment.leave(0, False)
-    assert [each.split.split_id for each in run.pool.waiting()] == ["s1"]
+    run.coordinator.finished(0, ["s0"])
+    run.coordinator.complete(run.coordinator.snapshot({0: reader.part()}).number)
+    run.coordinator.leave(0, False)
+    assert [each.split.split_id for each in run.pending.waiting()] == ["s1"]
     assert run.open(0).under_way == []
 
 
@@ -292,13 +291,13 @@ def test_a_checkpoint_during_which_a_reader_dies_is_given_up() -> None:
     run = Run(2)
     reader = run.open(0)
     run.find(1)
-    run.assignment.request(0)
+    run.coordinator.request(0)
     reader.hear()
-    taken = run.assignment.snapshot({0: reader.part()})
-    run.assignment.leave(0, False)
+    taken = run.coordinator.snapshot({0: reader.part()})
+    run.coordinator.leave(0, False)
     # Its splits wait again from where they were: they would be read again although it counts them in.
     with pytest.raises(ValueError, match=f"checkpoint {taken.number} does not exist, or was given up"):
-        run.assignment.complete(taken.number)
+        run.coordinator.complete(taken.number)
 
 
 @pytest.mark.contract
@@ -306,22 +305,22 @@ def test_a_reader_that_dies_twice_gets_what_it_had_once_each_time() -> None:
     run = Run(1)
     reader = run.open(0)
     run.find(1)
-    run.assignment.request(0)
+    run.coordinator.request(0)
     reader.hear()
-    run.assignment.complete(run.assignment.snapshot({0: reader.part()}).number)
+    run.coordinator.complete(run.coordinator.snapshot({0: reader.part()}).number)
     for number in (2, 3):
-        run.assignment.leave(0, False)
-        assert len(run.pool) == 0
+        run.coordinator.leave(0, False)
+        assert len(run.pending) == 0
         assert run.open(0).under_way == [AddSplits((Split("s0", 0, LENGTH),), number)]
 
 
 def test_records_that_were_emitted_go_with_their_split() -> None:
     run = Run(1, waiting=[Waiting(Split("a", 0, 9), 4)])
     reader = run.open(0)
-    run.assignment.request(0)
+    run.coordinator.request(0)
     assert reader.under_way == [AddSplits((Split("a", 0, 9),), 1, {"a": 4})]
     state = ReaderState(1, (Split("a", 5, 9),), {"a": 2})
-    taken = run.assignment.snapshot({0: state})
+    taken = run.coordinator.snapshot({0: state})
     assert taken.unread() == (Waiting(Split("a", 5, 9), 2),)
 
 
@@ -332,39 +331,39 @@ def test_a_state_that_is_missing_or_of_another_life_is_refused(state: Any) -> No
     run = Run(1)
     run.open(0)
     run.find(2)
-    run.assignment.request(0)
-    run.assignment.dies(0)
+    run.coordinator.request(0)
+    run.coordinator.leave(0, False)
     run.open(0)
     # Nothing was given in this life: there is nothing to say.
-    assert len(run.assignment.snapshot({}).waiting) == 2
-    run.assignment.request(0)
+    assert len(run.coordinator.snapshot({}).waiting) == 2
+    run.coordinator.request(0)
     with pytest.raises(ValueError, match="reader 0"):
-        run.assignment.snapshot({} if state is None else {0: state})
+        run.coordinator.snapshot({} if state is None else {0: state})
 
 
 def test_a_reader_that_was_restored_needs_a_coordinator_that_was() -> None:
     run = Run(1)
-    assert "both must begin anew" in str(run.assignment.refuses(shows(), 0))
-    assert run.assignment.refuses(None, 0) is None
+    assert "both must begin anew" in str(run.coordinator.refuses(shows(), 0))
+    assert run.coordinator.refuses(None, 0) is None
     run.open(0)
-    run.assignment.leave(0, False)
-    assert run.assignment.refuses(shows(), 0) is None
+    run.coordinator.leave(0, False)
+    assert run.coordinator.refuses(shows(), 0) is None
 
 
 def test_the_enumerator_may_give_to_whom_it_wants_and_end_a_reader() -> None:
     run = Run(2)
     run.find(2)
     reader = run.open(1)
-    run.assignment.assign([Split("s1", 0, LENGTH), Split("mine", 0, LENGTH)], 1)
+    run.coordinator.assign([Split("s1", 0, LENGTH), Split("mine", 0, LENGTH)], 1)
     assert given(reader) == [["s1", "mine"]]
-    run.assignment.assign([Split("later", 0, LENGTH)], 0)
+    run.coordinator.assign([Split("later", 0, LENGTH)], 0)
     assert given(run.open(0)) == [["later"]]
-    run.assignment.no_more(1)
+    run.coordinator.no_more_splits(1)
     assert reader.under_way[-1] == NoMoreSplits()
     with pytest.raises(ValueError, match="reader 1 was told that it gets no more"):
-        run.assignment.assign([Split("s0", 0, LENGTH)], 1)
+        run.coordinator.assign([Split("s0", 0, LENGTH)], 1)
     with pytest.raises(ValueError, match="subtask=2"):
-        run.assignment.assign([Split("s0", 0, LENGTH)], 2)
+        run.coordinator.assign([Split("s0", 0, LENGTH)], 2)
 
 
 def test_a_rule_or_a_choice_that_names_nothing_is_refused() -> None:
@@ -377,7 +376,7 @@ def test_a_rule_or_a_choice_that_names_nothing_is_refused() -> None:
         def choose(self, pending: Any, reader: ReaderInfo) -> int:
             return len(pending)
 
-    pool: SplitPool[Split] = SplitPool(Odd(NoContext(1), 0, World()))
+    pool: PendingSplits[Split] = PendingSplits(Odd(NoContext(1), 0, World()))
     pool.add([Waiting(Split("a"))])
     with pytest.raises(ValueError, match=r"choose\(...\) is 1"):
         pool.take(ReaderInfo(0, "h"))
@@ -394,7 +393,7 @@ def test_a_source_may_choose_and_without_it_the_nearest_is_taken() -> None:
             return len(pending) - 1
 
     def taken(kind: Callable[..., Finder], host: str) -> str:
-        pool: SplitPool[Split] = SplitPool(kind(NoContext(1), 0, World()))
+        pool: PendingSplits[Split] = PendingSplits(kind(NoContext(1), 0, World()))
         pool.add(Waiting(Near(f"s{number}")) for number in range(4))
         found = pool.take(ReaderInfo(0, host))
         assert found is not None and len(pool) == 3

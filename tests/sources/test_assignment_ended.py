@@ -10,8 +10,8 @@ import pytest
 
 from pillarbox.sources import Split
 from pillarbox.sources.coordinator import SourceCoordinator
+from pillarbox.sources.enumerating import Waiting
 from pillarbox.sources.link import AddSplits, ReaderState
-from pillarbox.sources.pool import Waiting
 from tests.sources.assigned import LENGTH, Reader, Run
 from tests.sources.found import Findable, Finder, World
 
@@ -34,7 +34,7 @@ def began() -> tuple[Run, Reader]:
     reader = run.open(0)
     run.find(2)
     for _ in range(2):
-        run.assignment.request(0)
+        run.coordinator.request(0)
         reader.hear()
     reader.read()
     return run, reader
@@ -46,7 +46,7 @@ def ended(run: Run) -> list[list[str]]:
 
 def complete(run: Run, **parts: ReaderState[Split]) -> None:
     states = {int(name.removeprefix("reader")): part for name, part in parts.items()}
-    run.assignment.complete(run.assignment.snapshot(states).number)
+    run.coordinator.complete(run.coordinator.snapshot(states).number)
 
 
 def test_it_hears_of_the_end_when_a_checkpoint_is_complete_that_has_the_split_no_more() -> None:
@@ -54,13 +54,13 @@ def test_it_hears_of_the_end_when_a_checkpoint_is_complete_that_has_the_split_no
     before = reader.part()
     while "s0" in reader.splits:
         reader.read()
-    run.assignment.finished(0, ["s0"])
+    run.coordinator.finished(0, ["s0"])
     # The part is from before the end.
     complete(run, reader0=before)
     assert ended(run) == []
-    taken = run.assignment.snapshot({0: reader.part()})
+    taken = run.coordinator.snapshot({0: reader.part()})
     assert ended(run) == []
-    run.assignment.complete(taken.number)
+    run.coordinator.complete(taken.number)
     assert ended(run) == [["s0"]]
     complete(run, reader0=reader.part())
     assert ended(run) == [["s0"]]
@@ -72,14 +72,14 @@ def test_the_word_of_the_reader_may_come_later_or_be_lost_with_it() -> None:
         reader.read()
     complete(run, reader0=reader.part())
     assert ended(run) == [["s0"]]
-    run.assignment.leave(0, done=False)
+    run.coordinator.leave(0, done=False)
     assert run.open(0).under_way == [AddSplits((Split("s1", 0, LENGTH),), 3)]
 
 
 def test_what_a_reader_that_has_come_back_has_not_heard_of_has_not_ended() -> None:
     run, reader = began()
     complete(run, reader0=reader.part())
-    run.assignment.leave(0, done=False)
+    run.coordinator.leave(0, done=False)
     again = run.open(0)
     complete(run, reader0=again.part())
     assert ended(run) == []
@@ -94,11 +94,11 @@ def test_the_splits_of_a_reader_that_is_dead_have_not_ended_nor_those_that_went_
     run, reader = began()
     complete(run, reader0=reader.part())
     run.find(1)
-    run.assignment.request(0)
-    run.assignment.leave(0, done=False)
+    run.coordinator.request(0)
+    run.coordinator.leave(0, done=False)
     complete(run)
     second = run.open(1)
-    run.assignment.request(1)
+    run.coordinator.request(1)
     second.hear()
     complete(run, reader1=second.part())
     assert sorted(second.splits) == ["s2"] and ended(run) == []
@@ -109,10 +109,10 @@ def test_a_checkpoint_that_is_given_up_ends_nothing() -> None:
     complete(run, reader0=reader.part())
     while reader.splits:
         reader.read()
-    taken = run.assignment.snapshot({0: reader.part()})
-    run.assignment.leave(0, done=False)
+    taken = run.coordinator.snapshot({0: reader.part()})
+    run.coordinator.leave(0, done=False)
     with pytest.raises(ValueError, match="given up"):
-        run.assignment.complete(taken.number)
+        run.coordinator.complete(taken.number)
     assert ended(run) == []
 
 
@@ -139,9 +139,9 @@ def test_a_word_of_the_end_that_comes_late_takes_no_split_from_another_reader() 
         reader.read()
     complete(run, reader0=reader.part())
     assert ended(run) == [["s0", "s1"]]
-    run.pool.add([Waiting(Split("s0", 0, LENGTH))])
-    run.assignment.request(1)
+    run.pending.add([Waiting(Split("s0", 0, LENGTH))])
+    run.coordinator.request(1)
     other.hear()
-    run.assignment.finished(0, ["s0", "s1"])
-    assert run.assignment.owner("s0") == 1
-    assert run.assignment.owner("s1") is None
+    run.coordinator.finished(0, ["s0", "s1"])
+    assert run.coordinator._owners["s0"] == 1
+    assert "s1" not in run.coordinator._owners

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import SourceEvent, Split, WatermarkStrategy
-from pillarbox.sources import conductor as conductor_module
+from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator
 from pillarbox.sources.link import (
@@ -256,7 +255,7 @@ def test_event_times_are_kept_together(channel: SourceChannel, reader: Links) ->
 def test_a_fall_of_the_limit_is_told_at_once_and_rises_only_now_and_then(
     channel: SourceChannel, reader: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor_module, "TELL_EVERY", 1e9)
+    monkeypatch.setattr(split_coordinator, "LIMIT_INTERVAL_S", 1e9)
     strategy = WatermarkStrategy(max_drift=10.0)
     with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
         first, second = two_with_splits(coordinator, reader)
@@ -395,7 +394,7 @@ def test_the_enumerator_knows_its_readers_and_their_machines(channel: SourceChan
     with SourceCoordinator(Findable(world), 2, channel=channel) as coordinator:
         reader(coordinator, 1).open()
         world.until(lambda: world.heard("reader") == [1])
-        readers = coordinator._thread.submit(lambda: dict(coordinator._conductor.readers)).result(LONG)
+        readers = coordinator._thread.submit(lambda: dict(coordinator._coordinator.readers)).result(LONG)
         assert [(info.subtask, info.host) for info in readers.values()] == [(1, socket.gethostname())]
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.sources import SourceInput, Threading, WatermarkStrategy
-from pillarbox.sources import conductor as conductor_module
+from pillarbox.sources import SourceInput, Threading, WatermarkStrategy, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.remote_link import RemoteLink
@@ -236,7 +235,7 @@ def test_nobody_waits_for_what_is_only_not_yet_said(
     drift: float, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Reports and limits that are not pressing come never.
-    monkeypatch.setattr(conductor_module, "TELL_EVERY", 1e9)
+    monkeypatch.setattr(split_coordinator, "LIMIT_INTERVAL_S", 1e9)
     splits = ranges(parts, 500)
     source = Numbers(splits, threading=Threading.SPLIT_PER_THREAD)
     strategy = WatermarkStrategy(timestamp=lambda record: float(record[1]), max_drift=drift)
@@ -257,7 +256,7 @@ def test_a_task_that_is_ahead_waits_for_the_slowest_and_then_goes_on(model: Thre
         slow, fast = tasks
 
         def slowest() -> float | None:
-            alignment = coordinator._conductor._alignment
+            alignment = coordinator._coordinator._alignment
             assert alignment is not None
             return coordinator._thread.submit(alignment.slowest).result(LONG)
 

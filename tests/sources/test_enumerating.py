@@ -12,18 +12,17 @@ import pytest
 
 from pillarbox.sources import Split
 from pillarbox.sources import enumerating as enumerating_module
-from pillarbox.sources.enumerating import EnumeratorThread, Restored
-from pillarbox.sources.pool import Waiting
+from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
 from tests.sources.found import LONG, Findable, Finder, NoContext, World
 from tests.threads import begun
 
 
 def running(world: World, interval: float | None = None, **more: Any) -> EnumeratorThread[Split, int]:
-    return EnumeratorThread(Findable(world, interval), lambda _: NoContext(), **more)
+    return EnumeratorThread(Findable(world, interval), NoContext(), **more)
 
 
 def names(thread: EnumeratorThread[Split, int]) -> list[str]:
-    return thread.submit(lambda: [each.split.split_id for each in thread.pool.waiting()]).result(LONG)
+    return thread.submit(lambda: [each.split.split_id for each in thread.pending.waiting()]).result(LONG)
 
 
 def known(thread: EnumeratorThread[Split, int]) -> int:
@@ -36,8 +35,8 @@ def exhausted(thread: EnumeratorThread[Split, int]) -> bool:
 
 def take(thread: EnumeratorThread[Split, int], count: int) -> None:
     def taken() -> None:
-        for each in thread.pool.waiting()[:count]:
-            thread.pool.remove(each.split.split_id)
+        for each in thread.pending.waiting()[:count]:
+            thread.pending.remove(each.split.split_id)
         thread.need()
 
     thread.submit(taken).result(LONG)
@@ -137,7 +136,7 @@ def test_a_first_discovery_that_fails_ends_it_and_everybody_is_told() -> None:
 def test_a_later_discovery_that_fails_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerating_module, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(enumerating_module, "FIRST_RETRY_S", 0.01)
     world = World(5)
     world.failures[2] = OSError("the service is away")
     world.failures[3] = OSError("the service is away")
@@ -154,14 +153,14 @@ def test_a_later_discovery_that_fails_is_logged_and_tried_again(
 def test_after_a_restart_the_first_discovery_may_fail_as_well(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerating_module, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(enumerating_module, "FIRST_RETRY_S", 0.01)
     world = World(5)
     world.failures[1] = OSError("the service is away")
     restored = Restored(4, [Waiting(Split("s1", 5, 10), 2)])
     with caplog.at_level(logging.WARNING), running(world, restored=restored) as thread:
         world.until(lambda: world.calls >= 3)
         thread.caught_up().result(LONG)
-        waiting = thread.submit(thread.pool.waiting).result(LONG)
+        waiting = thread.submit(thread.pending.waiting).result(LONG)
         assert waiting == [Waiting(Split("s1", 5, 10), 2), Waiting(Split("s4", 0, 10))]
         assert known(thread) == 5
 
@@ -239,7 +238,9 @@ def test_a_split_that_is_found_twice_ends_it_and_is_named() -> None:
     world.make = lambda number: Split("same", 0, 10)
     failed: Future[BaseException] = Future()
     with running(world, failed=failed.set_result):
-        assert "split_id='same' is found twice" in str(failed.result(LONG))
+        assert "Finder.discover found split_id='same' twice: each split must have an id of its own" in str(
+            failed.result(LONG)
+        )
 
 
 def test_more_splits_than_asked_for_are_refused() -> None:
@@ -252,12 +253,12 @@ def test_more_splits_than_asked_for_are_refused() -> None:
             return Greedy(context, checkpoint, self.world)
 
     failed: Future[BaseException] = Future()
-    with EnumeratorThread(Source(World()), lambda _: NoContext(), most=5, failed=failed.set_result):
+    with EnumeratorThread(Source(World()), NoContext(), most=5, failed=failed.set_result):
         assert "6 splits: at most most=5" in str(failed.result(LONG))
 
 
 def test_what_making_the_enumerator_raises_start_raises() -> None:
-    thread = EnumeratorThread(Findable(World(), broken=True), lambda _: NoContext())
+    thread = EnumeratorThread(Findable(World(), broken=True), NoContext())
     with pytest.raises(OSError, match="no such service"):
         thread.start()
     thread.close()
@@ -266,7 +267,7 @@ def test_what_making_the_enumerator_raises_start_raises() -> None:
 def test_a_discovery_that_does_not_end_is_left_behind_and_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerating_module, "STOP", 0.1)
+    monkeypatch.setattr(enumerating_module, "STOP_TIMEOUT_S", 0.1)
     world = World(1)
     world.blocked = True
     with caplog.at_level(logging.WARNING), running(world) as thread:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -11,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pillarbox.sources import EnumeratorContext, SourceEvent, Split, SplitEnumerator
-from pillarbox.sources.partition_log import Entry, PartitionLog
-from pillarbox.sources.shared_read import SharedRead
+from pillarbox.sources.link import Event
+from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from tests.search import examples
+from tests.sources.assigned import Reader, Run
 from tests.sources.found import LONG, Findable, Finder, World
 
 PARTITIONS = 3
@@ -24,25 +28,25 @@ class Attempts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[Split] = []
+        self.run = Run(PARTITIONS, delivery=Delivery.REPLAYED)
         self.found = 0
-        self.over = False
         self.attempts: dict[int, tuple[int, list[str]]] = {}
         self.committed: dict[int, list[str]] = {}
-        self.log: PartitionLog[Split] = PartitionLog(PARTITIONS, self.take, lambda partition: self.over)
 
-    def take(self, partition: int, host: str) -> Split | None:
-        return self.waiting.pop(0) if self.waiting else None
+    def next(self, partition: int, index: int) -> list[Split | None] | None:
+        answer: Future[list[Split | None]] = Future()
+        self.run.coordinator.next(partition, index, "host", 1, answer)
+        return answer.result() if answer.done() else None
 
     @rule(count=st.integers(0, 3))
     def find(self, count: int) -> None:
-        if not self.over:
-            self.waiting += [Split(f"s{self.found + number}") for number in range(count)]
+        if not self.run.exhausted:
+            self.run.find(count)
             self.found += count
 
     @rule()
     def find_all(self) -> None:
-        self.over = True
+        self.run.exhausted = True
 
     @rule(attempt=st.integers(0, 4), partition=st.integers(0, PARTITIONS - 1))
     def begin(self, attempt: int, partition: int) -> None:
@@ -54,14 +58,16 @@ class Attempts(RuleBasedStateMachine):
         if attempt not in self.attempts:
             return
         partition, read = self.attempts[attempt]
-        entry = self.log.next(partition, len(read), "host")
-        if entry is None:
-            assert not self.over and not self.waiting
-        elif lost:
+        entries = self.next(partition, len(read))
+        if entries is None:
+            assert not self.run.exhausted and not len(self.run.pending)
+            return
+        (split,) = entries
+        if lost:
             # The answer does not arrive: the same question has the same answer.
-            assert self.log.next(partition, len(read), "host") == entry
-        elif entry.split is not None:
-            read.append(entry.split.split_id)
+            assert self.next(partition, len(read)) == entries
+        elif split is not None:
+            read.append(split.split_id)
         else:
             before = self.committed.setdefault(partition, read)
             assert before == read
@@ -69,8 +75,9 @@ class Attempts(RuleBasedStateMachine):
 
     @invariant()
     def each_split_is_in_one_log_or_waits(self) -> None:
-        logged = [split.split_id for p in range(PARTITIONS) for split in self.log.splits(p)]
-        waiting = [split.split_id for split in self.waiting]
+        logs = [self.run.coordinator.logged(partition, 0) for partition in range(PARTITIONS)]
+        logged = [split.split_id for log in logs for split in log if split is not None]
+        waiting = [each.split.split_id for each in self.run.pending.waiting()]
         assert sorted(logged + waiting) == sorted(f"s{number}" for number in range(self.found))
 
     @invariant()
@@ -85,54 +92,79 @@ TestAttempts.settings = settings(max_examples=examples(60), stateful_step_count=
 
 
 def test_a_place_that_does_not_exist_is_named() -> None:
-    log: PartitionLog[Split] = PartitionLog(2, lambda p, host: None, lambda p: False)
-    with pytest.raises(ValueError, match="partition=2: must be from 0 to 1"):
-        log.next(2, 0, "h")
-    with pytest.raises(ValueError, match="index=1: must be from 0 to 0 in partition 1"):
-        log.next(1, 1, "h")
-    with pytest.raises(ValueError, match="index=-1"):
-        log.next(0, -1, "h")
-    with pytest.raises(ValueError, match="partitions=0"):
-        PartitionLog(0, lambda p, host: None, lambda p: False)
+    with reading(World(), 2) as read:
+        for partition, index, why in (
+            (2, 0, "subtask=2: must be from 0 to 1"),
+            (1, 1, "index=1: must be from 0 to 0 in partition 1"),
+            (0, -1, "index=-1"),
+        ):
+            with pytest.raises(ValueError, match=why):
+                read.next(partition, index)
+    with pytest.raises(ValueError, match="parallelism=0"):
+        SplitCoordinator(0, Delivery.REPLAYED)
 
 
 def test_nothing_is_appended_to_a_partition_that_has_ended() -> None:
-    splits = [Split("late")]
-    over = [False]
-    log: PartitionLog[Split] = PartitionLog(
-        2, lambda p, host: splits.pop() if over[0] else None, lambda p: True
-    )
-    assert log.next(0, 0, "h") == Entry(None)
-    assert log.is_closed(0) and not log.is_closed(1)
+    run = Run(2, delivery=Delivery.REPLAYED)
+
+    def first(partition: int) -> Split | None:
+        answer: Future[list[Split | None]] = Future()
+        run.coordinator.next(partition, 0, "h", 1, answer)
+        return answer.result(0)[0]
+
+    run.exhausted = True
+    assert first(0) is None
     # Even if there is something after all: an attempt has ended without it.
-    over[0] = True
-    assert log.next(0, 0, "h") == Entry(None)
-    with pytest.raises(RuntimeError, match="split 'late' cannot be given to partition 0, which is closed"):
-        log.append(0, splits[0])
-    assert log.next(1, 0, "h") == Entry(Split("late"))
-    assert log.splits(1) == (Split("late"),)
+    run.find(1)
+    assert first(0) is None
+    with pytest.raises(ValueError, match="reader 0 was told that it gets no more splits"):
+        run.coordinator.assign([Split("s0", 0, 3)], 0)
+    assert first(1) == Split("s0", 0, 3)
 
 
-def read_all(read: SharedRead[Split], partition: int, stop_after: int | None = None) -> list[str]:
-    found: list[str] = []
-    while stop_after is None or len(found) < stop_after:
-        (entry,) = read.next(partition, len(found), "h").result(LONG)
-        if entry.split is None:
-            break
-        found.append(entry.split.split_id)
-    return found
+class Reading:
+    """A batch read by need: partitions of it are asked for."""
+
+    def __init__(self, source: Findable, partitions: int) -> None:
+        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(partitions, Delivery.REPLAYED)
+        self.thread = self.coordinator.thread(source)
+
+    def ask(self, partition: int, index: int, host: str, most: int = 1) -> Future[list[Split | None]]:
+        return self.thread.promise(partial(self.coordinator.next, partition, index, host, most))
+
+    def next(self, partition: int, index: int, host: str = "h", most: int = 1) -> list[Split | None]:
+        return self.ask(partition, index, host, most).result(LONG)
+
+    def hear(self, partition: int, event: SourceEvent) -> None:
+        self.thread.call(self.coordinator.hear, partition, event)
+
+    def all(self, partition: int, stop_after: int | None = None) -> list[str]:
+        found: list[str] = []
+        while stop_after is None or len(found) < stop_after:
+            (split,) = self.next(partition, len(found))
+            if split is None:
+                break
+            found.append(split.split_id)
+        return found
+
+
+@contextmanager
+def reading(given: World | Findable, partitions: int) -> Iterator[Reading]:
+    read = Reading(given if isinstance(given, Findable) else Findable(given), partitions)
+    with read.thread:
+        yield read
 
 
 @pytest.mark.contract
 def test_partitions_share_by_need_and_a_retry_reads_the_same() -> None:
-    with SharedRead(Findable(World(2500)), 4) as read:
-        first = read_all(read, 0, 700)
+    with reading(World(2500), 4) as read:
+        first = read.all(0, 700)
         with ThreadPoolExecutor(4) as threads:
-            results = list(threads.map(lambda partition: read_all(read, partition), range(4)))
+            results = list(threads.map(lambda partition: read.all(partition), range(4)))
         assert results[0][:700] == first
         assert sorted(name for names in results for name in names) == sorted(f"s{n}" for n in range(2500))
         # A later action over the same plan.
-        assert [read_all(read, partition) for partition in range(4)] == results
+        assert [read.all(partition) for partition in range(4)] == results
 
 
 class Plain(Findable):
@@ -146,53 +178,53 @@ class PlainFinder(Finder):
     handle_split_request = SplitEnumerator.handle_split_request
 
 
-def names(entries: list[Entry[Split]]) -> list[str | None]:
-    return [None if each.split is None else each.split.split_id for each in entries]
+def names(entries: list[Split | None]) -> list[str | None]:
+    return [None if each is None else each.split_id for each in entries]
 
 
 def test_while_many_wait_a_partition_is_given_several_at_once_and_near_the_end_one() -> None:
-    with SharedRead(Plain(World(100)), 2) as read:
-        read._thread.caught_up().result(LONG)
+    with reading(Plain(World(100)), 2) as read:
+        read.thread.caught_up().result(LONG)
         given: list[list[str | None]] = []
         flat: list[str | None] = []
         while None not in flat:
-            given.append(names(read.next(0, len(flat), "h", 64).result(LONG)))
+            given.append(names(read.next(0, len(flat), "h", 64)))
             flat += given[-1]
         # A share of what waits: so the other one, were it to come, would find some.
         assert [len(each) for each in given[:4]] == [6, 5, 5, 5]
         assert all(len(each) == 1 for each in given[-16:])
         assert flat == [*(f"s{number}" for number in range(100)), None]
         # Another attempt finds them in the log, wherever its answers begin, and no more than it asks for.
-        assert names(read.next(0, 0, "h", 64).result(LONG)) == flat[:64]
-        assert names(read.next(0, 0, "h", 1000).result(LONG)) == flat[:64]
-        assert names(read.next(0, 64, "h", 3).result(LONG)) == flat[64:67]
-        assert names(read.next(0, 64, "h", 64).result(LONG)) == flat[64:]
-        assert names(read.next(1, 0, "h", 64).result(LONG)) == [None]
+        assert names(read.next(0, 0, "h", 64)) == flat[:64]
+        assert names(read.next(0, 0, "h", 1000)) == flat[:64]
+        assert names(read.next(0, 64, "h", 3)) == flat[64:67]
+        assert names(read.next(0, 64, "h", 64)) == flat[64:]
+        assert names(read.next(1, 0, "h", 64)) == [None]
 
 
 def test_an_answer_that_begins_in_the_log_goes_on_behind_it() -> None:
-    with SharedRead(Plain(World(1000)), 1) as read:
-        read._thread.caught_up().result(LONG)
-        assert names(read.next(0, 0, "h", 2).result(LONG)) == ["s0", "s1"]
-        again = names(read.next(0, 0, "h", 10).result(LONG))
+    with reading(Plain(World(1000)), 1) as read:
+        read.thread.caught_up().result(LONG)
+        assert names(read.next(0, 0, "h", 2)) == ["s0", "s1"]
+        again = names(read.next(0, 0, "h", 10))
         assert again == [f"s{number}" for number in range(10)]
-        assert names(read.next(0, 2, "h", 10).result(LONG)) == [f"s{number}" for number in range(2, 12)]
+        assert names(read.next(0, 2, "h", 10)) == [f"s{number}" for number in range(2, 12)]
 
 
 def test_a_source_that_handles_requests_is_asked_for_each_split() -> None:
     world = World(100)
-    with SharedRead(Findable(world), 1) as read:
-        read._thread.caught_up().result(LONG)
-        assert names(read.next(0, 0, "h", 64).result(LONG)) == ["s0"]
-        assert names(read.next(0, 1, "h", 64).result(LONG)) == ["s1"]
+    with reading(world, 1) as read:
+        read.thread.caught_up().result(LONG)
+        assert names(read.next(0, 0, "h", 64)) == ["s0"]
+        assert names(read.next(0, 1, "h", 64)) == ["s1"]
         assert world.heard("request") == [0, 0]
 
 
 def test_who_asks_too_early_for_several_gets_several() -> None:
     world = World(100)
     world.blocked = True
-    with SharedRead(Plain(world), 1) as read:
-        waiting = read.next(0, 0, "h", 64)
+    with reading(Plain(world), 1) as read:
+        waiting = read.ask(0, 0, "h", 64)
         world.until(lambda: world.calls == 1)
         world.unblock()
         assert names(waiting.result(LONG)) == [f"s{number}" for number in range(12)]
@@ -201,18 +233,14 @@ def test_who_asks_too_early_for_several_gets_several() -> None:
 def test_a_partition_that_asks_too_early_waits_for_what_is_found() -> None:
     world = World(1)
     world.blocked = True
-    with SharedRead(Findable(world), 2) as read:
-        both: list[Future[list[Entry[Split]]]] = [
-            read.next(0, 0, "h"),
-            read.next(0, 0, "other"),
-            read.next(1, 0, "h"),
-        ]
+    with reading(world, 2) as read:
+        both = [read.ask(0, 0, "h"), read.ask(0, 0, "other"), read.ask(1, 0, "h")]
         world.until(lambda: world.calls == 1)
         assert not any(each.done() for each in both)
         world.unblock()
         (first,), (speculated,), (other,) = (each.result(LONG) for each in both)
         assert first == speculated
-        assert [first.split, other.split] == [Split("s0", 0, 10), None]
+        assert [first, other] == [Split("s0", 0, 10), None]
 
 
 def test_splits_near_to_a_partition_and_splits_by_rule_go_there() -> None:
@@ -224,26 +252,26 @@ def test_splits_near_to_a_partition_and_splits_by_rule_go_there() -> None:
     world = World(5)
     world.make = lambda number: Near(f"s{number}", 0, 10)
     world.rule = lambda split: 1 if split.split_id == "s4" else None
-    with SharedRead(Findable(world), 2) as read:
-        assert read.next(0, 0, "near").result(LONG) == [Entry(Near("s3", 0, 10))]
-        assert read.next(0, 1, "near").result(LONG) == [Entry(Near("s0", 0, 10))]
-        assert read.next(1, 0, "far").result(LONG) == [Entry(Near("s4", 0, 10))]
-        assert read_all(read, 0)[2:] == ["s1", "s2"]
+    with reading(world, 2) as read:
+        assert read.next(0, 0, "near") == [Near("s3", 0, 10)]
+        assert read.next(0, 1, "near") == [Near("s0", 0, 10)]
+        assert read.next(1, 0, "far") == [Near("s4", 0, 10)]
+        assert read.all(0)[2:] == ["s1", "s2"]
 
 
 def test_what_goes_wrong_reaches_who_waits() -> None:
     world = World(1)
     world.blocked = True
     world.failures[1] = OSError("no such bucket")
-    with SharedRead(Findable(world), 1) as read:
-        waiting = read.next(0, 0, "h")
-        with pytest.raises(ValueError, match="partition=7"):
-            read.next(7, 0, "h").result(LONG)
+    with reading(world, 1) as read:
+        waiting = read.ask(0, 0, "h")
+        with pytest.raises(ValueError, match="subtask=7"):
+            read.next(7, 0, "h")
         world.unblock()
         with pytest.raises(OSError, match="no such bucket"):
             waiting.result(LONG)
         with pytest.raises(OSError, match="no such bucket"):
-            read.next(0, 0, "h").result(LONG)
+            read.next(0, 0, "h")
 
 
 def test_what_the_source_raises_when_it_chooses_reaches_all_who_wait() -> None:
@@ -257,8 +285,8 @@ def test_what_the_source_raises_when_it_chooses_reaches_all_who_wait() -> None:
 
     world = World(3)
     world.blocked = True
-    with SharedRead(Odd(world), 3) as read:
-        waiting = [read.next(partition, 0, "h") for partition in range(3)]
+    with reading(Odd(world), 3) as read:
+        waiting = [read.ask(partition, 0, "h") for partition in range(3)]
         world.until(lambda: world.calls == 1)
         world.unblock()
         for each in waiting:
@@ -269,80 +297,79 @@ def test_what_the_source_raises_when_it_chooses_reaches_all_who_wait() -> None:
 def test_who_waits_when_it_is_closed_is_told() -> None:
     world = World(1)
     world.blocked = True
-    read = SharedRead(Findable(world), 1).start()
-    waiting = read.next(0, 0, "h")
+    read = Reading(Findable(world), 1)
+    read.thread.start()
+    waiting = read.ask(0, 0, "h")
     world.until(lambda: world.calls == 1)
     threading.Timer(0.05, world.unblock).start()
-    read.close()
+    read.thread.close()
+    read.coordinator.fail(RuntimeError("the read has been closed"))
     outcome = waiting.exception(LONG)
     assert outcome is None or "closed" in str(outcome)
-    assert "closed" in str(read.next(0, 1, "h").exception(LONG))
+    assert "closed" in str(read.ask(0, 1, "h").exception(LONG))
 
 
 def test_events_go_both_ways_and_the_enumerator_may_give_and_end() -> None:
     world = World(0)
-    said: list[tuple[int, SourceEvent]] = []
-    with SharedRead(
-        Findable(world), 2, send=lambda partition, event: said.append((partition, event))
-    ) as read:
+    with reading(world, 2) as read:
         echo = SourceEvent("echo", {"a": 1})
-        read.hear(1, echo).result(LONG)
-        assert said == [(1, echo)]
+        # One that is not there does not hear it, all attempts that are there do.
+        read.hear(1, echo)
+        attempts = [Reader(), Reader()]
+        for attempt in attempts:
+            read.coordinator.attach(1, attempt)
+        read.hear(1, echo)
+        assert [attempt.under_way for attempt in attempts] == [[Event(echo)], [Event(echo)]]
     world = World(3)
-    with SharedRead(Findable(world), 2) as read:
-        with pytest.raises(TypeError, match="no way to say something"):
-            read.hear(1, echo).result(LONG)
-        read.hear(0, SourceEvent("give", "mine")).result(LONG)
-        read.hear(0, SourceEvent("enough")).result(LONG)
-        assert read_all(read, 0) == ["mine"]
-        assert read_all(read, 1) == ["s0", "s1", "s2"]
+    with reading(world, 2) as read:
+        read.hear(0, SourceEvent("give", "mine"))
+        read.hear(0, SourceEvent("enough"))
+        assert read.all(0) == ["mine"]
+        assert read.all(1) == ["s0", "s1", "s2"]
         assert set(world.heard("reader")) == {0, 1}
 
 
 def test_the_last_partition_is_not_ended_while_splits_wait_or_may_be_found() -> None:
     enough = SourceEvent("enough")
     world = World(1)
-    with SharedRead(Findable(world), 2) as read:
-        assert read_all(read, 0, 1) == ["s0"]
-        read._thread.caught_up().result(LONG)
-        read.hear(0, enough).result(LONG)
+    with reading(world, 2) as read:
+        assert read.all(0, 1) == ["s0"]
+        read.thread.caught_up().result(LONG)
+        read.hear(0, enough)
         # All is found: the last one may be ended, as it would be anyway.
-        read.hear(1, enough).result(LONG)
-        assert read_all(read, 1) == []
+        read.hear(1, enough)
+        assert read.all(1) == []
     world = World(1)
     world.blocked = True
-    with SharedRead(Findable(world), 2) as read:
+    with reading(world, 2) as read:
         world.until(lambda: world.calls == 1)
-        read.hear(0, enough).result(LONG)
-        with pytest.raises(RuntimeError, match="partition 1 is the last .* others may be found"):
-            read.hear(1, enough).result(LONG)
+        read.hear(0, enough)
+        with pytest.raises(RuntimeError, match="reader 1 is the last .* others may be found"):
+            read.hear(1, enough)
         world.unblock()
-        read._thread.caught_up().result(LONG)
-        with pytest.raises(RuntimeError, match="partition 1 is the last .* 1 splits wait"):
-            read.hear(1, enough).result(LONG)
-        assert [read_all(read, 0), read_all(read, 1)] == [[], ["s0"]]
+        read.thread.caught_up().result(LONG)
+        with pytest.raises(RuntimeError, match="reader 1 is the last .* 1 splits wait"):
+            read.hear(1, enough)
+        assert [read.all(0), read.all(1)] == [[], ["s0"]]
 
 
 def test_splits_that_the_rule_gives_to_a_partition_that_was_ended_fail_the_read() -> None:
     world = World(1)
     world.rule = lambda split: 0
     world.blocked = True
-    with SharedRead(Findable(world), 2) as read:
+    with reading(world, 2) as read:
         world.until(lambda: world.calls == 1)
-        read.hear(0, SourceEvent("enough")).result(LONG)
-        waiting = read.next(1, 0, "h")
+        read.hear(0, SourceEvent("enough"))
+        waiting = read.ask(1, 0, "h")
         world.unblock()
-        with pytest.raises(RuntimeError, match="partition 0 has ended, and 1 splits wait for it"):
+        with pytest.raises(
+            RuntimeError, match="reader 0 was told that it gets no more splits, and 1 wait for it"
+        ):
             waiting.result(LONG)
     world = World(1)
     world.rule = lambda split: 0
-    with SharedRead(Findable(world), 2) as read:
-        read._thread.caught_up().result(LONG)
-        with pytest.raises(RuntimeError, match="partition 0 cannot end: 1 splits wait for it"):
-            read.hear(0, SourceEvent("enough")).result(LONG)
-        assert [read_all(read, 0), read_all(read, 1)] == [["s0"], []]
-
-
-def test_a_source_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no end"):
-        SharedRead(Findable(World(), 1.0), 2)
+    with reading(world, 2) as read:
+        read.thread.caught_up().result(LONG)
+        with pytest.raises(RuntimeError, match="reader 0 cannot end: 1 splits wait for it"):
+            read.hear(0, SourceEvent("enough"))
+        assert [read.all(0), read.all(1)] == [["s0"], []]

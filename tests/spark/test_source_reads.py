@@ -13,14 +13,14 @@ from pillarbox.sources import SourceEvent
 from pillarbox.sources.channel import Peer, RemoteError, SourceChannel
 from pillarbox.spark.source import driver
 from pillarbox.spark.source.driver import DriverReads
-from pillarbox.spark.source.driver_read import DriverRead
+from pillarbox.spark.source.driver_read import DriverRead, PeerEnd
 from pillarbox.spark.source.schemas import schema_to_text
 from tests.sources.found import Findable, Finder, World
 from tests.spark.source_logs import LogSplit, RangeEnumerator, RangeSource, wait_for
 from tests.threads import begun
 
 LONG = 20.0
-PEER: Any = object.__new__(Peer)
+END: Any = PeerEnd(object.__new__(Peer))
 
 
 def ask(read: DriverRead, partition: int, index: int) -> list[str]:
@@ -40,16 +40,16 @@ def all_of(read: DriverRead, partition: int) -> list[str]:
 def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> None:
     read = DriverRead(RangeSource(6, 1), 2)
     first = ask(read, 0, 0)
-    read.came(0, PEER)
-    read.rest()
+    read.coordinator.attach(0, END)
+    read.suspend()
     assert read.running, "it rests while a task reads"
-    read.went(0, PEER)
-    read.rest()
+    read.coordinator.detach(0, END)
+    read.suspend()
     assert not read.running and not begun("pillarbox-enum")
     rest = all_of(read, 1)
     assert all_of(read, 0)[:1] == first
     assert sorted(all_of(read, 0) + rest) == [f"r{n}" for n in range(6)]
-    read.rest()
+    read.suspend()
     # A later action on the same plan.
     assert all_of(read, 1) == rest
     read.close()
@@ -59,10 +59,10 @@ def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> 
 def test_of_too_many_reads_those_without_a_task_rest_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(driver, "MOST_RUNNING", 4)
+    monkeypatch.setattr(driver, "MAX_RUNNING_READS", 4)
     reads = DriverReads()
     made = [DriverRead(RangeSource(5, 1), 1) for _ in range(7)]
-    made[0].came(0, PEER)
+    made[0].coordinator.attach(0, END)
     for number, read in enumerate(made):
         reads._reads[str(number)] = read
         reads._make_room()
@@ -144,17 +144,18 @@ def test_an_event_before_the_first_split_and_after_the_last_one_reaches_the_enum
         def push(self, body: Any) -> None:
             answers.append(body)
 
-    attempt: Any = Attempt()
-    read.came(0, attempt)
+    peer: Any = Attempt()
+    attempt = PeerEnd(peer)
+    read.coordinator.attach(0, attempt)
     read.hear(0, SourceEvent("hello", 0)).result(LONG)
     assert len(answers) == 1
     assert all_of(read, 0) == ["r0"]
-    read.went(0, attempt)
-    read.rest()
-    read.came(0, attempt)
+    read.coordinator.detach(0, attempt)
+    read.suspend()
+    read.coordinator.attach(0, attempt)
     read.hear(0, SourceEvent("hello", 0)).result(LONG)
     assert len(answers) == 2
-    read.went(0, attempt)
+    read.coordinator.detach(0, attempt)
     read.close()
 
 
@@ -176,3 +177,8 @@ def test_events_are_heard_in_order_also_while_the_enumerator_begins() -> None:
         future.result(LONG)
     assert world.heard("event") == [(0, event) for event in said]
     read.close()
+
+
+def test_a_source_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no end"):
+        DriverRead(Findable(World(), 1.0), 2)

@@ -19,8 +19,8 @@ from pillarbox.sources.event_time import EventTimes
 from pillarbox.sources.reader import Fetched, ReaderContext
 from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.serializer import Serializer
-from pillarbox.sources.shared_read import MOST
 from pillarbox.sources.split import Split
+from pillarbox.sources.split_coordinator import MAX_SPLITS_PER_ANSWER
 from pillarbox.spark.source.link import TaskLink
 from pillarbox.spark.source.read import Read
 from pillarbox.spark.source.reading import read_rows
@@ -116,7 +116,7 @@ class Asking(Generic[S]):
         if self._answered is not None:
             took = self._clock() - self._answered
             if took < QUICK:
-                self._most = min(2 * self._most, MOST)
+                self._most = min(2 * self._most, MAX_SPLITS_PER_ANSWER)
             elif took > SLOW:
                 self._most = max(self._most // 2, 1)
         self._waiting.extend(self._request({"next": self._index, "most": self._most}))
