@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from pillarbox.sources import Fetched, ReaderContext, Source, read_splits
-from pillarbox.spark.source.batch import PlannerContext
+from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 
 
 def fetched(source: Source[Any, Any]) -> Iterator[Fetched]:
     """All that one reader gets of it, split by split."""
-    enumerator: Any = source.create_enumerator(PlannerContext(1))
+    enumerator: Any = source.create_enumerator(SplitCoordinator(1, Delivery.PLANNED))
     try:
         splits: list[Any] = []
         while True:

@@ -427,12 +427,20 @@ class EnumeratorThread(Generic[S, C]):
         """Splits were taken, or somebody waits: discover, if there is room. The enumerator's thread."""
         self._schedule()
 
-    def look(self, most: int | None = None) -> bool:
-        """Begin a discovery of `most` splits if it is due. Whether one runs then. The enumerator's thread."""
-        due = 0.0 if self._found_last else self._due
-        if not (self._running or self.exhausted) and due <= time.monotonic():
-            self._begin_discovery(due, self._most if most is None else most)
+    def look(self, most: int) -> None:
+        """Begin a discovery of `most` splits, if one is due and none runs. The enumerator's thread."""
+        if not (self._running or self.exhausted) and (self._found_last or self._due <= time.monotonic()):
+            self._begin_discovery(0.0, most)
+
+    @property
+    def discovers(self) -> bool:
+        """Whether a discovery is ordered or running. The enumerator's thread."""
         return self._running
+
+    @property
+    def knows(self) -> bool:
+        """Whether anything was known at the beginning, or a discovery has ended. The enumerator's thread."""
+        return self._knows
 
     @property
     def more_expected(self) -> bool:

@@ -18,11 +18,11 @@ from pillarbox.sources.channel import ChannelError, ChannelHandle, SourceChannel
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.spark.source.driver import DriverReads
 from pillarbox.spark.source.driver_read import DriverRead
-from pillarbox.spark.source.driving import Driving
 from pillarbox.spark.source.link import TaskLink
 from pillarbox.spark.source.offsets import OffsetCodec
 from pillarbox.spark.source.options import parse_options
 from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.stream_driver import StreamDriver
 from tests.sources.found import Findable, Finder, World
 
 LONG = 20.0
@@ -50,10 +50,10 @@ def batch() -> Iterator[ChannelHandle]:
 
 def stream() -> Iterator[ChannelHandle]:
     read = Read(Talking(World(0), interval=60.0), parse_options({"partitions": "1"}), pa.schema([]))
-    with closing(Driving(read)) as driving:
+    with closing(StreamDriver(read, OffsetCodec(read.source))) as driver:
         # Before there are tasks, something has been planned.
-        driving.plan({"version": 1, "number": 0}, ReadLimit(), OffsetCodec(read.source))
-        yield driving.handle()
+        driver.plan({"version": 1, "number": 0}, ReadLimit())
+        yield driver.handle()
 
 
 @pytest.fixture(params=[batch, stream])

@@ -7,30 +7,26 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox.sources import ReaderContext, ReadLimit, Source, read_splits
+from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka import enumerator as kafka_enumerator
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.errors import DataLossError
 from pillarbox.spark import register_source
 from pillarbox.spark.source import planning
-from pillarbox.spark.source.driving import StreamContext
-from pillarbox.spark.source.offsets import Offset, OffsetCodec
-from pillarbox.spark.source.planning import MicroBatches
 from pillarbox.testing.source_harness import rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
 from tests.servers.redis_server import RedisServer
-from tests.spark.test_source_planning import at_once
+from tests.spark import plans
 from tests.versions import needs_source_streams
 
 pytest.importorskip("redis", reason="the package redis is not installed")
@@ -39,6 +35,7 @@ pa = pytest.importorskip("pyarrow")
 
 pytestmark = pytest.mark.server
 
+all_are_closed = plans.all_are_closed
 shared_redis, server, kafka = fixtures.shared_redis, fixtures.redis, fixtures.kafka
 
 NUMBERS = pa.schema([("_stream", pa.string()), ("n", pa.int64())])
@@ -46,36 +43,21 @@ SOON = 1e-6
 """Seconds, so short that each plan looks for streams."""
 
 
-class Stream:
-    """A stream of a source: each micro-batch is planned and read, and its offset goes through JSON."""
-
-    def __init__(self, source: Source[Any, Any], *, available_now: bool = False) -> None:
-        self.source = source
-        self.codec: OffsetCodec[Any, Any] = OffsetCodec(source)
-        self.offset: dict[str, Any] = self.codec.to_json(Offset())
-        self.available_now = available_now
-        self.start()
-
-    def start(self, discover: Callable[[Callable[[], Any]], Future[Any]] = at_once) -> None:
-        """As a new process: nothing is known but the offset."""
-        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, StreamContext(2), discover)
-        if self.available_now:
-            self.batches.only_what_is_there()
-        self.batches.take_up(self.codec.from_json(self.offset))
+class Stream(plans.Stream):
+    """A stream of which each micro-batch is planned and read."""
 
     def drop(self) -> None:
         """A plan that Spark does not use."""
         self.batches.plan(ReadLimit(rows=3))
-        self.batches.take_up(self.codec.from_json(self.offset))
+        self.take_up(self.offset)
 
-    def read(self, rows: int | None = None) -> list[Any]:
+    def rows(self, rows: int | None = None, *, waits: bool = True) -> list[Any]:
         """The rows of the next micro-batch; none if there is none."""
-        planned = self.batches.plan(ReadLimit(rows=rows))
-        if planned is None:
+        slices = self.plan(rows=rows, waits=waits)
+        if slices is None:
             return []
-        self.offset = json.loads(json.dumps(self.codec.to_json(planned)))
         reader = self.source.create_reader(ReaderContext())
-        return [row for fetched in read_splits(reader, planned.slices) for row in rows_of(fetched.records)]
+        return [row for fetched in read_splits(reader, slices) for row in rows_of(fetched.records)]
 
     def open(self) -> list[str]:
         return sorted(split["split_id"] for split in self.offset["splits"])
@@ -105,7 +87,7 @@ def test_a_stream_that_is_deleted_leaves_the_offsets_and_is_read_from_its_beginn
     def read() -> list[Any]:
         if available_now:
             stream.start()
-        return sorted(stream.read())
+        return sorted(stream.rows())
 
     expected = add(server, "s:a", 100, 101) + add(server, "s:b", 1)
     assert read() == expected
@@ -129,11 +111,11 @@ def test_a_stream_that_is_alone_is_found_again_though_no_batch_came_between(
 ) -> None:
     stream = Stream(streams_of(server))
     expected = add(server, "s:a", 100)
-    assert stream.read() == expected
+    assert stream.rows() == expected
     server.command("DEL", "s:a")
-    assert stream.read() == []
+    assert stream.rows() == []
     expected = add(server, "s:a", 5)
-    assert stream.read() == expected
+    assert stream.rows() == expected
     assert stream.open() == stream.known() == ["s:a"]
 
 
@@ -154,7 +136,7 @@ def test_whatever_is_dropped_and_restarted_while_streams_come_and_go_every_entry
                 written += add(server, f"s:{chance.choice('abc')}", number - 2, number - 1)
             elif what < 0.65:
                 # One that was read: the rest would be lost.
-                while found := stream.read():
+                while found := stream.rows():
                     read += found
                 server.command("DEL", f"s:{chance.choice('abc')}")
             elif what < 0.75:
@@ -162,57 +144,56 @@ def test_whatever_is_dropped_and_restarted_while_streams_come_and_go_every_entry
             elif what < 0.85:
                 stream.start()
             else:
-                read += stream.read(chance.randrange(1, 4))
-        while found := stream.read():
+                read += stream.rows(chance.randrange(1, 4))
+        while found := stream.rows():
             read += found
         assert sorted(read) == sorted(written), seed
         number += 1
         server.command("DEL", "s:a")
         add(server, "s:keeps", number)
-        stream.read()
+        stream.rows()
         assert "s:a" not in stream.open() + stream.known()
 
 
 def test_a_discovery_that_was_under_way_does_not_bring_back_what_is_let_go_of(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "PATIENCE", 0.0)
+    monkeypatch.setattr(planning, "DISCOVERY_WAIT_S", 0.0)
     stream = Stream(streams_of(server))
     expected = add(server, "s:a", 100)
-    assert stream.read() == expected
-    under_way: list[tuple[Future[Any], Any]] = []
+    assert stream.rows() == expected
+    stream.start()
+    discover, goes_on = stream.batches.enumerator.discover, threading.Event()
 
-    def slow_at_first(find: Callable[[], Any]) -> Future[Any]:
-        if under_way:
-            return at_once(find)
-        under_way.append((Future(), find()))
-        return under_way[0][0]
+    def slow(known: Any, most: int) -> Any:
+        found = discover(known, most)
+        assert goes_on.wait(LONG)
+        return found
 
-    stream.start(slow_at_first)
+    monkeypatch.setattr(stream.batches.enumerator, "discover", slow)
     server.command("DEL", "s:a")
-    assert stream.read() == []
-    ((future, found),) = under_way
-    future.set_result(found)
+    assert stream.rows(waits=False) == []
+    goes_on.set()
     expected = add(server, "s:a", 5)
-    assert stream.read() == expected
+    assert stream.rows() == expected
 
 
 def test_with_available_now_what_was_discovered_at_the_beginning_does_not_bring_it_back_either(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A step of discovery for each stream.
-    monkeypatch.setattr(planning, "MOST_LIMITED", 1)
+    monkeypatch.setattr(planning, "MAX_SPLITS_LIMITED", 1)
     add(server, "s:a", 100)
     stream = Stream(streams_of(server), available_now=True)
-    assert len(stream.read()) == 1
+    assert len(stream.rows()) == 1
     server.command("DEL", "s:a")
     expected = add(server, "s:b", 1) + add(server, "s:c", 1) + add(server, "s:d", 1)
     stream.start()
-    assert sorted(stream.read(1) + stream.read(1) + stream.read(1)) == expected
+    assert sorted(stream.rows(1) + stream.rows(1) + stream.rows(1)) == expected
     assert stream.open() == stream.known() == ["s:b", "s:c", "s:d"]
     expected = add(server, "s:a", 5)
     stream.start()
-    assert stream.read() == expected
+    assert stream.rows() == expected
 
 
 def test_a_stream_that_is_deleted_while_it_is_planned_stays_for_that_micro_batch(
@@ -230,10 +211,10 @@ def test_a_stream_that_is_deleted_while_it_is_planned_stays_for_that_micro_batch
         return piece
 
     monkeypatch.setattr(stream.batches.enumerator, "advance", advance_and_delete)
-    assert stream.read(9) == [("s:b", 1)]
+    assert stream.rows(9) == [("s:b", 1)]
     assert sorted(each["split_id"] for each in stream.offset["slices"]) == ["s:a", "s:b"]
     expected = add(server, "s:b", 2)
-    assert stream.read(9) == expected
+    assert stream.rows(9) == expected
     assert stream.open() == stream.known() == ["s:b"]
 
 
@@ -244,16 +225,16 @@ def test_streams_stay_open_where_loss_is_an_error_and_where_they_were_named(
     stream = Stream(streams_of(server, **how))
     add(server, "s:a", 100, 101)
     add(server, "s:b", 1)
-    assert len(stream.read()) == 3
+    assert len(stream.rows()) == 3
     server.command("DEL", "s:a")
-    assert stream.read() == []
+    assert stream.rows() == []
     expected = add(server, "s:b", 2)
-    assert stream.read() == expected
+    assert stream.rows() == expected
     assert stream.open() == stream.known() == ["s:a", "s:b"]
     add(server, "s:a", 5)
     if "on_data_loss" in how:
         with pytest.raises(DataLossError, match="was deleted and made anew"):
-            stream.read()
+            stream.rows()
 
 
 def topics_of(kafka: KafkaServer, **how: Any) -> KafkaSource:
@@ -267,7 +248,7 @@ def read_until(stream: Stream, rows: int) -> list[Any]:
     read: list[Any] = []
     until = time.monotonic() + LONG
     while len(read) < rows and time.monotonic() < until:
-        read += stream.read()
+        read += stream.rows()
     return sorted(read)
 
 
@@ -293,16 +274,16 @@ def test_a_topic_that_is_deleted_leaves_the_offsets_when_it_was_missing_for_long
         return topics(names, pattern)
 
     monkeypatch.setattr(stream.batches.enumerator._offsets, "topics", counted)  # type: ignore[attr-defined]
-    for plans in range(1, 4):
-        assert stream.read() == []
+    for planned in range(1, 4):
+        assert stream.rows() == []
         # Not once for each of its partitions.
-        assert len(asked) <= plans
+        assert len(asked) <= planned
     kafka.produce(stays, 0)
     assert read_until(stream, 1) == [(stays, 6)]
     assert len(stream.open()) == 4 and stream.known() == [gone, stays]
     monkeypatch.setattr(kafka_enumerator, "GONE", 0.0)
     # It has looked after the topic was gone.
-    assert stream.read() == []
+    assert stream.rows() == []
     kafka.produce(stays, 0)
     assert read_until(stream, 1) == [(stays, 7)]
     assert len(stream.open()) == 1 and stream.known() == [stays]

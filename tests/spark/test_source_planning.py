@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.sources import ReadLimit, Source, Split, WatermarkStrategy
+from pillarbox.sources import ReadLimit, Split, WatermarkStrategy
 from pillarbox.spark.source.aligning import Aligner
-from pillarbox.spark.source.driving import StreamContext
-from pillarbox.spark.source.offsets import Offset, OffsetCodec
+from pillarbox.spark.source.offsets import OffsetCodec
 from pillarbox.spark.source.options import parse_options
 from pillarbox.spark.source.packing import cut, pack
-from pillarbox.spark.source.planning import MicroBatches
+from tests.sources.found import NoContext
+from tests.spark.plans import Stream, all_are_closed, look
 from tests.spark.source_logs import LogEnumerator, LogSource, LogSplit, RangeSource, append
 
-
-def at_once(fn: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    try:
-        future.set_result(fn())
-    except Exception as error:
-        future.set_exception(error)
-    return future
+__all__ = ["all_are_closed"]
 
 
-class Plans:
-    """Micro-batches of a source, planned one after the other, as Spark asks for them; and what they read."""
+class Plans(Stream):
+    """And the rows that its slices stand for."""
 
-    def __init__(self, source: Source[Any, Any], aligner: Aligner[Any] | None = None) -> None:
-        self.source = source
-        self.aligner = aligner
-        self.codec: OffsetCodec[Any, Any] = OffsetCodec(source)
-        self.offset: dict[str, Any] = self.codec.to_json(Offset())
-        self.read: list[tuple[str, int]] = []
-        self.batches = self.start()
-
-    def start(self) -> MicroBatches[Any, Any]:
-        """As a new process: nothing is known but the offset, as JSON."""
-        self.batches = MicroBatches(self.source, StreamContext(2), at_once, self.aligner)
-        self.batches.take_up(self.codec.from_json(json.loads(json.dumps(self.offset))))
-        return self.batches
-
-    def plan(self, **limit: int) -> list[LogSplit] | None:
-        planned = self.batches.plan(ReadLimit(**limit))
-        if planned is None:
-            return None
-        end = json.loads(json.dumps(self.codec.to_json(planned)))
-        slices = self.codec.slices(self.offset, end)
-        self.offset = end
-        for each in slices:
+    def plan(self, *, waits: bool = True, **limit: int | None) -> list[LogSplit] | None:
+        slices = super().plan(waits=waits, **limit)
+        for each in slices or ():
             self.read += [(each.split_id, n) for n in range(each.start, each.stop)]
-        return list(slices)
+        return slices
 
 
 @pytest.mark.contract("Whenever a stream of a source is restarted, every row is read once.")
@@ -166,11 +138,11 @@ def test_a_discovery_that_fails_ends_the_stream_at_its_beginning_only(tmp_path: 
     assert plans.plan() is not None
     Flaky.fails = True
     append(tmp_path / "log", "a", [3])
-    plans.batches._due = 0.0
+    look(plans.batches, anew=True)
     assert [each.start for each in plans.plan() or ()] == [3]
     Flaky.fails = False
     append(tmp_path / "log", "b", [3])
-    plans.batches._due = 0.0
+    look(plans.batches, anew=True)
     assert [each.split_id for each in plans.plan() or ()] == ["b"]
 
 
@@ -186,7 +158,7 @@ class TwiceSource(LogSource):
 
 def test_a_split_that_is_discovered_twice_is_an_error(tmp_path: Path) -> None:
     append(tmp_path / "log", "a", range(3))
-    with pytest.raises(ValueError, match="split 'a' was discovered twice"):
+    with pytest.raises(ValueError, match=r"Twice.discover found split_id='a' twice"):
         Plans(TwiceSource(str(tmp_path / "log"))).plan()
 
 
@@ -265,7 +237,7 @@ def plans_left(plans: Plans, file: str, ends: Mapping[str, int]) -> bool:
 def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_there(
     at_a_time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.spark.source.planning.MOST_LIMITED", at_a_time)
+    monkeypatch.setattr("pillarbox.spark.source.planning.MAX_SPLITS_LIMITED", at_a_time)
     folder = tmp_path / "log"
     for file in "abc":
         append(folder, file, range(4))
@@ -278,7 +250,7 @@ def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_th
             plans.batches.plan(ReadLimit(rows=5))
         append(folder, "a", range(4 * dropped, 4 * dropped + 4))
         append(folder, f"new{dropped}", range(4))
-        plans.batches.take_up(plans.codec.from_json(before))
+        plans.take_up(before)
     while plans.plan(rows=5) is not None:
         pass
     assert sorted(plans.read) == [(file, row) for file in "abc" for row in range(4)]
@@ -401,10 +373,10 @@ def test_pieces_of_a_split_never_meet_in_one_partition(sizes: list[int], least: 
 
 def test_cutting_keeps_every_row_and_leaves_what_cannot_be_cut(tmp_path: Path) -> None:
     append(tmp_path / "log", "a", range(100))
-    enumerator = LogSource(str(tmp_path / "log")).create_enumerator(StreamContext(1))
+    enumerator = LogSource(str(tmp_path / "log")).create_enumerator(NoContext(1))
     pieces = cut([LogSplit("a", 10, 90)], 4, enumerator.advance)
     assert [(each.start, each.stop) for each in pieces] == [(10, 30), (30, 50), (50, 70), (70, 90)]
-    whole = RangeSource(1, 1).create_enumerator(StreamContext(1))
+    whole = RangeSource(1, 1).create_enumerator(NoContext(1))
     assert cut([LogSplit("a", 10, 90)], 4, whole.advance) == [LogSplit("a", 10, 90)]
     assert cut([Split("a", 0, 1)], 4, whole.advance) == [Split("a", 0, 1)]
 

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit as SparkLimit
 
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.driving import Driving
 from pillarbox.spark.source.offsets import Json, OffsetCodec
 from pillarbox.spark.source.packing import cut, pack
 from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.stream_driver import StreamDriver
 from pillarbox.spark.source.tasks import SlicePartition, read_slices
 
 log = logging.getLogger("pillarbox")
@@ -36,16 +36,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, read: Read) -> None:
         self._read = read
         self._codec: OffsetCodec[Any, Any] = OffsetCodec(read.source)
-        self._driving: Driving | None = None
+        self._driver: StreamDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_driving": None}
+        return self.__dict__ | {"_driver": None}
 
     @property
-    def _here(self) -> Driving:
-        if self._driving is None:
-            self._driving = Driving(self._read)
-        return self._driving
+    def _here(self) -> StreamDriver:
+        if self._driver is None:
+            self._driver = StreamDriver(self._read, self._codec)
+        return self._driver
 
     # -- what Spark asks; the process of the query -----------------------------------------------------
 
@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json, limit: SparkLimit) -> Json:
         """The offset after the next micro-batch; `start` itself if there is nothing to read."""
-        planned = self._here.plan(start, self._limit(limit), self._codec)
+        planned = self._here.plan(start, self._limit(limit))
         return start if planned is None else self._codec.to_json(planned)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
@@ -78,29 +78,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not slices:
             return []
         here, least = self._here, self._read.options.min_partitions or 1
-        here.settle(end, self._codec)
+        here.settle(end)
         handle = here.handle()
 
         def packed() -> list[list[Any]]:
-            enumerator = here.enumerator
+            enumerator = here.thread.enumerator
             # What goes to one partition by rule need not be cut: its pieces would meet there again.
             ruled = [each for each in slices if enumerator.assigned_to(each) is not None]
             free = [each for each in slices if enumerator.assigned_to(each) is None]
             pieces = ruled + cut(free, least - len(ruled), enumerator.advance)
-            return pack(pieces, max(here.parallelism, least), enumerator.assigned_to)
+            return pack(pieces, here.parallelism, enumerator.assigned_to)
 
-        return [SlicePartition(splits, number, handle) for number, splits in enumerate(here.call(packed))]
+        return [
+            SlicePartition(splits, number, handle) for number, splits in enumerate(here.thread.call(packed))
+        ]
 
     def commit(self, end: Json) -> None:
         """What was read up to `end` is durable: the source is told, without waiting for it."""
         # spec: MicroBatches!Commit
-        self._here.committed(end, self._codec)
+        self._here.committed(end)
 
     def stop(self) -> None:
         """End what runs here."""
-        if self._driving is not None:
-            self._driving.close()
-            self._driving = None
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
 
     def _limit(self, limit: SparkLimit) -> ReadLimit:
         own = self._read.options.limit
