@@ -4,6 +4,7 @@ from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
 from pillarbox.sources.errors import DataLossError
+from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.sources.fetching import FetchingReader, Threading
@@ -21,7 +22,6 @@ from pillarbox.sources.serializer import DataclassSerializer, JsonSerializer, Se
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.task_input import SourceInput
-from pillarbox.sources.watermarks import WatermarkStrategy
 
 __all__ = [
     "Boundedness",

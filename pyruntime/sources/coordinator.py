@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from pillarbox.mailbox.check import check_positive_int
-from pillarbox.sources.alignment import Alignment
+from pillarbox.sources.alignment import Alignment, Hold
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
+from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
 from pillarbox.sources.remote_link import LinkService
@@ -22,7 +23,6 @@ from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import Checkpoint, ReaderEnd, SplitCoordinator
-from pillarbox.sources.watermarks import WatermarkStrategy
 
 S = TypeVar("S", bound=Split)
 
@@ -76,6 +76,7 @@ class SourceCoordinator(Generic[S]):
             unbounded=source.boundedness is not Boundedness.BOUNDED,
             serializer=source.split_serializer,
             alignment=None if drift is None else Alignment(drift),
+            idle_after=None if watermarks is None else watermarks.idle_after,
             restored=had,
         )
         self._thread: EnumeratorThread[S, Any] = self._coordinator.thread(
@@ -121,6 +122,14 @@ class SourceCoordinator(Generic[S]):
     def failure(self) -> BaseException | None:
         """What has ended it, if anything has."""
         return self._thread.failure
+
+    @property
+    def alignment_hold(self) -> Hold | None:
+        """The splits that alignment holds back now, those that they wait for, and since when. Any thread.
+
+        One that lasts for ten seconds is said in the log, once.
+        """
+        return self._coordinator.holds.hold
 
     def link(self, subtask: int) -> LocalLink[S]:
         """The link of a reader in this process. Any thread. Raises ValueError for a place that is none."""

@@ -1,4 +1,4 @@
-"""Event time: the latest in a batch (`EventTimes`), and the watermarks of a reader's splits.
+"""Event time in a reader: strategy, the latest time of a batch, watermarks of splits, idleness, the limit.
 
 Confined to whoever reads. All times are seconds since 1970. That each split has a watermark of its own, so
 that one which is ahead does not make the records of another late, is Flink's (FLIP-27, FLIP-217).
@@ -9,19 +9,47 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from pillarbox.sources.reader import Fetched
-from pillarbox.sources.watermarks import WatermarkStrategy
+from pillarbox.sources.fetcher import approximate_nbytes
+from pillarbox.sources.reader import Fetched, SourceReader
+from pillarbox.sources.split import Split
 from pillarbox.task.moments import check_callable, check_duration
 from pillarbox.task.output import MAX_WATERMARK
 
-LEAST = 1e-6
-"""Seconds that are no difference: sums of times are not exact."""
+S = TypeVar("S", bound=Split)
+
+TOLERANCE_S = 1e-6
+"""No difference: sums of times are not exact."""
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-DAY = 86_400
+DAY_S = 86_400
+MAX_BUFFERED_NBYTES = 64 * 2**20
+"""Of splits that are held; what comes of them then is given out all the same."""
+
+
+@dataclass(frozen=True)
+class WatermarkStrategy:
+    """Which event time a record has, how late it may come, and how far splits may drift apart.
+
+    timestamp: the name of a column, or a function of a record, that gives its event time: seconds since
+    1970, or an Arrow timestamp; None where the reader says it (`Fetched.timestamp`).
+    out_of_order: seconds by which a record may be earlier than one before it in its split. The watermark of a
+        split is its latest event time less this.
+    idle_after: seconds of looking without a record after which a split is idle: nobody waits for its
+        watermark until it has a record again. It must be longer than a fetch takes, all of which counts as
+        looking. None: never.
+    max_drift: seconds by which the watermark of a split may be ahead of the slowest one's that is not idle;
+    it is held back while it is. None: no limit.
+    """
+
+    timestamp: str | Callable[[Any], float] | None = None
+    out_of_order: float = 0.0
+    idle_after: float | None = None
+    max_drift: float | None = None
 
 
 def check_strategy(strategy: WatermarkStrategy) -> None:
@@ -100,7 +128,7 @@ def seconds_of(value: Any) -> float | None:
     if isinstance(value, datetime):
         return (value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)).timestamp()
     if isinstance(value, date):
-        return float((value - date(1970, 1, 1)).days * DAY)
+        return float((value - date(1970, 1, 1)).days * DAY_S)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         try:
             value = float(value)
@@ -296,7 +324,7 @@ class SplitWatermarks:
             due = known.at + after
             if due <= now and self._looked is not None:
                 left = after - self._looked(split_id)
-                if left > LEAST:
+                if left > TOLERANCE_S:
                     # Not much sooner either: it may come nearer by little.
                     due = now + max(left, after / 16)
             if due > now:
@@ -318,3 +346,156 @@ class SplitWatermarks:
         if self._lowest in self._paused:
             return self._paused[self._lowest]
         return self._live[self._lowest].watermark
+
+
+class IdlenessTracker:
+    """Counts the seconds between a `poll` that found nothing and the moment at which something was there.
+
+    For readers that cannot say it of their clients. A split is idle only if it has nothing. That the task did
+    not look, for it was busy or held up, says nothing: its rows may be there.
+
+    Confined, but for `something`. clock: seconds, monotonic; any thread.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._total = 0.0
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._from: dict[str, float] = {}
+
+    def begin(self, split_ids: Collection[str]) -> None:
+        """Begin to count for these splits, again."""
+        self._from.update(dict.fromkeys(split_ids, self._total))
+
+    def forget(self, split_id: str) -> None:
+        """Count for this split no more."""
+        self._from.pop(split_id, None)
+
+    def nothing(self) -> None:
+        """A poll has found nothing."""
+        now = self._clock()
+        # Whatever rang in between: there were no rows up to now.
+        if self._began is not None:
+            self._total += now - self._began
+        self._began, self._ended = now, None
+
+    def something(self) -> None:
+        """Rows may be there from now on. Any thread."""
+        if self._ended is None:
+            self._ended = self._clock()
+
+    def found(self) -> None:
+        """A poll has found rows."""
+        began, ended = self._began, self._ended
+        self._began = None
+        if began is not None and ended is not None:
+            self._total += max(0.0, ended - began)
+
+    def looked(self, split_id: str) -> float:
+        """Seconds counted for the split, up to the last poll that found nothing."""
+        return self._total - self._from.get(split_id, self._total)
+
+
+class LimitedReader(Generic[S]):
+    """Polls `reader`, and holds back its splits that are beyond the limit, which is infinite at first.
+
+    A reader that is told to pause a split has fetched some of it already: that is buffered here, and comes
+    first when the split goes on. So no split gives anything beyond the limit but the batch with which it has
+    passed it.
+
+    paused_or_resumed: called when splits of the reader have been paused or resumed. came: called when rows of
+    a split that is paused have come, and are buffered.
+    """
+
+    def __init__(
+        self,
+        reader: SourceReader[S],
+        paused_or_resumed: Callable[[Collection[str], Collection[str]], None],
+        came: Callable[[str], None],
+    ) -> None:
+        self._reader = reader
+        self._told = paused_or_resumed
+        self._came = came
+        self._limit = math.inf
+        self._watermarks: dict[str, float] = {}
+        self._held: set[str] = set()
+        # A split of which something is buffered is paused, held or not.
+        self._buffered: dict[str, deque[tuple[Fetched, int]]] = {}
+        self._nbytes = 0
+        # Those of which something is buffered and which may go on, in that order.
+        self._ready: dict[str, None] = {}
+
+    def poll(self) -> Fetched | None:
+        """The next rows of a split that is not held; None if there are none. Raises what the reader does."""
+        for split_id in self._ready:
+            return self._take_buffered(split_id)
+        # spec: Alignment!Read
+        while (fetched := self._reader.poll()) is not None:
+            split_id = fetched.split_id
+            # What is behind something that was buffered is buffered too.
+            if split_id not in self._held and split_id not in self._buffered:
+                return fetched
+            self._buffer(split_id, fetched)
+            if self._nbytes > MAX_BUFFERED_NBYTES:
+                return self._take_buffered(split_id)
+        return None
+
+    @property
+    def holds(self) -> bool:
+        """Whether any split is held."""
+        return bool(self._held)
+
+    def limit(self, to: float) -> None:
+        """Splits may be read up to this event time, in seconds, from now on."""
+        # spec: Alignment!Obey
+        before, self._limit = self._limit, to
+        if to < before:
+            self._hold([each for each, at in self._watermarks.items() if at > to and each not in self._held])
+        else:
+            self._release([each for each in self._held if self._watermarks[each] <= to])
+
+    def passed(self, split_id: str, watermark: float) -> None:
+        """What `poll` has given of the split has been given out, and has brought it to this watermark."""
+        self._watermarks[split_id] = watermark
+        if watermark > self._limit and split_id not in self._held:
+            self._hold([split_id])
+
+    def finished(self, split_id: str) -> None:
+        """The split has been given out to its end."""
+        self._watermarks.pop(split_id, None)
+        self._held.discard(split_id)
+
+    def _hold(self, split_ids: Collection[str]) -> None:
+        self._held.update(split_ids)
+        for split_id in split_ids:
+            self._ready.pop(split_id, None)
+        self._order([each for each in split_ids if each not in self._buffered], ())
+
+    def _release(self, split_ids: Collection[str]) -> None:
+        self._held.difference_update(split_ids)
+        self._ready.update(dict.fromkeys(each for each in split_ids if each in self._buffered))
+        self._order((), [each for each in split_ids if each not in self._buffered])
+
+    def _buffer(self, split_id: str, fetched: Fetched) -> None:
+        # spec: Alignment!WakeHeld
+        self._came(split_id)
+        nbytes = approximate_nbytes(fetched.records)
+        self._nbytes += nbytes
+        self._buffered.setdefault(split_id, deque()).append((fetched, nbytes))
+
+    def _take_buffered(self, split_id: str) -> Fetched:
+        buffered = self._buffered[split_id]
+        fetched, nbytes = buffered.popleft()
+        self._nbytes -= nbytes
+        if not buffered:
+            del self._buffered[split_id]
+            self._ready.pop(split_id, None)
+            if not fetched.finished and split_id not in self._held:
+                self._order((), (split_id,))
+        return fetched
+
+    def _order(self, pause: Collection[str], resume: Collection[str]) -> None:
+        if pause or resume:
+            self._reader.pause_or_resume_splits(pause, resume)
+            self._told(pause, resume)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from pillarbox.sources.alignment import Alignment
+from pillarbox.sources.alignment import Alignment, HoldReport
 from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
 from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
 from pillarbox.sources.events import SourceEvent
@@ -128,6 +128,7 @@ class SplitCoordinator(Generic[S]):
     delivery: how splits come to readers. unbounded: whether the source has no end; then tasks are dealt
         splits without an end evenly as they are found, for a reader that has one would never ask for another.
     serializer: of the splits, for readers that were restored. alignment: None where splits are not aligned.
+    idle_after: as in the strategy, for what is said of splits that hold others up.
     restored: what readers had in the checkpoint that it goes on from; None if it begins anew.
 
     A task that asks is told that no more come only when nothing waits, nothing will be found and nobody has
@@ -143,6 +144,7 @@ class SplitCoordinator(Generic[S]):
         unbounded: bool = False,
         serializer: Serializer[S] | None = None,
         alignment: Alignment | None = None,
+        idle_after: float | None = None,
         restored: Collection[ReaderState[S]] | None = None,
     ) -> None:
         if parallelism < 1:
@@ -167,6 +169,8 @@ class SplitCoordinator(Generic[S]):
         self._will_look = False
         self._waits = False
         self._alarm = Alarm(self._ring, time.monotonic, "pillarbox-alignment")
+        self.holds = HoldReport(idle_after)
+        """Its `hold` is for any thread."""
 
     def thread(
         self,
@@ -713,6 +717,9 @@ class SplitCoordinator(Generic[S]):
             self._tell(limit, now)
         elif limit > self._limit:
             self._wait()
+        log_at = self.holds.update(alignment.held(self._limit), alignment.waited_for())
+        if log_at is not None and not self._waits:
+            self._alarm.reset(log_at)
 
     def _tell(self, limit: float, now: float) -> None:
         # spec: Alignment!Announce

@@ -15,9 +15,14 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar, cast
 
-from pillarbox.sources.event_time import EventTimes, SplitWatermarks
+from pillarbox.sources.event_time import (
+    EventTimes,
+    IdlenessTracker,
+    LimitedReader,
+    SplitWatermarks,
+    WatermarkStrategy,
+)
 from pillarbox.sources.fetching import check_can_pause
-from pillarbox.sources.limited import LimitedReader
 from pillarbox.sources.link import (
     AddSplits,
     CoordinatorLink,
@@ -30,11 +35,9 @@ from pillarbox.sources.link import (
     state_from_json,
     state_to_json,
 )
-from pillarbox.sources.looking import Looking
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
-from pillarbox.sources.watermarks import WatermarkStrategy
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.failures import Failures
 from pillarbox.task.moments import check_duration
@@ -111,11 +114,11 @@ class SourceInput(Generic[S]):
         self._idle = False
         self._watermarks: SplitWatermarks | None = None
         self._limited: LimitedReader[S] | None = None
-        self._looking = Looking(clock)
+        self._idleness = IdlenessTracker(clock)
         if watermarks is not None:
             self._event_times = EventTimes(watermarks, _columns(source, place, watermarks))
             # A reader may know better, as `FetchingReader` does.
-            looked: Callable[[str], float] = getattr(self._reader, "looked", self._looking.looked)
+            looked: Callable[[str], float] = getattr(self._reader, "looked", self._idleness.looked)
             self._watermarks = SplitWatermarks(watermarks, clock, looked)
             if watermarks.max_drift is not None:
                 check_can_pause(self._reader)
@@ -139,9 +142,9 @@ class SourceInput(Generic[S]):
         if fetched is None:
             fetched = self._poll()
             if fetched is None:
-                self._looking.nothing()
+                self._idleness.nothing()
                 return self._nothing(output)
-            self._looking.found()
+            self._idleness.found()
             self._take(fetched)
         return self._emit(fetched, output)
 
@@ -157,7 +160,7 @@ class SourceInput(Generic[S]):
             wake = self._wake
         rows = self._reader.available()
         if rows is None:
-            self._looking.something()
+            self._idleness.something()
             return None
         if rows is not self._watched:
             # A reader gives the same future until it is done; one call for each is enough.
@@ -229,7 +232,7 @@ class SourceInput(Generic[S]):
 
     def _ring_for(self, future: Future[Any]) -> None:
         """Any thread."""
-        self._looking.something()
+        self._idleness.something()
         self._ring()
 
     def _hear(self) -> None:
@@ -264,7 +267,7 @@ class SourceInput(Generic[S]):
         if self._watermarks is not None:
             ids = [split.split_id for split in message.splits]
             self._watermarks.add(ids)
-            self._looking.begin(ids)
+            self._idleness.begin(ids)
         self._reader.add_splits(message.splits)
         if self._unbounded or not self._unfinished:
             self._ask()
@@ -272,7 +275,7 @@ class SourceInput(Generic[S]):
     def _paused_or_resumed(self, pause: Collection[str], resume: Collection[str]) -> None:
         assert self._watermarks is not None
         self._watermarks.pause_or_resume(pause, resume)
-        self._looking.begin(resume)
+        self._idleness.begin(resume)
 
     def _ask(self) -> None:
         if not self._asked and not self._no_more:
@@ -320,7 +323,7 @@ class SourceInput(Generic[S]):
         split_id = fetched.split_id
         if self._watermarks is not None and (self._rows or fetched.timestamp is not None):
             watermark = self._watermarks.seen(split_id, self._event_times.latest(fetched))
-            self._looking.begin([split_id])
+            self._idleness.begin([split_id])
             if self._limited is not None:
                 self._limited.passed(split_id, watermark)
         if self._watermarks is not None and fetched.idle:
@@ -335,7 +338,7 @@ class SourceInput(Generic[S]):
         self._skip.pop(split_id, None)
         if self._watermarks is not None:
             self._watermarks.remove([split_id])
-            self._looking.forget(split_id)
+            self._idleness.forget(split_id)
         if self._limited is not None:
             self._limited.finished(split_id)
         # spec: Alignment!Finish

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, split_coordinator
+from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, alignment, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator
 from pillarbox.sources.link import (
@@ -435,3 +435,26 @@ def test_a_state_that_nobody_has_written_is_refused() -> None:
     assert state_from_json(json.loads(json.dumps(state_to_json(state, serializer))), serializer) == state
     with pytest.raises(ValueError, match="must be the state of a reader"):
         state_from_json({"version": 7}, serializer)
+
+
+def test_who_holds_whom_is_told_and_said_in_the_log_once_when_it_lasts(
+    channel: SourceChannel, reader: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "HOLD_LOGGED_AFTER_S", 0.05)
+    strategy = WatermarkStrategy(max_drift=10.0)
+    said: threading.Event = threading.Event()
+    monkeypatch.setattr(alignment.log, "warning", lambda *what: said.set())
+    with SourceCoordinator(Findable(World(2)), 2, watermarks=strategy, channel=channel) as coordinator:
+        slow, fast = two_with_splits(coordinator, reader)
+        assert coordinator.alignment_hold is None
+        slow.link.report({slow.ids[0]: 0.0})
+        fast.link.report({fast.ids[0]: 100.0})
+        # Nobody reports any more, for all stand.
+        assert said.wait(LONG)
+        hold = coordinator.alignment_hold
+        assert hold is not None
+        assert (hold.held, hold.waits_for) == ({fast.ids[0]: 100.0}, {slow.ids[0]: 0.0})
+        slow.link.report({slow.ids[0]: 95.0})
+        fast.until(EventTimeLimit(105.0))
+        coordinator.snapshot({0: ReaderState(1), 1: ReaderState(1)})
+        assert coordinator.alignment_hold is None

@@ -17,7 +17,7 @@ from pillarbox.sources import (
     Threading,
     WatermarkStrategy,
 )
-from pillarbox.sources.looking import Looking
+from pillarbox.sources.event_time import IdlenessTracker
 from pillarbox.task import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.linked import Batches, Link, Running, With
@@ -207,7 +207,7 @@ def test_a_reader_without_fetchers_is_not_idle_either_while_its_rows_wait() -> N
 
 def test_looking_lasts_from_a_poll_that_finds_nothing_until_something_is_there() -> None:
     clock = FakeClock()
-    looking = Looking(clock)
+    looking = IdlenessTracker(clock)
     looking.begin(["a", "b"])
     clock.advance(5.0)
     assert looking.looked("a") == 0.0

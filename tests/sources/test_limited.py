@@ -22,8 +22,8 @@ from pillarbox.sources import (
     SplitsAdded,
     Threading,
 )
-from pillarbox.sources import limited as limited_module
-from pillarbox.sources.limited import LimitedReader
+from pillarbox.sources import event_time as event_time_module
+from pillarbox.sources.event_time import LimitedReader
 from pillarbox.sources.reader import SplitsChange
 from tests.search import examples
 from tests.sources.linked import Batches
@@ -103,7 +103,7 @@ def test_a_split_that_is_at_the_limit_goes_on() -> None:
 
 def test_what_is_too_much_to_be_put_aside_is_given_out_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     table = pa.RecordBatch.from_pydict({"n": [*range(100)]})
-    monkeypatch.setattr(limited_module, "MAX_ASIDE", 3 * table.nbytes)
+    monkeypatch.setattr(event_time_module, "MAX_BUFFERED_NBYTES", 3 * table.nbytes)
     reader = Batches(*(Fetched(split_id, table, at) for at in range(10) for split_id in "ab"))
     limited = limited_to(-1.0, reader)
     given = []

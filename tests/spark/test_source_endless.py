@@ -91,9 +91,7 @@ def no_pair(known: int) -> Any:
     return [Split("a", 0, 10)]
 
 
-@pytest.mark.contract(
-    "A discovery that never comes to its end is an error that names class, method and rule."
-)
+@pytest.mark.contract("A discovery without an end is an error that names class, method and rule.")
 @pytest.mark.parametrize("use", [*BOUNDED, *STREAMS])
 @pytest.mark.parametrize(
     ("found", "rule"),

@@ -404,3 +404,47 @@ def test_options_are_told_apart() -> None:
     assert options.watermarks == WatermarkStrategy("at", max_drift=9.0)
     with pytest.raises(ValueError, match="'idle_after' is for splits that are aligned"):
         parse_options({"idle_after": "3"})
+
+
+@pytest.mark.contract
+def test_a_stream_that_alignment_holds_says_once_who_holds_whom_and_since_when(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "log"
+    append(folder, "quiet", range(1))
+    append(folder, "busy", range(100))
+    clock = Clock()
+    source = LogSource(str(folder), exact=True)
+    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), clock)
+    plans = Plans(source, aligner)
+    while (slices := plans.plan()) is not None:
+        assert aligner.holds.hold is None
+        aligner.report(times(source, slices))
+    hold = aligner.holds.hold
+    assert hold is not None
+    assert (hold.held, hold.waits_for) == ({"busy": 10.0}, {"quiet": 0.0})
+    clock.now += 5.0
+    assert plans.plan() is None
+    assert caplog.text == ""
+    for _ in range(5):
+        clock.now += 10.0
+        assert plans.plan() is None
+    assert caplog.text.count("holds back 1 splits, as {'busy': 10.0}, since") == 1
+    assert "they wait for {'quiet': 0.0}, of which nothing comes; give idle_after" in caplog.text
+    # It goes on, and the next one is another.
+    append(folder, "quiet", [1])
+    aligner.report(times(source, plans.plan() or ()))
+    assert aligner.holds.hold is None
+
+
+def test_who_has_nothing_to_read_is_not_held(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    append(folder, "quiet", range(1))
+    append(folder, "busy", range(11))
+    source = LogSource(str(folder), exact=True)
+    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), Clock())
+    plans = Plans(source, aligner)
+    while (slices := plans.plan()) is not None:
+        aligner.report(times(source, slices))
+    assert len(plans.read) == 12
+    assert aligner.holds.hold is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pillarbox.spark import register_source
+from pillarbox.spark.source.options import parse_options
+from pillarbox.spark.source.read import Read
 from tests.spark import source_logs
 from tests.spark.source_logs import LogSource, RangeSource, append, register_by_rule
 from tests.spark.streams import Collected, until
@@ -214,3 +217,47 @@ def test_a_password_in_an_option_is_in_no_plan_no_offset_and_no_error(
     with pytest.raises(Exception, match="option 'dsn' holds a password") as error:
         spark.readStream.format("by_options").options(dsn="db://me:geheim@there", **options).load()
     assert "geheim" not in str(error.value)
+
+
+@pytest.mark.contract
+def test_a_stream_that_alignment_holds_says_so_in_its_progress_and_asks_seldom(stream: Stream) -> None:
+    append(stream.log, "quiet", range(1))
+    append(stream.log, "busy", range(100))
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    stream.spark.conf.set(interval, "200")
+    try:
+        source = LogSource(str(stream.log), exact=True)
+        query = stream.start(stream.load(source, timestamp="at", max_drift=10))
+        until(lambda: len(stream.rows) == 12, query)
+
+        def hold() -> Any:
+            progress = query.lastProgress
+            said = None if progress is None else json.loads(progress["sources"][0]["latestOffset"] or "null")
+            return said and said["alignment"]
+
+        said = until(hold, query)
+        assert (said["held"], said["waits_for"]) == ({"busy": 10.0}, {"quiet": 0.0})
+        assert len(stream.offsets()) == 2, "a micro-batch ran, and nothing was to be read"
+    finally:
+        stream.spark.conf.unset(interval)
+
+
+def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> None:
+    # Where PySpark has them.
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from pillarbox.spark.source.stream import StreamReader
+
+    append(tmp_path / "log", "a", range(3))
+    read = Read(LogSource(str(tmp_path / "log")), parse_options({}), source_logs.SCHEMA, 2)
+    reader = StreamReader(read)
+    try:
+        offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert reader.latestOffset(offset, ReadAllAvailable()) == offset
+        began, plans = time.monotonic(), 0
+        while time.monotonic() < began + 2.0:
+            assert reader.latestOffset(offset, ReadAllAvailable()) == offset
+            plans += 1
+        assert 5 <= plans <= 20
+    finally:
+        reader.stop()

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from pillarbox.sources.alignment import Alignment
-from pillarbox.sources.enumerator import SplitEnumerator
+from pillarbox.sources.alignment import Alignment, HoldReport
+from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
+from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.split import Split
-from pillarbox.sources.watermarks import WatermarkStrategy
 
 S = TypeVar("S", bound=Split)
 
@@ -52,6 +52,9 @@ class Aligner(Generic[S]):
         self._slowest: float | None = None
         self._resting: set[str] = set()
         self._alone = False
+        self._held: dict[str, S] = {}
+        self.holds = HoldReport(strategy.idle_after, clock)
+        """Its `hold` is for any thread."""
 
     def begin(self, splits: Iterable[S], times: Mapping[str, float]) -> None:
         """Go on from an offset: these splits are open, and stand there."""
@@ -110,15 +113,27 @@ class Aligner(Generic[S]):
         if position is None:
             if at is None:
                 return Readable(rest, True)
-            return None if at > limit else Readable(rest)
+            if at <= limit:
+                return Readable(rest)
+            self._held[rest.split_id] = rest
+            return None
         else_one_of = rest if at is not None and at <= self._slowest else None
         if isinstance(position, int):
             position = max(position, rest.start or 0)
             if isinstance(rest.stop, int):
                 position = min(position, rest.stop)
         if position == rest.start and else_one_of is None:
+            self._held[rest.split_id] = rest
             return None
         return Readable(rest.up_to(position), else_one_of=else_one_of)
+
+    def planned(self, anything: bool, enumerator: SplitEnumerator[S, Any]) -> None:
+        """A micro-batch has been planned, and `anything` is read: note who is held where nothing is."""
+        held, self._held = self._held, {}
+        # One that has nothing to read is not held: whether they have any, one row says.
+        if anything or not any(enumerator.advance(each, ReadLimit(rows=1)) for each in held.values()):
+            held = {}
+        self.holds.update({name: self._times[name] for name in held}, self._alignment.waited_for())
 
     def has_something(self, split_id: str) -> None:
         """There was something to read of the split, or it is held back."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.sources.watermarks import WatermarkStrategy
+from pillarbox.sources.event_time import WatermarkStrategy
 
 T = TypeVar("T", int, float)
 

@@ -197,6 +197,8 @@ class MicroBatches(Generic[S, C]):
         # What was found meanwhile is known, so the offset must have it.
         self._take_pending()
         self._let_go({each.split.split_id for each in plan.read})
+        if self._aligner is not None:
+            self._aligner.planned(bool(plan.read), self.enumerator)
         return self._behind(plan.read) if plan.read else None
 
     def _take_pending(self) -> list[S]:

@@ -71,6 +71,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = self._here.plan(start, self._limit(limit))
         return start if planned is None else self._codec.to_json(planned)
 
+    def reportLatestOffset(self) -> Json | None:
+        """For Spark's progress, as `latestOffset`: who holds whom in event time, and since when."""
+        hold = None if self._driver is None else self._driver.hold
+        return None if hold is None else {"alignment": hold.to_json()}
+
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a micro-batch: what `end` says is read, in as many parts as the options say."""
         # spec: MicroBatches!Run

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from pillarbox.sources.alignment import Hold
 from pillarbox.sources.channel import ChannelHandle, Peer, SourceChannel
 from pillarbox.sources.enumerating import EnumeratorThread
 from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
@@ -48,6 +49,11 @@ class StreamDriver:
     def thread(self) -> EnumeratorThread[Any, Any]:
         """The enumerator's thread. Raises RuntimeError before anything was planned."""
         return self._batches.thread
+
+    @property
+    def hold(self) -> Hold | None:
+        """The splits that alignment holds back now, and those that they wait for. Any thread."""
+        return None if self._aligner is None else self._aligner.holds.hold
 
     def only_what_is_there(self) -> None:
         """Plan what is there now, and then nothing."""
