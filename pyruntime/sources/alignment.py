@@ -95,7 +95,7 @@ class Alignment:
         self._idle: set[str] = set()
 
     def report(self, watermarks: Mapping[str, float | None]) -> None:
-        """What readers say of their splits: a watermark in seconds, or None for a split that is idle.
+        """Take what readers say of their splits: a watermark in seconds, or None for a split that is idle.
 
         Of an idle split the last watermark is kept: it may be held, and holds nobody. Raises ValueError for
         what is no time.

@@ -110,17 +110,17 @@ class SourceCoordinator(Generic[S]):
 
     @property
     def parallelism(self) -> int:
-        """How many readers there are, or will be."""
+        """The number of readers that are there, or will be."""
         return self._parallelism
 
     @property
     def split_serializer(self) -> Serializer[S]:
-        """How its splits are written."""
+        """The serializer of its splits."""
         return self._source.split_serializer
 
     @property
     def failure(self) -> BaseException | None:
-        """What has ended it, if anything has."""
+        """The error that has ended it, if any has."""
         return self._thread.failure
 
     @property
@@ -278,7 +278,7 @@ def checkpoint_to_json(source: Source[S, Any], checkpoint: Checkpoint[S]) -> dic
 
 
 def checkpoint_from_json(source: Source[S, Any], written: Mapping[str, Any]) -> Checkpoint[S]:
-    """What `checkpoint_to_json` has written. Raises ValueError for what it has not."""
+    """Read what `checkpoint_to_json` has written. Raises ValueError for what it has not."""
     if not isinstance(written, Mapping) or written.get("version") != CHECKPOINT_VERSION:
         raise ValueError(
             f"checkpoint={written!r}: must be a checkpoint of a source, version {CHECKPOINT_VERSION}"

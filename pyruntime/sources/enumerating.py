@@ -55,7 +55,7 @@ class Waiting(Generic[S]):
 
 @dataclass(frozen=True)
 class Restored(Generic[S, C]):
-    """What an enumerator goes on from: what was known, and the splits that waited."""
+    """A state that an enumerator goes on from: what was known, and the splits that waited."""
 
     checkpoint: C
     waiting: Sequence[Waiting[S]] = ()
@@ -89,7 +89,7 @@ class PendingSplits(Generic[S]):
         return split_id in self._all
 
     def ruled(self, subtask: int) -> int:
-        """How many wait that are this reader's by the rule."""
+        """Count those that are this reader's by the rule."""
         return len(self._ruled.get(subtask, ()))
 
     def waiting(self) -> list[Waiting[S]]:
@@ -284,7 +284,7 @@ class EnumeratorThread(Generic[S, C]):
         self.pending: PendingSplits[S]
         """The splits that wait. Confined to the enumerator's thread; call `need` after taking some."""
         self.exhausted = False
-        """Whether no other split will be found; `changed` tells of it. The enumerator's thread."""
+        """True if no other split will be found; `changed` tells of it. The enumerator's thread."""
         self._knows = restored is not None
         self._running = False
         self._found_last = True
@@ -311,7 +311,7 @@ class EnumeratorThread(Generic[S, C]):
 
     @property
     def failure(self) -> BaseException | None:
-        """What has ended it, if anything has."""
+        """The error that has ended it, if any has."""
         return self._failure
 
     def begin(self) -> EnumeratorThread[S, C]:
@@ -434,17 +434,17 @@ class EnumeratorThread(Generic[S, C]):
 
     @property
     def discovers(self) -> bool:
-        """Whether a discovery is ordered or running. The enumerator's thread."""
+        """True if a discovery is ordered or running. The enumerator's thread."""
         return self._running
 
     @property
     def knows(self) -> bool:
-        """Whether anything was known at the beginning, or a discovery has ended. The enumerator's thread."""
+        """True if anything was known at the beginning, or a discovery has ended. The enumerator's thread."""
         return self._knows
 
     @property
     def more_expected(self) -> bool:
-        """Whether the last discovery has found something, or there was none. The enumerator's thread."""
+        """True if the last discovery has found something, or there was none. The enumerator's thread."""
         return self._found_last and not self.exhausted
 
     def finished(self, splits: Sequence[S]) -> None:
@@ -463,7 +463,7 @@ class EnumeratorThread(Generic[S, C]):
         self._schedule()
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """What comes by these ids from now on is another split. The enumerator's thread."""
+        """Take what comes by these ids from now on for another split. The enumerator's thread."""
         for split_id in split_ids:
             if split_id in self._ids:
                 self._ids.remove(split_id)

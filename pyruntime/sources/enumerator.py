@@ -1,4 +1,4 @@
-"""What finds and gives out the splits of a source: `SplitEnumerator`, and what it is told and may ask.
+"""The part of a source that finds its splits: `SplitEnumerator`, and what it is told and may ask.
 
 There is one for each run of a source, beside the driver. The idea is Flink's `SplitEnumerator` (FLIP-27).
 """
@@ -26,7 +26,7 @@ class ReaderInfo(NamedTuple):
 
 
 class ReadLimit(NamedTuple):
-    """What a micro-batch, or the rest of it, may read. None is no limit. A plain value."""
+    """The most that a micro-batch, or the rest of it, may read. None is no limit. A plain value."""
 
     rows: int | None = None
     nbytes: int | None = None
@@ -34,11 +34,11 @@ class ReadLimit(NamedTuple):
 
 
 class EnumeratorContext(Protocol[S_contra]):
-    """What an enumerator may ask and order. Confined to the enumerator's thread."""
+    """The questions and orders of an enumerator. Confined to the enumerator's thread."""
 
     @property
     def parallelism(self) -> int:
-        """How many readers there are, or will be."""
+        """The number of readers that are there, or will be."""
 
     @property
     def readers(self) -> Mapping[int, ReaderInfo]:
@@ -95,7 +95,7 @@ class SplitEnumerator(ABC, Generic[S, C]):
         return None
 
     def choose(self, pending: Sequence[S], reader: ReaderInfo) -> int:
-        """Which of the splits that wait a reader gets that asks for one: its place in `pending`, never empty.
+        """Choose the split that a reader gets which asks for one: its place in `pending`, never empty.
 
         Here the first that is near to it, or else the first.
         """
@@ -160,11 +160,11 @@ class SplitEnumerator(ABC, Generic[S, C]):
         """A reader is there."""
 
     def snapshot(self) -> C:
-        """What `restore_enumerator` is given: what is known. The splits that wait are kept apart."""
+        """Give what `restore_enumerator` is given: what is known. The splits that wait are kept apart."""
         return self.checkpoint
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """What was read is durable downstream, up to these positions by split id: tell the service.
+        """Tell the service what is durable downstream: up to these positions by split id.
 
         Comes at least once or, after a crash, not at all. What it raises is logged.
         """

@@ -33,7 +33,7 @@ MAX_BUFFERED_NBYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """Which event time a record has, how late it may come, and how far splits may drift apart.
+    """The event time of a record, how late it may come, and how far splits may drift apart.
 
     timestamp: the name of a column, or a function of a record, that gives its event time: seconds since
     1970, or an Arrow timestamp; None where the reader says it (`Fetched.timestamp`).
@@ -156,12 +156,12 @@ def _latest_in_column(batch: Any, name: str) -> float | None:
 
 
 class Merged(NamedTuple):
-    """What the splits of a reader come to. A plain value."""
+    """The event time of all splits of a reader. A plain value."""
 
     watermark: float | None
     """The lowest watermark of those that are not idle, and never less than it was; None if unknown."""
     idle: bool
-    """Whether all of them are idle, or there is none: nobody need wait."""
+    """True if all of them are idle, or there is none: nobody need wait."""
 
 
 class _Clock(NamedTuple):
@@ -283,7 +283,7 @@ class SplitWatermarks:
         self._ended = True
 
     def merged(self) -> Merged:
-        """What they come to now. Finds those that have become idle meanwhile."""
+        """Merge them as they are now. Finds those that have become idle meanwhile."""
         self._find_idle()
         if self._live or self._paused:
             low = self._lowest_watermark()
@@ -296,12 +296,12 @@ class SplitWatermarks:
         return Merged(self._merged, True)
 
     def next_idle(self) -> float | None:
-        """When, by the clock, the next split may become idle: to be asked again then; None: never."""
+        """The moment, by the clock, at which the next split may become idle; None: never."""
         return self._due[0][0] if self._due else None
 
     @property
     def has_changes(self) -> bool:
-        """Whether `take_changes` has anything, as far as `merged` has found it."""
+        """True if `take_changes` has anything, as far as `merged` has found it."""
         return bool(self._changed)
 
     def take_changes(self) -> dict[str, float | None]:
@@ -443,7 +443,7 @@ class LimitedReader(Generic[S]):
 
     @property
     def holds(self) -> bool:
-        """Whether any split is held."""
+        """True if any split is held."""
         return bool(self._held)
 
     def limit(self, to: float) -> None:
@@ -456,7 +456,7 @@ class LimitedReader(Generic[S]):
             self._release([each for each in self._held if self._watermarks[each] <= to])
 
     def passed(self, split_id: str, watermark: float) -> None:
-        """What `poll` has given of the split has been given out, and has brought it to this watermark."""
+        """Note that what `poll` has given of the split is given out, and has brought it to this watermark."""
         self._watermarks[split_id] = watermark
         if watermark > self._limit and split_id not in self._held:
             self._hold([split_id])

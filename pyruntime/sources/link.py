@@ -1,4 +1,4 @@
-"""What a reader and the coordinator of its source say to each other: `CoordinatorLink` and the messages.
+"""The messages between a reader and the coordinator of its source, and the way for them: `CoordinatorLink`.
 
 A reader's task holds a link, in the coordinator's process or over a channel, and need not know which. Plain
 values, any thread; the link itself may be called by any thread.
@@ -63,7 +63,7 @@ Message = AddSplits[S] | NoMoreSplits | Event | EventTimeLimit | Failed
 
 @dataclass(frozen=True)
 class ReaderState(Generic[S]):
-    """What a reader has at one moment: its part of a checkpoint.
+    """The splits of a reader at one moment: its part of a checkpoint.
 
     taken_up: the `number` of the latest `AddSplits` that `splits` counts in; 0 before the first. With it the
     coordinator tells a split that was still under way from one that was finished.
@@ -88,7 +88,7 @@ def state_to_json(state: ReaderState[S], serializer: Serializer[S]) -> dict[str,
 
 
 def state_from_json(written: Any, serializer: Serializer[S]) -> ReaderState[S]:
-    """What `state_to_json` has written. Raises ValueError for what it has not."""
+    """Read what `state_to_json` has written. Raises ValueError for what it has not."""
     if not isinstance(written, dict) or written.get("version") != VERSION:
         raise ValueError(f"written={written!r}: must be the state of a reader, version {VERSION}")
     version = written["split_version"]

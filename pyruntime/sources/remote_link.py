@@ -161,7 +161,7 @@ class RemoteEnd(Generic[S]):
     def __init__(self, peer: Peer, subtask: int, serializer: Serializer[S]) -> None:
         self.subtask = subtask
         self.done = False
-        """Whether it has said that it had read everything. The channel's thread."""
+        """True if it has said that it had read everything. The channel's thread."""
         self._peer = peer
         self._serializer = serializer
 

@@ -1,6 +1,6 @@
-"""Who reads which split of a source: `SplitCoordinator`. Pure state of the enumerator's thread.
+"""The one coordinator of a source, which says who reads which split: `SplitCoordinator`.
 
-It decides for all uses of a source. What differs is who carries its messages, and what a reader is:
+Pure state of the enumerator's thread. It decides for all uses of a source. What differs is who carries its messages, and what a reader is:
 
 - *Tasks.* A reader is pushed its splits, in numbered messages, and says in its part of a checkpoint up to
   which it counts them in. So a checkpoint needs no moment at which nothing is under way: what a part does not
@@ -57,7 +57,7 @@ SHARE_DIVISOR = 8
 
 
 class Delivery(enum.Enum):
-    """How splits come to readers."""
+    """The way in which splits come to readers."""
 
     PUSHED = "pushed to tasks"
     REPLAYED = "asked for by attempts of partitions"
@@ -78,7 +78,7 @@ class Checkpoint(Generic[S]):
     number: int
     """Counts the checkpoints of this coordinator, from 1."""
     checkpoint: Any
-    """What the enumerator knows."""
+    """The knowledge of the enumerator."""
     waiting: tuple[Waiting[S], ...]
     readers: dict[int, ReaderState[S]]
 
@@ -88,7 +88,7 @@ class Checkpoint(Generic[S]):
 
 
 class _Reader(Generic[S]):
-    """What is known of the reader of one place."""
+    """The state of the reader of one place."""
 
     def __init__(self) -> None:
         self.info: ReaderInfo | None = None
@@ -97,16 +97,16 @@ class _Reader(Generic[S]):
         self.done = False
         self.asked = False
         self.told = False
-        """Whether it gets no more splits. Of a partition: whether its log is closed."""
+        """True if it gets no more splits. Of a partition: its log is closed."""
         self.number = 0
         """Of the last message that gave it splits, over all its lives."""
         self.before = 0
-        """What `number` was when this life began."""
+        """The `number` with which this life began."""
         self.given: list[tuple[int, Waiting[S]]] = []
-        """What it was given since the last complete checkpoint, which does not count that in. Of a partition:
-        its log."""
+        """The splits that it was given since the last complete checkpoint, which does not count them in. Of a
+        partition: its log."""
         self.base: dict[str, Waiting[S]] = {}
-        """What it had in the last complete checkpoint."""
+        """The splits that it had in the last complete checkpoint."""
         self.unfinished: set[str] = set()
 
 
@@ -361,17 +361,17 @@ class SplitCoordinator(Generic[S]):
 
     @property
     def attended(self) -> bool:
-        """Whether an attempt is there. Any thread."""
+        """True if an attempt is there. Any thread."""
         return any(reader.ends for reader in self._readers)
 
     @property
     def size(self) -> int:
-        """How many splits stand in logs. Any thread."""
+        """The number of splits in all logs. Any thread."""
         return sum(len(reader.given) for reader in self._readers)
 
     @property
     def over(self) -> bool:
-        """Whether every log is closed. Any thread."""
+        """True if every log is closed. Any thread."""
         return all(reader.told for reader in self._readers)
 
     def logged(self, subtask: int, index: int) -> list[S | None]:
@@ -413,7 +413,7 @@ class SplitCoordinator(Generic[S]):
         self._thread.need()
 
     def suspend(self) -> Restored[S, Any]:
-        """What another enumerator goes on from; who asks now is told that it ends.
+        """Give what another enumerator goes on from; fail who asks now.
 
         In one step, as a checkpoint. A discovery that is under way has changed nothing yet: it finds the same
         again.
@@ -430,7 +430,7 @@ class SplitCoordinator(Generic[S]):
         self._thread.need()
 
     def _entries(self, question: _Question[S]) -> list[S | None]:
-        """What stands in the log, and as many new ones as are due; none if there is nothing yet."""
+        """Give what stands in the log, and as many new ones as are due; none if there is nothing yet."""
         reader = self._readers[question.subtask]
         own_requests = (
             type(self._thread.enumerator).handle_split_request is SplitEnumerator.handle_split_request
@@ -493,7 +493,7 @@ class SplitCoordinator(Generic[S]):
         self._thread.need()
 
     def is_there(self, end: ReaderEnd, subtask: int) -> bool:
-        """Whether this is the reader of its place, and no former one."""
+        """Return True if this is the reader of its place, and no former one."""
         return end in self._readers[subtask].ends
 
     def request(self, subtask: int) -> None:

@@ -20,12 +20,12 @@ from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 
-PATIENCE = 60.0
+CONNECT_TIMEOUT_S = 60.0
 """Seconds without a connection after which a client gives up."""
-FAREWELL = 5.0
+LAST_MESSAGES_TIMEOUT_S = 5.0
 """Seconds for the last messages to be taken."""
-STOP = 5.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+STOP_TIMEOUT_S = 5.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 
 
 class ChannelError(RuntimeError):
@@ -75,7 +75,7 @@ class ChannelClient:
         *,
         receive: Callable[[Any], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
-        patience: float = PATIENCE,
+        patience: float = CONNECT_TIMEOUT_S,
     ) -> None:
         if not patience > 0.0:
             raise ValueError(f"patience={patience!r}: must be more than 0 seconds")
@@ -135,13 +135,13 @@ class ChannelClient:
             return
         self._call(self._say_bye)
         with contextlib.suppress(WaitTimeout):
-            self._done.result(FAREWELL)
+            self._done.result(LAST_MESSAGES_TIMEOUT_S)
         self.abandon()
 
     def abandon(self) -> None:
         """Go without a word, as if the process had died. Idempotent. Not on the client's thread."""
         self._closed = True
-        self._thread.close(STOP)
+        self._thread.close(STOP_TIMEOUT_S)
         pending, self._pending = self._pending, {}
         for _, future in pending.values():
             self._cancelled(future)
@@ -219,7 +219,7 @@ class ChannelClient:
             self._fail(f"the channel's client has failed: {error}", error)
 
     async def _run(self) -> None:
-        pause, turn = FIRST_PAUSE, 0
+        pause, turn = FIRST_PAUSE_S, 0
         lost_at = self._loop.time()
         while True:
             host, port = self._addresses[turn % len(self._addresses)]
@@ -231,7 +231,7 @@ class ChannelClient:
             if self._channel is not None:
                 self._channel = None
                 self._outbox.disconnected()
-                lost_at, pause = self._loop.time(), FIRST_PAUSE
+                lost_at, pause = self._loop.time(), FIRST_PAUSE_S
             if self._failure is not None or self._done.done():
                 return
             left = lost_at + self._patience - self._loop.time()
@@ -240,7 +240,7 @@ class ChannelClient:
                 return
             # Full jitter, so that all tasks do not come back at once (Brooker, 2015).
             await asyncio.sleep(min(random.uniform(0.0, pause), left))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE_S)
 
     def _reason(self) -> str:
         where = ", ".join(f"{host}:{port}" for host, port in self._addresses)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pillarbox.sources.channel.client import PATIENCE, ChannelClient
+from pillarbox.sources.channel.client import CONNECT_TIMEOUT_S, ChannelClient
 
 
 class ChannelHandle:
-    """Where a channel listens and the secret that it asks for. A plain value, thread-safe.
+    """The place where a channel listens, and the secret that it asks for. A plain value, thread-safe.
 
     Pickles with the secret in it, as it must to reach the tasks. Its text does not show the secret.
     """
@@ -29,7 +29,7 @@ class ChannelHandle:
         *,
         receive: Callable[[Any], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
-        patience: float = PATIENCE,
+        patience: float = CONNECT_TIMEOUT_S,
     ) -> ChannelClient:
         """A client of the service, on a thread of its own. See `ChannelClient`. Does not block."""
         return ChannelClient(

@@ -1,4 +1,4 @@
-"""What one side of a channel has to say, in order, once: kept until the other side has it. One loop's thread.
+"""The messages of one side of a channel, in order, once: kept until the other side has it. One loop's thread.
 
 The messages are numbered. What the other side has not acknowledged when a connection breaks is said again on
 the next one, and what it has had already it passes over. The idea is that of TCP itself.
@@ -16,7 +16,7 @@ MAX_FRAME = 256 * 1024
 """Bytes of the text of a frame."""
 MAX_MESSAGE = MAX_FRAME - 1024
 """Bytes of a message as JSON."""
-ENOUGH = 256 * 1024
+MAX_UNSENT_NBYTES = 256 * 1024
 """Bytes that may wait for the system: more are sent when the other side has acknowledged some."""
 MAX_KEPT = 64 * 1024 * 1024
 """Bytes of messages that may wait for a peer. One that leaves more is given up."""
@@ -34,7 +34,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the peer has everything."""
+        """True if the peer has everything."""
         return not self._kept
 
     def put(self, kind: str, body: bytes) -> None:
@@ -67,7 +67,7 @@ class Outbox:
 
     def _pump(self) -> None:
         while self._channel is not None and self._sent - self._acknowledged < len(self._kept):
-            if self._channel.unsent > ENOUGH:
+            if self._channel.unsent > MAX_UNSENT_NBYTES:
                 return
             text = self._kept[self._sent - self._acknowledged]
             self._sent += 1
@@ -81,7 +81,7 @@ class Inbox:
         self.received = 0
 
     def is_new(self, message: dict[str, Any]) -> bool:
-        """Whether a message has not been heard before. Raises ProtocolError if one before it is missing."""
+        """Return True if a message was not heard before. Raises ProtocolError if one is missing."""
         number = message["n"]
         if type(number) is not int or number > self.received + 1:
             raise ProtocolError(f"message {number!r} comes after {self.received}")

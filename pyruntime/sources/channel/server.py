@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pillarbox.sources.channel.client import encoded
 from pillarbox.sources.channel.handle import ChannelHandle
-from pillarbox.sources.channel.sessions import GRACE, ChannelServer
+from pillarbox.sources.channel.sessions import RECONNECT_GRACE_S, ChannelServer
 from pillarbox.wire.hosted import Hosted
 
 
@@ -50,7 +50,7 @@ class Peer:
 
 
 class Service(Protocol):
-    """What answers the clients of a channel. Called on the channel's thread: nothing here may block."""
+    """Answers the clients of a channel. Called on the channel's thread: nothing here may block."""
 
     def opened(self, peer: Peer, about: Any) -> None:
         """A new client. What this raises is told to it, and it is not taken."""
@@ -90,7 +90,7 @@ class SourceChannel(Hosted[ChannelServer]):
         port: int = 0,
         *,
         advertise: str | None = None,
-        grace: float = GRACE,
+        grace: float = RECONNECT_GRACE_S,
     ) -> None:
         super().__init__("channel", host, port, advertise)
         if not grace > 0.0:
@@ -133,5 +133,5 @@ class SourceChannel(Hosted[ChannelServer]):
             self._ask(lambda server: server.remove(name))
 
     def handle(self, service: str) -> ChannelHandle:
-        """What a task needs to reach a service. Any thread; raises RuntimeError unless started."""
+        """Give a task the way to a service. Any thread; raises RuntimeError unless started."""
         return ChannelHandle(self._addresses(), self._secret, service)

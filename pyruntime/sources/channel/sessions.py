@@ -1,4 +1,4 @@
-"""Who is connected to a channel, what is said, and who counts as dead. Confined to the channel's loop."""
+"""The sessions of a channel: connections, messages, clients that are dead. Confined to its loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pillarbox")
 
-GRACE = 5.0
+RECONNECT_GRACE_S = 5.0
 """Seconds after its connection has broken in which a client may come back."""
 
 
@@ -33,7 +33,7 @@ class Served:
 
 
 class Client:
-    """What is known of one client over all its connections."""
+    """The state of one client over all its connections."""
 
     def __init__(self, peer: Peer, served: Served) -> None:
         self.peer = peer

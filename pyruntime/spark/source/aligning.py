@@ -22,13 +22,13 @@ S = TypeVar("S", bound=Split)
 
 @dataclass(frozen=True)
 class Readable(Generic[S]):
-    """What may be read of a split. A plain value."""
+    """The part of a split that may be read. A plain value."""
 
     rest: S
     one_row: bool = False
-    """Whether one row at most: enough to learn where the split is in time."""
+    """True if one row may be read at most: enough to learn where the split is in time."""
     else_one_of: S | None = None
-    """Where nothing of `rest` is there, one row of this: over a gap in time."""
+    """One row of this may be read where nothing of `rest` is there: over a gap in time."""
 
 
 class Aligner(Generic[S]):
@@ -101,7 +101,7 @@ class Aligner(Generic[S]):
         self._alone = len(self._times) - len(self._resting) == 1
 
     def readable(self, rest: S, enumerator: SplitEnumerator[S, Any]) -> Readable[S] | None:
-        """What may be read of a split; None while it is held back."""
+        """Give what may be read of a split; None while it is held back."""
         at = self._times.get(rest.split_id)
         if self._slowest is None:
             return Readable(rest, at is None and len(self._open) > 1)

@@ -19,7 +19,7 @@ from pillarbox.spark.source.packing import pack
 from pillarbox.spark.source.planning import MAX_SPLITS_PER_DISCOVERY
 from pillarbox.spark.source.read import Read
 from pillarbox.spark.source.schemas import schema_to_text
-from pillarbox.spark.source.tasks import AskingPartition, SlicePartition, read_asking, read_slices
+from pillarbox.spark.source.tasks import RequestingPartition, SlicePartition, read_requested, read_slices
 
 
 class BatchReader(DataSourceReader):
@@ -45,12 +45,12 @@ class BatchReader(DataSourceReader):
                 "open": name, "of": self._of, "partitions": count, "options": self._options,
                 "schema": schema_to_text(self._read.schema),
             })  # fmt: skip
-        return [AskingPartition(name, number, self._driver) for number in range(count)]
+        return [RequestingPartition(name, number, self._driver) for number in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a task."""
-        if isinstance(partition, AskingPartition):
-            return read_asking(self._read, partition)
+        if isinstance(partition, RequestingPartition):
+            return read_requested(self._read, partition)
         if isinstance(partition, SlicePartition):
             return read_slices(self._read, partition)
         # Spark makes one itself where there is none.

@@ -28,7 +28,7 @@ MAX_PARTITIONS = 100_000
 
 
 class DriverReads:
-    """What was registered in this process, and the reads of it. A service: its methods do not block."""
+    """The sources that were registered in this process, and their reads. A service: nothing here blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

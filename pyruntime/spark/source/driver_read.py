@@ -74,11 +74,11 @@ class DriverRead:
 
     @property
     def running(self) -> bool:
-        """Whether its enumerator is there."""
+        """True if its enumerator is there."""
         return self._thread is not None
 
     def known(self, partition: int, index: int) -> list[Any]:
-        """What the partition reads from number `index` on, as far as that is known: [] is the end."""
+        """Give what the partition reads from number `index` on, as far as that is known: [] is the end."""
         version = self._serializer.version
         entries = self.coordinator.logged(partition, index)
         written = [[] if each is None else [version, self._serializer.to_json(each)] for each in entries]

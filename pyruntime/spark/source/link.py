@@ -94,11 +94,11 @@ class TaskLink:
 
 
 def hears(reader: SourceReader[Any]) -> bool:
-    """Whether a reader wants the enumerator's events."""
+    """Return True if a reader wants the enumerator's events."""
     return type(reader).handle_source_event is not SourceReader.handle_source_event
 
 
-class HearingReader(SourceReader[S]):
+class EventReader(SourceReader[S]):
     """A reader, and the events for it: each is handed over on the task's thread, before the next rows."""
 
     def __init__(self, reader: SourceReader[S]) -> None:

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Offset(Generic[S, C]):
-    """Where a stream stands after some micro-batches. A plain value.
+    """The place of a stream after some micro-batches. A plain value.
 
     number: how many micro-batches lie before it; with 0 nothing is known yet, and nothing else is written.
     checkpoint: what the enumerator knows. splits: those that are not finished, each starting where the next
@@ -39,7 +39,7 @@ class Offset(Generic[S, C]):
     times: Mapping[str, float] = field(default_factory=dict)
 
     def positions(self) -> dict[str, Any]:
-        """How far each split has been read, by its id."""
+        """The position up to which each split has been read, by its id."""
         found = {split.split_id: split.start for split in self.splits if split.start is not None}
         return found | {split.split_id: split.stop for split in self.slices}
 
@@ -70,7 +70,7 @@ class OffsetCodec(Generic[S, C]):
         }
 
     def from_json(self, written: Json) -> Offset[S, C]:
-        """What `to_json` has written. Raises ValueError for what it has not."""
+        """Read what `to_json` has written. Raises ValueError for what it has not."""
         number = number_of(written)
         if number == 0:
             return Offset()
@@ -84,7 +84,7 @@ class OffsetCodec(Generic[S, C]):
         )
 
     def slices(self, start: Json, end: Json) -> tuple[S, ...]:
-        """What is read from `start` to `end`: what `end` says, and nothing else.
+        """Give what is read from `start` to `end`: what `end` says, and nothing else.
 
         Raises ValueError unless the one follows the other, or is the same.
         """
@@ -104,7 +104,7 @@ class OffsetCodec(Generic[S, C]):
 
 
 def number_of(written: Json) -> int:
-    """Which offset this is. Raises ValueError for what is none of Pillarbox."""
+    """Give the number of an offset. Raises ValueError for what is none of Pillarbox."""
     if not isinstance(written, dict) or not isinstance(written.get("number"), int):
         raise ValueError(
             "the checkpoint folder holds an offset that is not one of Pillarbox: was the folder that of "

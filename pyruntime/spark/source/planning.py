@@ -1,4 +1,4 @@
-"""What each micro-batch of a stream reads: `MicroBatches`. One thread uses it, Spark's.
+"""The plans of a stream, one for each micro-batch: `MicroBatches`. One thread uses it, Spark's.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
@@ -27,9 +27,9 @@ MAX_SPLITS_PER_DISCOVERY = 10_000
 MAX_SPLITS_LIMITED = 256
 """The same where a micro-batch has a limit: what it does not read stands in the offset."""
 MAX_ROUNDS = 3
-"""How often what some splits have left over is dealt out to the others."""
+"""In each, what some splits have left over is dealt out to the others."""
 DISCOVERY_WAIT_S = 1.0
-"""How long a micro-batch with nothing to read waits for a discovery that is under way."""
+"""A micro-batch with nothing to read waits so long for a discovery that is under way."""
 
 
 class Candidate(Generic[S]):
@@ -40,11 +40,11 @@ class Candidate(Generic[S]):
     def __init__(self, split: S, rest: S) -> None:
         self.split = split
         self.rest = rest
-        """What may still be read of it."""
+        """The part that may still be read."""
         self.one_row = False
-        """Whether one row at most."""
+        """True if one row may be read at most."""
         self.else_one_of: S | None = None
-        """What one row may be read of where nothing of `rest` is there."""
+        """The part of which one row may be read where nothing of `rest` is there."""
         self.slice: S | None = None
 
 
@@ -168,7 +168,7 @@ class MicroBatches(Generic[S, C]):
         self._deal(plan, self._open.values())
 
     def _finds_more(self, plan: _Plan[S]) -> bool:
-        """Whether the plan goes on with what a discovery finds, that is under way or begun here."""
+        """Return True if the plan goes on with what a discovery finds, that is under way or begun here."""
         read = plan.read
         if self._frozen is not None:
             return not plan.budget.spent and self._next < len(self._frozen)
@@ -314,7 +314,7 @@ class MicroBatches(Generic[S, C]):
         return allowed
 
     def _front(self, each: Candidate[S], share: ReadLimit) -> S | None:
-        """What can be read now of a candidate, within its share."""
+        """Give what can be read now of a candidate, within its share."""
         split_id = each.split.split_id
         if each.one_row:
             share = share._replace(rows=1)

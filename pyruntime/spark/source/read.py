@@ -1,4 +1,4 @@
-"""What is read, and how: `Read`. A plain value that pickles; it travels to the planner and to every task."""
+"""One read of a source, and its options: `Read`. A plain value that pickles, for planner and tasks."""
 
 from __future__ import annotations
 

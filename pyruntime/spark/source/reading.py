@@ -17,7 +17,7 @@ from pillarbox.sources.reader import Fetched, ReaderContext
 from pillarbox.sources.reading import read_splits
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
-from pillarbox.spark.source.link import HearingReader, TaskLink, hears
+from pillarbox.spark.source.link import EventReader, TaskLink, hears
 
 S = TypeVar("S", bound=Split)
 
@@ -38,7 +38,7 @@ def read_rows(
     shape = Shape(context.schema)
     reader = source.create_reader(context)
     if hears(reader):
-        reader = hearing = HearingReader(reader)
+        reader = hearing = EventReader(reader)
         link.receive, link.failed = hearing.hear, hearing.fail
         link.connect()
     # What is a generator can be closed.

@@ -50,11 +50,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what Spark asks; the process of the query -----------------------------------------------------
 
     def initialOffset(self) -> Json:
-        """Where a new query begins: with nothing known."""
+        """Begin a new query, with nothing known."""
         return {"version": 1, "number": 0}
 
     def getDefaultReadLimit(self) -> SparkLimit:
-        """What the options say; of several limits the first, the others hold all the same."""
+        """The limit of the options; of several limits the first, the others hold all the same."""
         limit = self._read.options.limit
         if limit.rows is not None:
             return ReadMaxRows(limit.rows)
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def commit(self, end: Json) -> None:
-        """What was read up to `end` is durable: the source is told, without waiting for it."""
+        """Tell the source that what was read up to `end` is durable; do not wait for it."""
         # spec: MicroBatches!Commit
         self._here.committed(end)
 

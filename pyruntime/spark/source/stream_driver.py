@@ -1,4 +1,4 @@
-"""What runs beside Spark's driver for one stream: `StreamDriver`. One thread uses it, Spark's.
+"""The part of a stream that runs beside Spark's driver: `StreamDriver`. One thread uses it, Spark's.
 
 It has the enumerator's thread, the discovery thread and the channel's thread, and starts none before it is
 asked for something: Spark makes readers of streams that it never runs.
@@ -123,7 +123,7 @@ class StreamDriver:
         peer.drop_if_fails(introduced, f"the enumerator could not take reader {subtask}")
 
     def request(self, peer: Peer, body: Any) -> Any:
-        """How far a task has read in event time."""
+        """Take how far a task has read in event time."""
         return self.thread.submit(self._report, body["times"])
 
     def pushed(self, peer: Peer, body: Any) -> None:

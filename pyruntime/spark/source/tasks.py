@@ -1,4 +1,4 @@
-"""What the tasks of a read are given, and how they read it: with a list of splits, or asking for each.
+"""The partitions of a read, and how tasks read them: with a list of splits, or asking for each.
 
 In tasks; the partitions are made on the driver and are plain values.
 """
@@ -27,7 +27,7 @@ from pillarbox.spark.source.reading import read_rows
 
 S = TypeVar("S", bound=Split)
 
-QUICK, SLOW = 0.05, 0.2
+SMALL_READ_S, LARGE_READ_S = 0.05, 0.2
 """Seconds: what is read in less than the first is small, in more than the second large."""
 
 
@@ -40,7 +40,7 @@ class SlicePartition(InputPartition):
         self.handle = handle
 
 
-class AskingPartition(InputPartition):
+class RequestingPartition(InputPartition):
     """A task that asks for one split after the other."""
 
     def __init__(self, read: str, number: int, handle: ChannelHandle) -> None:
@@ -73,19 +73,19 @@ def read_slices(read: Read, partition: SlicePartition) -> Iterator[Any]:
             link.request({"times": dict(piece)})
 
 
-def read_asking(read: Read, partition: AskingPartition) -> Iterator[Any]:
+def read_requested(read: Read, partition: RequestingPartition) -> Iterator[Any]:
     """The rows of the splits that the driver gives this partition, until it gives no more."""
     with closing(TaskLink(partition.handle, partition.number, partition.read)) as link:
         yield from _read(
-            read, Asking(link.request, read.source.split_serializer), link, partition.number, None
+            read, SplitRequester(link.request, read.source.split_serializer), link, partition.number, None
         )
 
 
-class Asking(Generic[S]):
+class SplitRequester(Generic[S]):
     """Gives what a partition reads next: asks for more when it has none, for several where they are small.
 
-    When all of an answer was read in less than `QUICK` seconds, twice as many are asked for; in more than
-    `SLOW`, half as many.
+    Twice as many are asked for when all of an answer was read in less than `SMALL_READ_S`; half as many when
+    in more than `LARGE_READ_S`.
     Called by one thread at a time, which need not be the same one.
     """
 
@@ -115,9 +115,9 @@ class Asking(Generic[S]):
     def _ask(self) -> None:
         if self._answered is not None:
             took = self._clock() - self._answered
-            if took < QUICK:
+            if took < SMALL_READ_S:
                 self._most = min(2 * self._most, MAX_SPLITS_PER_ANSWER)
-            elif took > SLOW:
+            elif took > LARGE_READ_S:
                 self._most = max(self._most // 2, 1)
         self._waiting.extend(self._request({"next": self._index, "most": self._most}))
         self._answered = self._clock()

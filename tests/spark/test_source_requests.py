@@ -12,7 +12,7 @@ from pillarbox.sources import EnumeratorContext, Split, SplitEnumerator
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads
 from pillarbox.spark.source.link import TaskLink
-from pillarbox.spark.source.tasks import Asking
+from pillarbox.spark.source.tasks import SplitRequester
 from tests.sources.found import Findable, Finder, World
 
 SERIALIZER = Findable(World()).split_serializer
@@ -46,7 +46,7 @@ class Driver:
 
     def attempt(self, partition: int) -> list[str]:
         with closing(TaskLink(self.handle, partition, "r")) as link:
-            return [split.split_id for split in iter(Asking(link.request, SERIALIZER), None)]
+            return [split.split_id for split in iter(SplitRequester(link.request, SERIALIZER), None)]
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_long_splits_come_in_answers_that_a_message_holds(channel: SourceChannel
 def test_a_read_that_was_ended_too_early_says_so(channel: SourceChannel) -> None:
     driver = Driver(channel, World(10), 1)
     with closing(TaskLink(driver.handle, 0, "r")) as link:
-        ask = Asking(link.request, SERIALIZER)
+        ask = SplitRequester(link.request, SERIALIZER)
         assert ask() == Split("s0", 0, 10)
         driver.read.close()
         with pytest.raises(RuntimeError, match="planned too long ago"):
@@ -100,7 +100,7 @@ def test_it_asks_for_more_while_splits_are_small_and_for_fewer_when_they_are_not
         asked.append(body["most"])
         return [[1, SERIALIZER.to_json(Split("s", 0, 1))]]
 
-    ask = Asking(request, SERIALIZER, lambda: now[0])
+    ask = SplitRequester(request, SERIALIZER, lambda: now[0])
     for took in [0.01] * 8 + [0.1, 0.3, 0.3, 0.1, 0.01] + [1.0] * 7:
         ask()
         now[0] += took
