@@ -84,6 +84,9 @@ class SplitEnumerator(ABC, Generic[S, C]):
     def discover(self, checkpoint: C, most: int) -> tuple[Sequence[S], C]:
         """At most `most` splits that `checkpoint` does not know, and a checkpoint that does. May block.
 
+        No splits: that is all there is now. A checkpoint that does not know the splits with it, or a split
+        that is found again, is an error that ends the job: such a discovery would have no end.
+
         On the discovery thread, one call at a time. What it raises ends the job when nothing is known yet;
         later it is logged, and tried again after the interval. After one that has found splits another
         follows at once, or as soon as somebody needs more, so that a checkpoint never has to hold a long

@@ -1,6 +1,7 @@
 """The one coordinator of a source, which says who reads which split: `SplitCoordinator`.
 
-Pure state of the enumerator's thread. It decides for all uses of a source. What differs is who carries its messages, and what a reader is:
+Pure state of the enumerator's thread. It decides for all uses of a source. What differs is who carries its
+messages, and what a reader is:
 
 - *Tasks.* A reader is pushed its splits, in numbered messages, and says in its part of a checkpoint up to
   which it counts them in. So a checkpoint needs no moment at which nothing is under way: what a part does not

@@ -88,10 +88,11 @@ class StreamDriver:
 
     def committed(self, end: Json) -> Future[None]:
         """Tell the source what is durable, on its thread. What it raises is logged."""
-        kind = type(self._batches.enumerator)
-        if end["number"] <= self._told or kind.notify_committed is SplitEnumerator.notify_committed:
-            done: Future[None] = Future()
-            done.set_result(None)
+        done: Future[None] = Future()
+        done.set_result(None)
+        if self._batches.number < 0 or end["number"] <= self._told:
+            return done
+        if type(self._batches.enumerator).notify_committed is SplitEnumerator.notify_committed:
             return done
         self._told = end["number"]
         positions = self._codec.from_json(end).positions()
