@@ -185,31 +185,13 @@ class SourceCoordinator(Generic[S]):
         if not self._thread.execute(self._coordinator.open, end, subtask, host, restored):
             end.deliver(Failed(self._over()))
 
-    def requested(self, end: ReaderEnd, subtask: int) -> None:
-        """It asks for a split."""
-        self._hear(end, subtask, self._coordinator.request)
+    def said(self, end: ReaderEnd, subtask: int, what: Callable[..., None], *args: Any) -> None:
+        """A reader says something: `what` is the method of `SplitCoordinator` that takes it, with `args`."""
 
-    def sent(self, end: ReaderEnd, subtask: int, event: SourceEvent) -> None:
-        """It says something to the enumerator."""
-        self._hear(end, subtask, self._coordinator.hear, event)
-
-    def reported(self, end: ReaderEnd, subtask: int, watermarks: Mapping[str, float | None]) -> None:
-        """The watermarks of its splits."""
-        self._hear(end, subtask, self._coordinator.report, watermarks)
-
-    def finished(self, end: ReaderEnd, subtask: int, split_ids: Collection[str]) -> None:
-        """Splits that it has read to their end."""
-        self._hear(end, subtask, self._coordinator.finished, split_ids)
-
-    def left(self, end: ReaderEnd, subtask: int, done: bool) -> None:
-        """It has gone, or died."""
-        self._hear(end, subtask, self._coordinator.leave, done)
-
-    def _hear(self, end: ReaderEnd, subtask: int, fn: Callable[..., None], *args: Any) -> None:
         def hear() -> None:
             # What a former reader still says is nothing to its place: it counts as dead.
             if self._coordinator.is_there(end, subtask):
-                fn(subtask, *args)
+                what(self._coordinator, subtask, *args)
 
         self._thread.execute(hear)
 
@@ -239,25 +221,28 @@ class LocalLink(Generic[S]):
 
     def request_split(self) -> None:
         """See `CoordinatorLink`."""
-        self._coordinator.requested(self, self._subtask)
+        self._say(SplitCoordinator.request)
 
     def send(self, event: SourceEvent) -> None:
         """See `CoordinatorLink`."""
-        self._coordinator.sent(self, self._subtask, event)
+        self._say(SplitCoordinator.hear, event)
 
     def report(self, watermarks: Mapping[str, float | None]) -> None:
         """See `CoordinatorLink`."""
-        self._coordinator.reported(self, self._subtask, dict(watermarks))
+        self._say(SplitCoordinator.report, dict(watermarks))
 
     def finished(self, split_ids: Collection[str]) -> None:
         """See `CoordinatorLink`."""
-        self._coordinator.finished(self, self._subtask, tuple(split_ids))
+        self._say(SplitCoordinator.finished, tuple(split_ids))
 
     def close(self, done: bool = False) -> None:
         """See `CoordinatorLink`."""
         if self._receive is not None:
             self._receive = None
-            self._coordinator.left(self, self._subtask, done)
+            self._say(SplitCoordinator.leave, done)
+
+    def _say(self, what: Callable[..., None], *args: Any) -> None:
+        self._coordinator.said(self, self._subtask, what, *args)
 
     def __repr__(self) -> str:
         return f"<LocalLink of reader {self._subtask}>"

@@ -26,6 +26,7 @@ from pillarbox.sources.link import (
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
+from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.wire.frames import encode
 
 if TYPE_CHECKING:
@@ -221,14 +222,15 @@ class LinkService(Generic[S]):
         end = self._ends[peer.name]
         kind = body["is"]
         if kind == "request":
-            self._coordinator.requested(end, end.subtask)
+            self._coordinator.said(end, end.subtask, SplitCoordinator.request)
         elif kind == "event":
-            self._coordinator.sent(end, end.subtask, event_from_json(body))
+            self._coordinator.said(end, end.subtask, SplitCoordinator.hear, event_from_json(body))
         elif kind == "report":
             times = {str(name): None if time is None else float(time) for name, time in body["watermarks"]}
-            self._coordinator.reported(end, end.subtask, times)
+            self._coordinator.said(end, end.subtask, SplitCoordinator.report, times)
         elif kind == "finished":
-            self._coordinator.finished(end, end.subtask, [str(split_id) for split_id in body["splits"]])
+            names = [str(split_id) for split_id in body["splits"]]
+            self._coordinator.said(end, end.subtask, SplitCoordinator.finished, names)
         elif kind == "leave":
             end.done = bool(body["done"])
         else:
@@ -237,4 +239,4 @@ class LinkService(Generic[S]):
     def gone(self, peer: Peer, said_so: bool) -> None:
         """See `Service`."""
         end = self._ends.pop(peer.name)
-        self._coordinator.left(end, end.subtask, end.done)
+        self._coordinator.said(end, end.subtask, SplitCoordinator.leave, end.done)
