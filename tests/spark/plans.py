@@ -46,11 +46,17 @@ class Stream:
     """A stream of a source: its offset goes through JSON, as the log of offsets holds it."""
 
     def __init__(
-        self, source: Source[Any, Any], aligner: Aligner[Any] | None = None, *, available_now: bool = False
+        self,
+        source: Source[Any, Any],
+        aligner: Aligner[Any] | None = None,
+        *,
+        available_now: bool = False,
+        parallelism: int = 2,
     ) -> None:
         self.source = source
         self.aligner = aligner
         self.available_now = available_now
+        self.parallelism = parallelism
         self.codec: OffsetCodec[Any, Any] = OffsetCodec(source)
         self.offset: dict[str, Any] = self.codec.to_json(Offset())
         self.read: list[tuple[str, int]] = []
@@ -60,7 +66,7 @@ class Stream:
         """As a new process: nothing is known but the offset."""
         if hasattr(self, "batches"):
             self.batches.close()
-        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, 2, self.aligner)
+        self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism, self.aligner)
         _opened.append(self.batches)
         if self.available_now:
             self.batches.only_what_is_there()
