@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pillarbox.kernel import Handover, PillarboxError
 from pillarbox.redaction import DEFAULT
+from pillarbox.sources.contract import ReaderContract
 from pillarbox.sources.reader import Fetched, Records, SourceReader, SplitReader, SplitsAdded, SplitsRemoved
 from pillarbox.sources.split import Split
 
@@ -242,7 +243,7 @@ class Fetcher(Generic[S]):
         self._failed()
 
     def _fetch_all(self, reader: SplitReader[S]) -> None:
-        handover = self._handover
+        handover, contract = self._handover, ReaderContract(reader, "fetch")
         while self._prepare(reader):
             before, began = self._total, time.monotonic()
             self._looking = (before, began)
@@ -252,23 +253,35 @@ class Fetcher(Generic[S]):
             self._looking = (before, None)
             # Without the lock: whoever sees the old value wakes the next fetch, for nothing.
             self._fetching = False
-            left = len(fetched_now)
-            for fetched in fetched_now:
+            checked = self._checked(contract, fetched_now)
+            left = len(checked)
+            for held, fetched in checked:
                 left -= 1
-                held = self._active.get(fetched.split_id)
-                if held is None:
-                    self._check_removed(fetched)
-                    continue
-                if fetched.finished:
-                    del self._active[fetched.split_id]
-                    self._paused.discard(fetched.split_id)
-                    self._readable = False
-                else:
-                    held.reached = fetched.position
                 # spec: SplitFetch!HandOver, SplitPerThread!HandOver, SplitPerThread!PutRefused
                 found = Found(held, fetched, total, before if left else total)
                 if not handover.put(found, approximate_nbytes(fetched.records)):
                     return
+
+    def _checked(self, contract: ReaderContract, fetched_now: Any) -> list[tuple[Held[S], Fetched]]:
+        """What is to be handed over. Before any of it is: one that breaks the contract loses its place."""
+        contract.check_list(fetched_now)
+        checked = []
+        for fetched in fetched_now:
+            contract.check_kind(fetched)
+            held = self._active.get(fetched.split_id)
+            if held is None:
+                if fetched.split_id not in self._removed:
+                    contract.refuse_unknown(fetched.split_id)
+                continue
+            contract.check(fetched, held.split, held.reached)
+            if fetched.finished:
+                del self._active[fetched.split_id]
+                self._paused.discard(fetched.split_id)
+                self._readable = False
+            else:
+                held.reached = fetched.position
+            checked.append((held, fetched))
+        return checked
 
     def _prepare(self, reader: SplitReader[S]) -> bool:
         """Do what was ordered, and wait until there is something to fetch; False: end."""
@@ -308,13 +321,6 @@ class Fetcher(Generic[S]):
         self._active = {waiting.split.split_id: waiting}
         reader.handle_splits_changes(SplitsAdded((_rest(waiting),)))
         return True
-
-    def _check_removed(self, fetched: Fetched) -> None:
-        if fetched.split_id not in self._removed:
-            raise ValueError(
-                f"the reader has fetched rows of split {fetched.split_id!r}, which it does not have: it was "
-                "never given it, or has finished it"
-            )
 
     # -- orders, in the thread -------------------------------------------------------------------
 

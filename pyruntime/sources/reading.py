@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from pillarbox.sources.contract import ReaderContract
+from pillarbox.sources.fetching import FetchingReader
 from pillarbox.sources.reader import Fetched, SourceReader
 from pillarbox.sources.split import Split
 
@@ -49,13 +51,15 @@ def _read(reader: SourceReader[S], given: list[S], asking: _Asking[S] | None) ->
         reader.start()
         if given:
             reader.add_splits(given)
-        left = {split.split_id for split in given}
+        # Each with where it stands. What fetchers give they have checked.
+        left = {split.split_id: (split, split.start) for split in given}
+        contract = None if isinstance(reader, FetchingReader) else ReaderContract(reader, "poll")
         began, ahead = time.monotonic(), False
 
         def take_up(split: S | None) -> bool:
             if split is None:
                 return False
-            left.add(split.split_id)
+            left[split.split_id] = split, split.start
             reader.add_splits([split])
             return True
 
@@ -72,8 +76,15 @@ def _read(reader: SourceReader[S], given: list[S], asking: _Asking[S] | None) ->
                 if future is not None:
                     future.result()
                 continue
+            if contract is not None:
+                contract.check_kind(fetched)
+                if fetched.split_id not in left:
+                    contract.refuse_unknown(fetched.split_id)
+                split, reached = left[fetched.split_id]
+                contract.check(fetched, split, reached)
+                left[fetched.split_id] = split, fetched.position
             if fetched.finished:
-                left.remove(fetched.split_id)
+                del left[fetched.split_id]
                 now = time.monotonic()
                 began, ahead = now, now - began < SHORT
             yield fetched

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar, cast
 
+from pillarbox.sources.contract import ReaderContract
 from pillarbox.sources.event_time import (
     EventTimes,
     IdlenessTracker,
@@ -22,7 +23,7 @@ from pillarbox.sources.event_time import (
     SplitWatermarks,
     WatermarkStrategy,
 )
-from pillarbox.sources.fetching import check_can_pause
+from pillarbox.sources.fetching import FetchingReader, check_can_pause
 from pillarbox.sources.link import (
     AddSplits,
     CoordinatorLink,
@@ -90,6 +91,9 @@ class SourceInput(Generic[S]):
         self._reader: SourceReader[S] = source.create_reader(
             ReaderContext(place.subtask, place.host, link.send, place.schema)
         )
+        # What fetchers give they have checked.
+        known = isinstance(self._reader, FetchingReader)
+        self._contract = None if known else ReaderContract(self._reader, "poll")
         self._started = False
         self._done = False
         self._closed = False
@@ -286,6 +290,8 @@ class SourceInput(Generic[S]):
 
     def _take(self, fetched: Fetched) -> None:
         """A batch is at hand. What of it was emitted before a restart is passed over."""
+        if self._contract is not None:
+            self._check(self._contract, fetched)
         split_id, rows = fetched.split_id, len(fetched.records)
         skip = self._skip.pop(split_id, 0)
         self._at_hand = fetched
@@ -298,6 +304,14 @@ class SourceInput(Generic[S]):
             if not self._unfinished and not self._unbounded:
                 # While these rows are emitted the next ones come.
                 self._ask()
+
+    def _check(self, contract: ReaderContract, fetched: Fetched) -> None:
+        contract.check_kind(fetched)
+        split = self._splits.get(fetched.split_id)
+        if split is None:
+            contract.refuse_unknown(fetched.split_id)
+        else:
+            contract.check(fetched, split, self._positions.get(split.split_id, split.start))
 
     def _emit(self, fetched: Fetched, output: TaskOutput) -> InputStatus:
         at, rows, records = self._next, self._rows, fetched.records

@@ -71,7 +71,8 @@ class FileReader(SplitReader[FileSplit]):
             file_format = source.file_format.in_folders(folders)
             for batch, position in file_format.read(filesystem, split, own, source.batch_bytes):
                 whole = with_scalars(batch, said, wanted) if said else batch
-                yield Fetched(split.split_id, whole, position)
+                # The last line of a part may end behind its `stop`, where the next part goes on by itself.
+                yield Fetched(split.split_id, whole, min(position, split.stop))
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
             what = reason_of(error, source.path)
             if source.on_data_loss == "fail" or may_pass(error, filesystem):
