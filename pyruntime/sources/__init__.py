@@ -19,8 +19,9 @@ from pillarbox.sources.reader import (
 )
 from pillarbox.sources.reading import read_splits
 from pillarbox.sources.serializer import DataclassSerializer, JsonSerializer, Serializer
+from pillarbox.sources.simple import SimpleSource
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import OffsetSplit, Split
 from pillarbox.sources.task_input import SourceInput
 
 __all__ = [
@@ -31,11 +32,13 @@ __all__ = [
     "Fetched",
     "FetchingReader",
     "JsonSerializer",
+    "OffsetSplit",
     "ReadFailed",
     "ReadLimit",
     "ReaderContext",
     "ReaderInfo",
     "Serializer",
+    "SimpleSource",
     "Source",
     "SourceChannel",
     "SourceCoordinator",

@@ -93,8 +93,10 @@ class FetchingReader(SourceReader[S]):
             check_positive_int("max_bytes", max_bytes)
         self.context = context
         """Its place."""
-        self._make = make_split_reader
-        self._threading = threading
+        self.make_split_reader = make_split_reader
+        """See the argument."""
+        self.threading = threading
+        """See the argument."""
         self._max_batches = max_batches
         self._max_bytes = max_bytes
         self._grace = check_duration("grace", grace)
@@ -187,8 +189,8 @@ class FetchingReader(SourceReader[S]):
         Raises NotImplementedError, or `poll` raises `ReadFailed`, if a client with many splits has no
         `pause_or_resume_splits`.
         """
-        self._must_pause = self._threading is Threading.MANY_SPLITS
-        make = self._make
+        self._must_pause = self.threading is Threading.MANY_SPLITS
+        make = self.make_split_reader
         if self._must_pause and isinstance(make, type):
             check_pauses(make)
 
@@ -227,7 +229,7 @@ class FetchingReader(SourceReader[S]):
             new[split.split_id] = Held(split)  # spec: SplitPerThread!AddSplits
         self._held.update(new)
         added = list(new.values())
-        if self._threading is Threading.SPLIT_PER_THREAD:
+        if self.threading is Threading.SPLIT_PER_THREAD:
             with self._guard:
                 self._ending = [fetcher for fetcher in self._ending if not fetcher.join(0.0)]
             for held in added:
@@ -244,7 +246,7 @@ class FetchingReader(SourceReader[S]):
         removed = [self._held.pop(split_id) for split_id in split_ids if split_id in self._held]
         for held in removed:
             held.removed = True
-        if self._threading is Threading.SPLIT_PER_THREAD:
+        if self.threading is Threading.SPLIT_PER_THREAD:
             for lane in [lane for lane in self._lanes if lane.held in removed]:
                 self._end(lane)  # spec: SplitPerThread!RemoveSplits
         elif removed:
@@ -269,7 +271,7 @@ class FetchingReader(SourceReader[S]):
         resume = [split_id for split_id in resume if split_id in self._held]
         if not pause and not resume:
             return
-        if self._threading is not Threading.SPLIT_PER_THREAD:
+        if self.threading is not Threading.SPLIT_PER_THREAD:
             for lane in self._lanes:
                 lane.fetcher.pause_or_resume(pause, resume)
             return
@@ -315,9 +317,9 @@ class FetchingReader(SourceReader[S]):
         handover = Handover(self._max_batches, self._max_bytes)
         fetcher = Fetcher(
             f"pillarbox-fetch-{self.context.subtask}-{self._started}",
-            self._make,
+            self.make_split_reader,
             handover,
-            one_at_a_time=self._threading is not Threading.MANY_SPLITS,
+            one_at_a_time=self.threading is not Threading.MANY_SPLITS,
             must_pause=self._must_pause,
             failed=self._poke,
         )

@@ -54,3 +54,15 @@ class Split:
     def up_to(self: S, position: Any) -> S:
         """The front of it, up to `position`."""
         return replace(self, stop=position)
+
+
+@dataclass(frozen=True)
+class OffsetSplit(Split):
+    """A split whose positions are whole numbers, each of one row at most: offsets, ids, numbers of rows."""
+
+    start: int = 0
+
+    @property
+    def rows(self) -> int | None:
+        """At most so many, as numbers may be missing."""
+        return None if self.stop is None else max(0, int(self.stop) - self.start)

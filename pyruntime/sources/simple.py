@@ -1,0 +1,203 @@
+"""`SimpleSource`: a source from two methods, `list_splits` and `read`. Everything else has a default.
+
+For connectors whose splits are few (their names are the checkpoint) and whose reading is a loop: pages of a
+service, ranges of a table. Others derive `Source`, `SplitEnumerator` and `SplitReader` instead.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
+from pillarbox.sources.fetching import FetchingReader, Threading
+from pillarbox.sources.reader import (
+    Fetched,
+    ReaderContext,
+    Records,
+    SourceReader,
+    SplitReader,
+    SplitsAdded,
+    SplitsChange,
+)
+from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.split import OffsetSplit, Split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+S = TypeVar("S", bound=Split)
+
+
+class SimpleSource(Source[S, list[str]]):
+    """A source that lists its splits and reads them in a loop. Derive a frozen dataclass, write two methods.
+
+    Its fields are its options: `from_options` takes those of type str, int, float and bool. It is bounded
+    unless it has a `discovery_interval`.
+    """
+
+    split_type: type[Any] = OffsetSplit
+    schema: ClassVar[Iterable[tuple[str, Any]] | pa.Schema]
+    """The columns: `(("id", "int64"), ("text", "string"))`, or a `pyarrow.Schema`."""
+    discovery_interval: float | None = None
+    """Seconds between two looks for new splits; None: the source has the splits that it lists first."""
+    poll_interval: float = 1.0
+    """Seconds until a split without an end is read on after `read` has come to what is there."""
+
+    @abstractmethod
+    def list_splits(self) -> Iterable[S]:
+        """All splits that there are now. On the driver, again and again; known ones are passed over."""
+
+    @abstractmethod
+    def read(self, split: S) -> Iterator[tuple[Records, Any]]:
+        """Yield batches of the rows from `split.start` to `split.stop`, each with the position behind it.
+
+        Ends at `stop`, or, where that is None, at the end of what is there: a split without an end is read
+        on later from where it stands. A generator, closed when it is read no further; on a fetcher's
+        thread. It should block for seconds at most.
+        """
+
+    def end(self, split: S) -> Any:
+        """The position behind what is there now of a split without a `stop`. Micro-batches need it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no `end`, so split {split.split_id!r}, which has no stop, cannot be "
+            "cut into micro-batches"
+        )
+
+    @property
+    def boundedness(self) -> Boundedness:
+        """Without a `discovery_interval` it has an end."""
+        return Boundedness.BOUNDED if self.discovery_interval is None else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def create_enumerator(self, context: EnumeratorContext[S]) -> SplitEnumerator[S, list[str]]:
+        """One that lists the splits."""
+        return _Enumerator(context, [], self)
+
+    def restore_enumerator(
+        self, context: EnumeratorContext[S], checkpoint: list[str]
+    ) -> SplitEnumerator[S, list[str]]:
+        """One that knows these splits."""
+        return _Enumerator(context, checkpoint, self)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[S]:
+        """One split at a time; where splits have no end, each on a thread of its own."""
+        bounded = self.boundedness is Boundedness.BOUNDED
+        return FetchingReader(
+            context,
+            lambda: _Reader(self, context.schema),
+            threading=Threading.ONE_SPLIT_AT_A_TIME if bounded else Threading.SPLIT_PER_THREAD,
+        )
+
+    def arrow_schema(self) -> pa.Schema:
+        """What `schema` says."""
+        import pyarrow as pa
+
+        if not hasattr(self, "schema"):
+            return super().arrow_schema()
+        return pa.schema([*self.schema])
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> SimpleSource[Any]:
+        """The source whose fields these options are. Its columns are its own. Raises ValueError."""
+        from pillarbox.sources.connectors.options import Options
+
+        if not is_dataclass(cls):
+            raise TypeError(f"{cls.__name__} cannot be made from options: it must be a dataclass")
+        found, given = Options(options), dict[str, Any]()
+        for field in fields(cls):
+            name = field.name.lower()
+            if name not in options:
+                found.text(name, required=field.default is field.default_factory is MISSING)
+                continue
+            kinds = re.findall(r"\w+", getattr(field.type, "__name__", str(field.type)))
+            if "bool" in kinds:
+                given[field.name] = found.flag(name, False)
+            elif "int" in kinds or "float" in kinds:
+                given[field.name] = found.number(name, int if "int" in kinds else float, 0)
+            else:
+                given[field.name] = found.text(name)
+        found.check_all_read()
+        return cls(**given)
+
+
+class _Enumerator(SplitEnumerator[S, list[str]]):
+    """Knows the names of the splits that were listed."""
+
+    def __init__(self, context: EnumeratorContext[S], known: list[str], source: SimpleSource[S]) -> None:
+        super().__init__(context, known)
+        self._source = source
+        self.discovery_interval = source.discovery_interval
+
+    def discover(self, checkpoint: list[str], most: int) -> tuple[Sequence[S], list[str]]:
+        known = set(checkpoint)
+        new = [split for split in self._source.list_splits() if split.split_id not in known][:most]
+        return new, [*checkpoint, *(split.split_id for split in new)]
+
+    def advance(self, split: S, limit: ReadLimit) -> S | None:
+        stop = self._source.end(split) if split.stop is None else split.stop
+        if isinstance(split, OffsetSplit) and limit.rows is not None:
+            stop = min(stop, split.start + max(1, limit.rows))
+        if split.stop is None and stop == split.start:
+            return None
+        return split.up_to(stop)
+
+
+class _Reader(SplitReader[S]):
+    """Reads one split with the generator of its source."""
+
+    def __init__(self, source: SimpleSource[S], wanted: pa.Schema | None) -> None:
+        self._source = source
+        self._bounded = source.boundedness is Boundedness.BOUNDED
+        self._places = None if wanted is None else _places(source.arrow_schema(), wanted)
+        self._split: S | None = None
+        self._rows: Iterator[tuple[Records, Any]] | None = None
+        self._woken = threading.Event()
+
+    def handle_splits_changes(self, change: SplitsChange[S]) -> None:
+        self.close()
+        self._split = change.splits[0] if isinstance(change, SplitsAdded) else None
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def fetch(self) -> Sequence[Fetched]:
+        split = self._split
+        if split is None:
+            return []
+        if self._rows is None:
+            self._rows = iter(self._source.read(split))
+        for records, position in self._rows:
+            self._split = split.starting_at(position)
+            return [Fetched(split.split_id, self._in_order(records), position)]
+        self._rows = None
+        if self._bounded or split.stop is not None:
+            self._split = None
+            return [Fetched(split.split_id, (), split.start, finished=True)]
+        self._woken.wait(self._source.poll_interval)
+        self._woken.clear()
+        return []
+
+    def close(self) -> None:
+        rows, self._rows = self._rows, None
+        if isinstance(rows, Generator):
+            rows.close()
+
+    def _in_order(self, records: Records) -> Records:
+        places = self._places
+        if places is None or not isinstance(records, Sequence):
+            return records
+        return [tuple([row[at] for at in places]) for row in records]
+
+
+def _places(own: pa.Schema, wanted: pa.Schema) -> list[int] | None:
+    """Where the columns that are wanted stand in a row; None if all are, in order."""
+    unknown = [name for name in wanted.names if name not in own.names]
+    if unknown:
+        raise ValueError(
+            f"schema: column {unknown[0]!r} is not one of the source (columns: {', '.join(own.names)})"
+        )
+    return None if wanted.names == own.names else [own.names.index(name) for name in wanted.names]
