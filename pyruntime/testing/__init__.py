@@ -19,6 +19,7 @@ from pillarbox.testing.models import HandoverModel, MailboxModel, OrderedModel, 
 from pillarbox.testing.outcome import BLOCKED, Raised
 from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
 from pillarbox.testing.source_harness import SourceHarness
+from pillarbox.testing.source_suite import ContractBroken, SourceSuite, source_suite
 from pillarbox.testing.virtual_loop import VirtualTimeLoop
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCKED",
     "CollectedOutput",
+    "ContractBroken",
     "Deadlock",
     "Disagreement",
     "Event",
@@ -50,6 +52,7 @@ __all__ = [
     "ScheduleFailed",
     "SeededScheduler",
     "SourceHarness",
+    "SourceSuite",
     "UnorderedModel",
     "Verdict",
     "Violation",
@@ -64,6 +67,7 @@ __all__ = [
     "mailbox_violations",
     "numbered_handles",
     "queue_suite",
+    "source_suite",
 ]
 
 _NEED_HYPOTHESIS = frozenset(

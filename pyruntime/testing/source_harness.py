@@ -116,7 +116,7 @@ class SourceHarness(Generic[S, C]):
                     f"{len(self.rows) - before} rows in {self._timeout} s, and the condition does not hold"
                 )
             if not self.step() and not condition() and not self.ended:
-                self._wait(deadline)
+                self.wait(max(0.0, deadline - time.monotonic()))
         return self.rows[before:]
 
     def step(self) -> bool:
@@ -134,6 +134,19 @@ class SourceHarness(Generic[S, C]):
                 self.rows.extend(rows_of(fetched.records))
         self._hear()
         return came
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a reader has something, or it is time to look for splits, at most so long."""
+        interval = self.enumerator.discovery_interval
+        if interval is not None:
+            seconds = min(seconds, max(0.0, self._discovered_at + interval - time.monotonic()))
+        futures: list[Future[Any]] = []
+        for reader in self.readers.values():
+            future = reader.available()
+            if future is None:
+                return
+            futures.append(future)
+        wait(futures, seconds, FIRST_COMPLETED)
 
     @property
     def ended(self) -> bool:
@@ -329,20 +342,6 @@ class SourceHarness(Generic[S, C]):
             subtask, event = self._heard.popleft()
             self.events.append((subtask, event))
             self.enumerator.handle_source_event(subtask, event)
-
-    def _wait(self, deadline: float) -> None:
-        """Until a reader has something, or it is time to look for splits."""
-        seconds = max(0.0, deadline - time.monotonic())
-        interval = self.enumerator.discovery_interval
-        if interval is not None:
-            seconds = min(seconds, max(0.0, self._discovered_at + interval - time.monotonic()))
-        futures: list[Future[Any]] = []
-        for reader in self.readers.values():
-            future = reader.available()
-            if future is None:
-                return
-            futures.append(future)
-        wait(futures, seconds, FIRST_COMPLETED)
 
 
 class _Context(Generic[S]):

@@ -1,0 +1,744 @@
+"""`source_suite`: checks a connector against the contract of a `Source`, one's own or ours.
+
+Each check makes sources anew, reads them with the framework's readers and with the connector's own
+`SplitReader`, and fails with a `ContractBroken` that names class, method and rule. In the thread of the test
+runner. One file of more than 400 lines: `RULES` says what is checked, a method each says how, and they share
+the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import threading
+import time
+import unittest
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, is_dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from pillarbox.sources import (
+    Boundedness,
+    Fetched,
+    FetchingReader,
+    ReaderContext,
+    ReadLimit,
+    Source,
+    Split,
+    SplitReader,
+    SplitsAdded,
+    SplitsRemoved,
+    Threading,
+    read_splits,
+)
+from pillarbox.sources.contract import is_json
+from pillarbox.testing.source_harness import SourceHarness, rows_of
+
+MAX_SPLITS = 10_000
+IDLE_FETCHES = 20
+MIN_IDLE_S = 0.2
+"""Seconds that so many fetches take at least, where there is nothing to fetch."""
+MAX_PREFIXES = 40
+DRAINED_AFTER_S = 0.5
+THREADS_END_WITHIN_S = 5.0
+LIMITS = (ReadLimit(rows=1), ReadLimit(rows=7), ReadLimit(nbytes=100), ReadLimit())
+
+RULES = {
+    "plain_value": "a source is a plain value: it pickles, and its copy reads the same",
+    "boundedness": "`make` gives a source that has an end, `follow` one that has none",
+    "secrets": "its text, its splits and its checkpoints show no secret",
+    "options": "its options make the same source, and one that is unknown is a ValueError that names it",
+    "discovery": "discovery changes nothing, finds each split once, and comes to an end",
+    "splits": "splits are frozen dataclasses that JSON and pickle give back as they are",
+    "rows": "each row comes once, and a source that has an end stays there",
+    "types": "rows have the columns and types of arrow_schema, or those that ReaderContext.schema asks for",
+    "replay": "the same range gives the same rows in the same order, at any later time",
+    "positions": "from each position on come the rows that are missing, and no other",
+    "stop": "no row at or after `stop` is handed out, and each one before it is",
+    "checkpoints": "from a checkpoint anywhere, with any number of readers, no row is lost or comes twice",
+    "parallelism": "each row comes once, whatever the number of readers",
+    "micro_batches": "micro-batches go forward, have each row once, and have it again when they are read again",
+    "wake_ups": "a wake-up loses no row, and a split is finished at some time",
+    "removed_splits": "of a split that is removed nothing comes, and given again it goes on where it says",
+    "paused_splits": "of a split that is paused nothing is fetched until it is resumed, then without a gap",
+    "idle": f"a fetch that finds nothing blocks: {IDLE_FETCHES} of them take {MIN_IDLE_S} s or more",
+    "blocked_fetch": "a fetch that blocks returns soon after a wake-up, also one that came before it",
+    "new_rows": "rows that are added are read once, also by who was restarted meanwhile",
+    "close": "close is soon done, may come twice, and leaves no thread, file or connection",
+    "bad_rows": "a value that cannot be read fails the read, and the error shows it",
+    "lost_data": "data that has gone before it was read fails the read, and the error names its split",
+}
+"""The checks and what they hold."""
+
+
+class ContractBroken(AssertionError):
+    """A connector breaks a rule of the contract. `method`: `Class.method`. `rule`: its words."""
+
+    def __init__(self, method: str, rule: str, found: str) -> None:
+        self.method, self.rule = method, rule
+        super().__init__(f"{method}: {rule}. Found: {found}")
+
+
+@dataclass(frozen=True)
+class SourceSuite:
+    """The checks of one connector. `check(name)` runs one of `RULES`, `check_all` all it can.
+
+    make: gives a bounded source over data that does not change; the same one at each call. Two splits or
+        more, each of several fetches, make the checks sharp.
+    rows: its rows as tuples, in any order; None: those that it reads first.
+    follow: gives a source without an end, whose data changes by `add` only.
+    add: adds rows to what `follow` reads, and returns them as tuples.
+    lose: takes away, behind the source's back, what `make` reads, or `lost` if that is given.
+    bad: gives a source with a value that cannot be read, and the text by which the error shows it.
+    options: Spark's options that `from_options` makes the source from.
+    secrets: texts that must not be seen.
+    wake_within: seconds that a fetch may go on after its wake-up. timeout: seconds of any other wait.
+
+    Raises ContractBroken; unittest.SkipTest from `check` for a check without its argument.
+    """
+
+    make: Callable[[], Source[Any, Any]]
+    rows: Collection[tuple[Any, ...]] | None = None
+    follow: Callable[[], Source[Any, Any]] | None = None
+    add: Callable[[], Sequence[tuple[Any, ...]]] | None = None
+    lose: Callable[[], object] | None = None
+    lost: Callable[[], Source[Any, Any]] | None = None
+    bad: tuple[Callable[[], Source[Any, Any]], str] | None = None
+    options: Mapping[str, str] | None = None
+    secrets: Collection[str] = ()
+    wake_within: float = 2.0
+    timeout: float = 30.0
+
+    def check_all(self) -> None:
+        """Run all checks that have their arguments, those first that find out most simply."""
+        for name in RULES:
+            try:
+                self.check(name)
+            except unittest.SkipTest:
+                continue
+
+    def check(self, name: str) -> None:
+        """Run one check."""
+        before = set(threading.enumerate())
+        getattr(self, f"_{name}")(RULES[name])
+        deadline = time.monotonic() + THREADS_END_WITHIN_S
+        left = [thread for thread in threading.enumerate() if thread not in before]
+        for thread in left:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if alive := [thread.name for thread in left if thread.is_alive()]:
+            raise _broken(self._method, RULES["close"], f"threads {', '.join(alive)} go on")
+
+    # -- values --------------------------------------------------------------------------------------
+
+    def _plain_value(self, rule: str) -> None:
+        source = self.make()
+        try:
+            copy = pickle.loads(pickle.dumps(source))
+        except Exception as error:
+            raise ContractBroken(f"{_name(source)}.__reduce__", rule, repr(error)) from error
+        self._compare(self._read_all(copy), self._expected, f"{_name(source)}.__reduce__", rule)
+        schema = source.arrow_schema()
+        if not schema == source.arrow_schema() == copy.arrow_schema():
+            raise _broken((source, "arrow_schema"), "it gives the same columns at every call", str(schema))
+
+    def _boundedness(self, rule: str) -> None:
+        for make, bound in ((self.make, True), (self.follow, False)):
+            if make is not None and (make().boundedness is Boundedness.BOUNDED) is not bound:
+                raise _broken((make(), "boundedness"), rule, repr(make().boundedness))
+
+    def _secrets(self, rule: str) -> None:
+        _needs("secrets", self.secrets)
+        for make in filter(None, (self.make, self.follow)):
+            source = make()
+            with SourceHarness(source, timeout=self.timeout) as harness:
+                splits = self._discover(harness)
+                written = json.dumps(harness.snapshot())
+            for method, text in (("__repr__", f"{source!r} {source}"), ("split_type", f"{splits} {written}")):
+                for secret in self.secrets:
+                    if secret in text:
+                        raise _broken((source, method), rule, text.replace(secret, "<the secret>"))
+
+    def _options(self, rule: str) -> None:
+        options, kind = _needs("options", self.options), type(self.make())
+        made = self._told(lambda: kind.from_options(dict(options), None))
+        self._compare(self._read_all(made), self._expected, f"{_name(kind)}.from_options", rule)
+        try:
+            kind.from_options({**options, "nosuchoption": "1"}, None)
+        except ValueError as error:
+            if "nosuchoption" not in str(error):
+                raise _broken((kind, "from_options"), rule, repr(error))
+        else:
+            raise _broken((kind, "from_options"), rule, "'nosuchoption' was taken")
+
+    def _splits(self, rule: str) -> None:
+        source = self.make()
+        kind, serializer = source.split_type, source.split_serializer
+        frozen = is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
+        if not (frozen and issubclass(kind, Split)):
+            raise _broken((source, "split_type"), rule, repr(kind))
+        for split in self._found:
+            written = serializer.to_json(split)
+            read = serializer.from_json(serializer.version, json.loads(json.dumps(written)))
+            if not is_json(written):
+                raise _broken((split, "fields"), rule, repr(written))
+            if not (read == split == pickle.loads(pickle.dumps(split)) and type(read) is type(split)):
+                raise _broken((split, "fields"), rule, f"{read!r} for {split!r}")
+            if not (isinstance(split.split_id, str) and split.split_id):
+                raise _broken((split, "split_id"), "it is a text that is not empty", repr(split.split_id))
+            for name in ("rows", "nbytes", "files"):
+                count = getattr(split, name)
+                if count is not None and (not isinstance(count, int) or count < 0):
+                    raise _broken((split, name), "it is a whole number of 0 or more, or None", repr(count))
+            for position in (each.position for each in self._read(split)[:-1]):
+                rest, front = split.starting_at(position), split.up_to(position)
+                if (rest.split_id, rest.start, rest.stop) != (split.split_id, position, split.stop):
+                    raise _broken(
+                        (split, "starting_at"), "it changes `start` alone", f"{rest!r} of {split!r}"
+                    )
+                if (front.split_id, front.start, front.stop) != (split.split_id, split.start, position):
+                    raise _broken((split, "up_to"), "it changes `stop` alone", f"{front!r} of {split!r}")
+
+    # -- discovery -----------------------------------------------------------------------------------
+
+    def _discovery(self, rule: str) -> None:
+        found = [self._discover_purely(self.make(), most, rule) for most in (1000, 1, 2)]
+        if found.count(found[0]) != 3:
+            raise _broken((self._enumerator, "discover"), rule, f"other splits with another `most`: {found}")
+        if self.follow is not None:
+            self._discover_purely(self.follow(), 1000, rule)
+
+    def _discover_purely(self, source: Source[Any, Any], most: int, rule: str) -> set[str]:
+        """All names that are found, on a thread of its own, by enumerators restored from what is written."""
+        serializer, names = source.checkpoint_serializer, list[str]()
+
+        def read(written: str) -> Any:
+            return serializer.from_json(serializer.version, json.loads(written))
+
+        def write(checkpoint: Any) -> str:
+            written = serializer.to_json(checkpoint)
+            if not is_json(written):
+                raise _broken((serializer, "to_json"), "JSON can hold what it writes", repr(written))
+            return json.dumps(written, sort_keys=True)
+
+        with SourceHarness(source) as harness, ThreadPoolExecutor(1) as thread:
+            enumerator, method = harness.enumerator, (harness.enumerator, "discover")
+            for _ in range(MAX_SPLITS):
+                before = write(enumerator.checkpoint)
+                known = read(before)
+                splits, new = thread.submit(enumerator.discover, known, most).result(self.timeout)
+                again, _ = thread.submit(enumerator.discover, known, most).result(self.timeout)
+                if write(known) != before or write(enumerator.snapshot()) != before:
+                    raise _broken(method, rule, f"it has changed the checkpoint {before}")
+                if [each.split_id for each in again] != [each.split_id for each in splits]:
+                    raise _broken(method, rule, f"{splits} from {before}, and then {again} from the same")
+                if len(splits) > most:
+                    raise _broken(method, "it returns at most `most` splits", f"{len(splits)} for {most}")
+                names += [split.split_id for split in splits]
+                if twice := [name for name, count in Counter(names).items() if count > 1]:
+                    raise _broken(method, rule, f"{twice[:5]} twice: what it returns must know these splits")
+                for split in splits:
+                    reader = enumerator.assigned_to(split)
+                    if reader is not None and not 0 <= reader < harness.context.parallelism:
+                        raise _broken((enumerator, "assigned_to"), "it names a reader, or None", repr(reader))
+                enumerator.close()
+                written = write(new)
+                enumerator = source.restore_enumerator(harness.context, read(written))
+                if write(enumerator.snapshot()) != written:
+                    raise _broken((enumerator, "snapshot"), "it gives what it was restored with", written)
+                if not splits:
+                    enumerator.close()
+                    return set(names)
+        raise _broken(method, rule, f"{len(names)} splits, and more")
+
+    # -- rows ----------------------------------------------------------------------------------------
+
+    def _rows(self, rule: str) -> None:
+        with SourceHarness(self.make(), timeout=self.timeout) as harness:
+            self._compare(self._told(harness.read_all), self._expected, self._method, rule)
+            if found := harness.discover():
+                raise _broken((harness.enumerator, "discover"), rule, f"{found} after the end")
+
+    def _types(self, rule: str) -> None:
+        schema = self.make().arrow_schema()
+        for split in self._found:
+            for fetched in self._read(split):
+                self._check_types(fetched, schema, rule)
+        for names in (schema.names[::-1], schema.names[-1:]):
+            wanted = schema.empty_table().select(names).schema
+            places = [schema.names.index(name) for name in names]
+            for split in self._found[:2]:
+                found = self._read_anew(split, ReaderContext(schema=wanted))
+                for fetched in found:
+                    self._check_types(fetched, wanted, rule)
+                rows = [row for fetched in found for row in _in_order(fetched, names)]
+                due = [tuple(row[at] for at in places) for row in _rows(self._read(split))]
+                self._compare(rows, due, self._method, f"{rule}, here {names}", ordered=True)
+
+    def _check_types(self, fetched: Fetched, schema: Any, rule: str) -> None:
+        import pyarrow as pa
+
+        records: Any = fetched.records
+        named = getattr(records, "schema", None)
+        if named is None and (
+            bad := [row for row in records if type(row) is not tuple or len(row) != len(schema)]
+        ):
+            raise _broken(self._method, rule, f"{bad[0]!r}: must be a tuple of {schema.names}")
+        for at, field in enumerate(schema):
+            if named is None:
+                try:
+                    column = pa.array([row[at] for row in records], field.type)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    raise _broken(self._method, rule, f"column {field.name!r} is not {field.type}: {error}")
+            elif len(places := named.get_all_field_indices(field.name)) != 1:
+                raise _broken(
+                    self._method, rule, f"column {field.name!r} {len(places)} times in {named.names}"
+                )
+            else:
+                column = records.column(places[0])
+            if column.type != field.type or (column.null_count and not field.nullable):
+                nulls = f" with {column.null_count} nulls" * (not field.nullable)
+                raise _broken(
+                    self._method, rule, f"column {field.name!r} is {column.type}{nulls}, not {field.type}"
+                )
+
+    def _replay(self, rule: str) -> None:
+        for source in (self.make(), self.make()):
+            for split in [*self._found, *self._found[::-1]]:
+                self._check_range(source, split, _rows(self._read(split)), rule)
+
+    def _positions(self, rule: str) -> None:
+        for split in self._found:
+            rows = _rows(self._read(split))
+            for count, position in _places(self._read(split)):
+                self._check_range(self.make(), split.starting_at(position), rows[count:], rule)
+
+    def _stop(self, rule: str) -> None:
+        for split in self._found:
+            rows, places = _rows(self._read(split)), _places(self._read(split))
+            for count, position in places:
+                self._check_range(self.make(), split.up_to(position), rows[:count], rule)
+            for (first, start), (last, stop) in pairwise([*places[:1], *places]):
+                piece = split.starting_at(start).up_to(stop)
+                self._check_range(self.make(), piece, rows[first:last], rule)
+
+    def _checkpoints(self, rule: str) -> None:
+        for polls in range(MAX_PREFIXES):
+            with SourceHarness(self.make(), readers=2, timeout=self.timeout) as harness:
+                self._told(lambda harness=harness, polls=polls: _poll(harness, polls))  # type: ignore[misc]
+                rows, snapshot, ended = [*harness.rows], harness.snapshot(), harness.ended
+            rows += self._read_all(self.make(), readers=1 + polls % 3, snapshot=snapshot)
+            self._compare(rows, self._expected, self._method, f"{rule}, here after {polls} polls")
+            if ended:
+                return
+
+    def _parallelism(self, rule: str) -> None:
+        for readers in (1, 2, 3):
+            found = self._read_all(self.make(), readers=readers)
+            self._compare(found, self._expected, self._method, f"{rule}, here {readers}")
+
+    def _micro_batches(self, rule: str) -> None:
+        for limit in LIMITS:
+            rows = list[Any]()
+            with SourceHarness(self.make(), timeout=self.timeout) as harness:
+                method = harness.enumerator, "advance"
+                splits = {split.split_id: split for split in self._discover(harness)}
+                for _ in range(10 * len(self._expected) + 100):
+                    pieces = self._told(lambda harness=harness, limit=limit: harness.plan(limit))  # type: ignore[misc]
+                    for piece in pieces:
+                        split = splits[piece.split_id]
+                        if piece.start != split.start or piece.stop is None:
+                            raise _broken(
+                                method, "it returns the front of a split", f"{piece!r} of {split!r}"
+                            )
+                        if piece != harness.enumerator.advance(split, limit):
+                            # What was left of the limit may have been less; but it is the same twice.
+                            self._check_again(harness, split, limit)
+                        splits[piece.split_id] = split.starting_at(piece.stop)
+                        read = self._told(lambda harness=harness, piece=piece: harness.read_split(piece))  # type: ignore[misc]
+                        self._check_range(self.make(), piece, read, rule)
+                        if limit.rows is not None and None is not piece.rows <= limit.rows < len(read):
+                            raise _broken(
+                                method, f"it returns at most {limit.rows} rows", f"{len(read)}: {piece!r}"
+                            )
+                        rows += read
+                    if not pieces:
+                        break
+                else:
+                    raise _broken(method, rule, f"no end with {limit}")
+            self._compare(rows, self._expected, f"{_name(method[0])}.advance", f"{rule}, here with {limit}")
+
+    def _check_again(self, harness: SourceHarness[Any, Any], split: Any, limit: ReadLimit) -> None:
+        first, second = harness.enumerator.advance(split, limit), harness.enumerator.advance(split, limit)
+        if first != second:
+            raise _broken(
+                (harness.enumerator, "advance"), "asked again it says the same", f"{first!r}, {second!r}"
+            )
+
+    # -- the split reader, called as a fetcher calls it ----------------------------------------------
+
+    def _wake_ups(self, rule: str) -> None:
+        for split in self._found:
+            with self._split_reader(self.make()) as reader:
+                reader.handle_splits_changes(SplitsAdded((split,)))
+                rows, finished, deadline = list[Any](), False, time.monotonic() + self.timeout
+                while not finished:
+                    reader.wake_up()
+                    for fetched in self._fetch(reader):
+                        rows += rows_of(fetched.records)
+                        finished = fetched.finished
+                    if time.monotonic() > deadline:
+                        raise _broken((reader, "fetch"), rule, f"no end of {split!r} in {self.timeout:g} s")
+            self._compare(rows, _rows(self._read(split)), f"{_name(reader)}.wake_up", rule, ordered=True)
+
+    def _removed_splits(self, rule: str) -> None:
+        (first, *others), method = self._found, "handle_splits_changes"
+        rows, given = list[Any](), first
+        with self._split_reader(self.make()) as reader:
+            for _ in range(MAX_PREFIXES):
+                reader.handle_splits_changes(SplitsAdded((given,)))
+                fetched = self._first_fetched(reader)
+                rows += rows_of(fetched.records)
+                if fetched.finished:
+                    break
+                reader.handle_splits_changes(SplitsRemoved((first.split_id,)))
+                for other in others[:1]:
+                    reader.handle_splits_changes(SplitsAdded((other,)))
+                    found = self._first_fetched(reader)
+                    if found.split_id != other.split_id:
+                        raise _broken((reader, method), rule, f"rows of {found.split_id!r} after its removal")
+                    self._compare_front(rows_of(found.records), other, f"{_name(reader)}.{method}", rule)
+                    if not found.finished:
+                        reader.handle_splits_changes(SplitsRemoved((other.split_id,)))
+                given = first.starting_at(fetched.position)
+        self._compare_front(rows, first, f"{_name(reader)}.{method}", rule)
+
+    def _paused_splits(self, rule: str) -> None:
+        source, splits = self.make(), self._found[:2]
+        with closing(source.create_reader(ReaderContext())) as made:
+            many = isinstance(made, FetchingReader) and made.threading is Threading.MANY_SPLITS
+        with self._split_reader(source) as reader:
+            pauses = type(reader).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
+            if not (many and pauses and len(splits) == 2):
+                raise unittest.SkipTest("it has no two splits at the same time that it can pause")
+            (paused, other), rows = (split.split_id for split in splits), {s.split_id: [] for s in splits}
+            left, method, deadline = set(rows), (reader, "pause_or_resume_splits"), self._deadline()
+            reader.handle_splits_changes(SplitsAdded(tuple(splits)))
+            reader.pause_or_resume_splits([paused], [])
+            while left and time.monotonic() < deadline:
+                if other not in left:
+                    reader.pause_or_resume_splits([], [paused])
+                for fetched in self._fetch(reader):
+                    if fetched.split_id == paused and other in left:
+                        raise _broken(method, rule, f"rows of {paused!r}, which is paused")
+                    rows[fetched.split_id] += rows_of(fetched.records)
+                    left -= {fetched.split_id} if fetched.finished else set()
+        for split in splits:
+            due = _rows(self._read(split))
+            self._compare(rows[split.split_id], due, f"{_name(reader)}.{method[1]}", rule, ordered=True)
+
+    def _idle(self, rule: str) -> None:
+        with self._idle_split_reader() as reader:
+            began = time.monotonic()
+            for _ in range(IDLE_FETCHES):
+                if time.monotonic() - began < MIN_IDLE_S:
+                    self._fetch(reader)
+            if (took := time.monotonic() - began) < MIN_IDLE_S:
+                raise _broken((reader, "fetch"), rule, f"{took:.3f} s")
+
+    def _blocked_fetch(self, rule: str) -> None:
+        with self._idle_split_reader() as reader:
+            for wait in (0.0, 0.2):
+                timer = threading.Timer(wait, reader.wake_up)
+                timer.start()
+                if not wait:
+                    timer.join()
+                began = time.monotonic()
+                self._fetch(reader)
+                took = time.monotonic() - began
+                timer.join()
+                if took > wait + self.wake_within:
+                    raise _broken((reader, "wake_up"), rule, f"it went on for {took - wait:.1f} s")
+
+    # -- a source without an end, and ends -----------------------------------------------------------
+
+    def _new_rows(self, rule: str) -> None:
+        follow, add = _needs("follow", self.follow), _needs("add", self.add)
+        with SourceHarness(follow(), readers=2, timeout=self.timeout) as harness:
+            self._drain(harness)
+            added = add()
+            self._compare(self._told(lambda: harness.read(len(added))), added, self._method, rule)
+            if harness.ended:
+                raise _broken((harness.source, "boundedness"), "a source without an end goes on", "its end")
+            snapshot, added = harness.snapshot(), add()
+        with SourceHarness(follow(), snapshot=snapshot, timeout=self.timeout) as harness:
+            rows = self._told(lambda: harness.read(len(added))) + self._drain(harness)
+            self._compare(rows, added, self._method, rule)
+
+    def _close(self, rule: str) -> None:
+        before = 0
+        for turn in range(6):
+            for make in filter(None, (self.make, self.follow)):
+                with SourceHarness(make(), readers=2, timeout=self.timeout) as harness:
+                    harness.step()
+                    began = time.monotonic()
+                    for ended in (*harness.readers.values(), harness.enumerator) * 2:
+                        self._told(ended.close)
+                    if (took := time.monotonic() - began) > 2 * self.wake_within:
+                        raise _broken((harness.source, "create_reader"), rule, f"close took {took:.1f} s")
+            # The first turn opens what is shared.
+            before = before if turn else _open_files()
+        if (leaked := _open_files() - before) >= 5:
+            raise _broken((self.make(), "create_reader"), rule, f"{leaked} more files are open after 5 runs")
+
+    def _bad_rows(self, rule: str) -> None:
+        make, text = _needs("bad", self.bad)
+        try:
+            with SourceHarness(make(), timeout=self.timeout) as harness:
+                rows = harness.read_all()
+        except Exception as error:
+            if text not in str(error):
+                raise _broken(self._method, rule, f"{error!r} without {text!r}")
+        else:
+            raise _broken(self._method, rule, f"{len(rows)} rows, and nothing was raised for {text!r}")
+
+    def _lost_data(self, rule: str) -> None:
+        lose = _needs("lose", self.lose)
+        with SourceHarness((self.lost or self.make)(), timeout=self.timeout) as harness:
+            splits = self._discover(harness)
+            rows = [len(harness.read_split(split)) for split in splits]
+            lose()
+            for split, count in zip(splits, rows, strict=True):
+                try:
+                    found = len(harness.read_split(split))
+                except Exception as error:
+                    if split.split_id not in str(error):
+                        raise _broken(self._method, rule, repr(error))
+                    return
+                if found < count:
+                    raise _broken(
+                        self._method, rule, f"{found} rows of {count} in {split!r}, and nothing was raised"
+                    )
+        raise _broken(self._method, rule, "all rows: does `lose` take them away?")
+
+    # -- what the checks share -----------------------------------------------------------------------
+
+    @cached_property
+    def _found(self) -> list[Any]:
+        with SourceHarness(self.make(), timeout=self.timeout) as harness:
+            return self._discover(harness) or _broken(
+                self._method, "`make` gives a source with splits", "none"
+            )
+
+    @cached_property
+    def _expected(self) -> Sequence[Any]:
+        return self._read_all(self.make()) if self.rows is None else [*self.rows]
+
+    @cached_property
+    def _method(self) -> str:
+        """The method whose rows are looked at: that of the split reader, where there is one."""
+        try:
+            with closing(self.make().create_reader(ReaderContext())) as reader:
+                if not isinstance(reader, FetchingReader):
+                    return f"{_name(reader)}.poll"
+                with closing(reader.make_split_reader()) as split_reader:
+                    return f"{_name(split_reader)}.fetch"
+        except Exception as error:
+            rule = "it makes a reader, and that a split reader, without asking the service"
+            raise ContractBroken(f"{_name(self.make())}.create_reader", rule, repr(error)) from error
+
+    @cached_property
+    def _enumerator(self) -> Any:
+        with SourceHarness(self.make()) as harness:
+            return harness.enumerator
+
+    @cached_property
+    def _kept(self) -> dict[str, list[Fetched]]:
+        return {}
+
+    def _read(self, split: Any) -> list[Fetched]:
+        """What is fetched of a split that was found: the first time, as others are compared with it."""
+        if split.split_id not in self._kept:
+            self._kept[split.split_id] = self._read_anew(split, ReaderContext())
+        return self._kept[split.split_id]
+
+    def _read_anew(self, split: Any, context: ReaderContext) -> list[Fetched]:
+        kept, rows = list[Fetched](), list[Any]()
+
+        def read() -> None:
+            for fetched in read_splits(self.make().create_reader(context), [split]):
+                kept.append(fetched)
+                rows.extend(rows_of(fetched.records))
+
+        self._told(read)
+        self._compare(_rows(kept), rows, self._method, "what was handed out changes no more", ordered=True)
+        return kept
+
+    def _read_all(self, source: Source[Any, Any], readers: int = 1, snapshot: Any = None) -> list[Any]:
+        with SourceHarness(source, readers=readers, snapshot=snapshot, timeout=self.timeout) as harness:
+            return list(self._told(harness.read_all))
+
+    def _told(self, act: Callable[[], Any]) -> Any:
+        """What `act` gives; an error of it is the connector's."""
+        try:
+            return act()
+        except ContractBroken:
+            raise
+        except TimeoutError as error:
+            rule = "rows come, and a split that has an end is finished at some time"
+            raise ContractBroken(self._method, rule, str(error)) from error
+        except Exception as error:
+            rule = "what is there can be read"
+            raise ContractBroken(self._method, rule, f"{type(error).__name__}: {error}") from error
+
+    def _check_range(self, source: Source[Any, Any], split: Any, rows: Sequence[Any], rule: str) -> None:
+        """Read a range as it comes out of a checkpoint."""
+        serializer = source.split_serializer
+        written = json.loads(json.dumps(serializer.to_json(split)))
+        piece = serializer.from_json(serializer.version, written)
+        with SourceHarness(source, timeout=self.timeout) as harness:
+            found = self._told(lambda: harness.read_split(piece))
+        self._compare(found, rows, self._method, f"{rule}, here {split!r}", ordered=True)
+
+    def _compare_front(self, rows: Sequence[Any], split: Any, method: str, rule: str) -> None:
+        self._compare(rows, _rows(self._read(split))[: len(rows)], method, rule, ordered=True)
+
+    @staticmethod
+    def _compare(
+        rows: Sequence[Any], due: Sequence[Any], method: str, rule: str, *, ordered: bool = False
+    ) -> None:
+        found, wanted = [*map(repr, rows)], [*map(repr, due)]
+        missing, extra = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
+        if missing or extra or (ordered and found != wanted):
+            what = f"{len(found)} rows for {len(wanted)}"
+            for kind, some in (("missing", missing), ("too many", extra)):
+                what += f"; {kind}: {', '.join([*some][:3])}" * bool(some)
+            raise ContractBroken(method, rule, what if missing or extra else f"{what}; in another order")
+
+    def _discover(self, harness: SourceHarness[Any, Any]) -> list[Any]:
+        for _ in range(MAX_SPLITS):
+            if not self._told(harness.discover):
+                return list(harness.pending)
+        raise _broken(
+            (harness.enumerator, "discover"), RULES["discovery"], f"{len(harness.pending)} splits, and more"
+        )
+
+    def _drain(self, harness: SourceHarness[Any, Any]) -> list[Any]:
+        """What is there: until nothing has come for a while."""
+        before, deadline = len(harness.rows), self._deadline()
+        while time.monotonic() < deadline:
+            if self._told(harness.step):
+                deadline = time.monotonic() + DRAINED_AFTER_S
+            else:
+                self._told(lambda: harness.wait(0.05))
+        return harness.rows[before:]
+
+    @contextmanager
+    def _split_reader(self, source: Source[Any, Any]) -> Iterator[SplitReader[Any]]:
+        with closing(source.create_reader(ReaderContext())) as reader:
+            if not isinstance(reader, FetchingReader):
+                raise unittest.SkipTest("its reader has no SplitReader")
+        with closing(reader.make_split_reader()) as split_reader:
+            yield split_reader
+
+    @contextmanager
+    def _idle_split_reader(self) -> Iterator[SplitReader[Any]]:
+        """A split reader that has read all that there is of a source without an end."""
+        source = _needs("follow", self.follow)()
+        with SourceHarness(source, timeout=self.timeout) as harness:
+            self._drain(harness)
+            stands = [split for reader in harness.readers.values() for split in reader.splits()]
+        with closing(source.create_reader(ReaderContext())) as made:
+            many = isinstance(made, FetchingReader) and made.threading is Threading.MANY_SPLITS
+        with self._split_reader(source) as reader:
+            reader.handle_splits_changes(SplitsAdded(tuple(stands if many else stands[:1])))
+            # Its first fetches may find out where it stands.
+            for _ in range(5):
+                if rows := _rows(self._fetch(reader)):
+                    raise _broken((reader, "fetch"), "what was read does not come again", repr(rows[:3]))
+            yield reader
+
+    def _fetch(self, reader: SplitReader[Any]) -> Sequence[Fetched]:
+        fetched = self._told(reader.fetch)
+        if not isinstance(fetched, Sequence) or not all(isinstance(each, Fetched) for each in fetched):
+            raise _broken((reader, "fetch"), "it returns a list of Fetched", repr(fetched))
+        return fetched
+
+    def _first_fetched(self, reader: SplitReader[Any]) -> Fetched:
+        deadline = self._deadline()
+        while time.monotonic() < deadline:
+            for fetched in self._fetch(reader):
+                return fetched
+        raise _broken((reader, "fetch"), "rows come, or the end", f"nothing in {self.timeout:g} s")
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.timeout
+
+
+def source_suite(
+    make: Callable[[], Source[Any, Any]], *, name: str = "SourceChecks", **arguments: Any
+) -> Any:
+    """Make a test case, for unittest and pytest, with a test for each of `RULES`. See `SourceSuite`."""
+    suite = SourceSuite(make, **arguments)
+
+    def test(check: str) -> Callable[[unittest.TestCase], None]:
+        return lambda self: suite.check(check)
+
+    return type(name, (unittest.TestCase,), {f"test_{check}": test(check) for check in RULES})
+
+
+def _poll(harness: SourceHarness[Any, Any], polls: int) -> None:
+    """So many polls that give something; now and then a reader dies."""
+    for poll in range(polls):
+        before = len(harness.fetched)
+        harness.read_until(lambda before=before: len(harness.fetched) > before)  # type: ignore[misc]
+        if poll % 3 == 1 and not harness.ended:
+            harness.restart_reader(0)
+
+
+def _needs(name: str, argument: Any) -> Any:
+    if not argument:
+        raise unittest.SkipTest(f"{name}= was not given")
+    return argument
+
+
+def _rows(fetched: Iterable[Fetched]) -> list[Any]:
+    return [row for each in fetched for row in rows_of(each.records)]
+
+
+def _in_order(fetched: Fetched, names: Sequence[str]) -> list[Any]:
+    records: Any = fetched.records
+    return rows_of(records.select(list(names)) if hasattr(records, "schema") else records)
+
+
+def _places(fetched: Sequence[Fetched]) -> list[tuple[int, Any]]:
+    """The positions in a split, each with the rows up to it: all, or of very many some."""
+    counts, count = list[tuple[int, Any]](), 0
+    for each in fetched[:-1]:
+        count += len(each.records)
+        counts.append((count, each.position))
+    return counts[:: 1 + len(counts) // MAX_PREFIXES]
+
+
+def _name(thing: Any) -> str:
+    return thing.__name__ if isinstance(thing, type) else type(thing).__name__
+
+
+def _broken(method: str | tuple[Any, str], rule: str, found: str) -> ContractBroken:
+    named = method if isinstance(method, str) else f"{_name(method[0])}.{method[1]}"
+    return ContractBroken(named, rule, found)
+
+
+def _open_files() -> int:
+    """Files and connections of this process; 0 where the system does not tell."""
+    gc.collect()
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
