@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,46 @@ except ValueError as error:
         "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
         "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)",
     ]
+
+
+@pytest.mark.contract
+def test_a_source_that_the_connect_server_cannot_load_is_refused_when_it_is_registered(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    (tmp_path / "shop_sources.py").write_text(
+        "from pillarbox.sources.connectors.generator import GeneratorSource\n"
+        "class ShopSource(GeneratorSource):\n    pass\n"
+    )
+    lines = run_script(
+        """
+sys.path.append(sys.argv[1])
+from pillarbox.sources.connectors.generator import GeneratorSource
+from pillarbox.spark import register_source
+from shop_sources import ShopSource
+
+class OwnSource(GeneratorSource):
+    pass
+
+def attempt(source, name):
+    try:
+        print(spark.read.format(register_source(spark, source, name)).load().count())
+    except ValueError as error:
+        print(error)
+
+attempt(GeneratorSource(rows=5), "known")
+attempt(OwnSource(rows=6), "own")
+for source in (ShopSource(rows=7), ShopSource, ["files", ShopSource]):
+    attempt(source, "shop")
+spark.addArtifacts(sys.argv[1] + "/shop_sources.py", pyfile=True)
+attempt(ShopSource(rows=7), "shop")
+""",
+        str(tmp_path),
+        remote="local[2]",
+    )
+    refused = (
+        "source of the format 'shop': the server of Spark Connect cannot load it (ModuleNotFoundError: No "
+        "module named 'shop_sources'); install that there, or send it before register_source: "
+        "spark.addArtifacts('<file>.py', pyfile=True), a package as a .zip"
+    )
+    assert lines == ["5", "6", *[refused] * 3, "7"]

@@ -22,6 +22,9 @@ from pillarbox.spark.source.schemas import arrow_schema, spark_schema
 
 STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions", "max_drift")
 
+LOADED = "loaded"
+"""The option with which `register_source` asks whether a server can load the source: asks it nothing else."""
+
 
 class PillarboxSource(DataSource):
     """`spark.read.format("pillarbox")` and `spark.readStream.format("pillarbox")`, once it is registered.
@@ -55,6 +58,8 @@ class PillarboxSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the source has. Raises what making the source from its options raises."""
+        if self.registration and self.options.get(LOADED) == self.registration:
+            return StructType()
         return spark_schema(make_source(self.registered, parse_options(self.options), None).arrow_schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:

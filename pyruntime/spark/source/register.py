@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.sources.source import Source
 from pillarbox.spark.function import use_driver_python
-from pillarbox.spark.source.data_source import PillarboxSource
+from pillarbox.spark.source.data_source import LOADED, PillarboxSource
 from pillarbox.spark.source.driver import DriverReads
 from pillarbox.spark.source.named import CONNECTORS, AllowedSources, AnySource, Registered
 
@@ -48,7 +48,8 @@ def register_source(
     enumerator can say events to each other. Without one they are dealt out when the read is planned. Streams
     have a channel of their own.
 
-    On the driver; any thread. Raises TypeError or ValueError for a bad argument. The idea of a short name is
+    On the driver; any thread. Raises TypeError or ValueError for a bad argument, and ValueError where the
+    server of Spark Connect lacks a module that the source needs. The idea of a short name is
     Spark's own `DataSourceRegister`.
     """
     registered = _registered(source)
@@ -78,7 +79,24 @@ def register_source(
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
+    if _context(spark) is None:
+        _check_server_loads(spark, name, registration)
     return name
+
+
+def _check_server_loads(spark: SparkSession, name: str, registration: str) -> None:
+    """Have the server of Spark Connect load what was registered: it may lack a module that is here."""
+    try:
+        _ = spark.read.format(name).option(LOADED, registration).load().schema
+    except PySparkException as error:
+        found = re.findall(r"(?m)^(?:ModuleNotFound|Import|Attribute)Error: .*$", str(error))
+        if not found:
+            raise
+        raise ValueError(
+            f"source of the format {name!r}: the server of Spark Connect cannot load it ({found[-1]}); "
+            "install that there, or send it before register_source: "
+            "spark.addArtifacts('<file>.py', pyfile=True), a package as a .zip"
+        ) from None
 
 
 def _registered(source: Any) -> Registered:
