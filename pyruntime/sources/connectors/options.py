@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Literal, TypeVar, overload
 
 T = TypeVar("T", int, float)
 
 ON_DATA_LOSS = ("fail", "ignore")
 FLAGS = {"true": True, "false": False}
+KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "bool": (lambda text: FLAGS[text.lower()], "true or false"),
+    "str": (str, "text"),
+}
 
 
 class Options:
@@ -41,28 +48,44 @@ class Options:
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false. Raises ValueError for anything else."""
-        found = self.text(name)
-        if found is None:
-            return default
-        if found.lower() not in FLAGS:
-            raise ValueError(f"option {name!r} is {found!r}: must be true or false")
-        return FLAGS[found.lower()]
+        return self._read(name, "bool", default)
 
     def number(self, name: str, kind: Callable[[Any], T], default: T) -> T:
         """A number of this kind. Raises ValueError for anything else."""
+        return self._read(name, "int" if kind is int else "float", default)
+
+    def arguments(self, kind: type) -> dict[str, Any]:
+        """Those that were given, as the annotations of the dataclass `kind` say: its arguments.
+
+        Raises ValueError for one that is no field, or not of its type.
+        """
+        kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(kind)}
+        values = {name: self._read(name, type_, None) for name, type_ in kinds.items() if type_ in KINDS}
+        self.check_all_read()
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _read(self, name: str, kind: str, default: Any) -> Any:
         found = self.text(name)
         if found is None:
             return default
+        read, allowed = KINDS[kind]
         try:
-            return kind(found)
-        except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise ValueError(f"option {name!r} is {found!r}: must be {what}") from None
+            return read(found)
+        except (ValueError, KeyError):
+            raise ValueError(f"option {name!r} is {found!r}: must be {allowed}") from None
 
     def check_all_read(self) -> None:
         """Raise ValueError if there is an option that nobody has asked for."""
         if self._left:
             raise ValueError(f"option {min(self._left)!r} is unknown; there are {', '.join(self._known)}")
+
+
+def check_whole(name: str, value: Any, least: int | None = None) -> int:
+    """`value` if it is a whole number, of at least `least`. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+        allowed = "" if least is None else f" of at least {least}"
+        raise ValueError(f"{name}={value!r}: must be a whole number{allowed}")
+    return value
 
 
 def check_on_data_loss(value: str) -> str:
