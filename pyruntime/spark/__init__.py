@@ -15,8 +15,7 @@ from pillarbox.spark.record import Record
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
 from pillarbox.spark.skipping import called_once
-from pillarbox.spark.source.data_source import PillarboxSource
-from pillarbox.spark.source.register import register_source
+from pillarbox.spark.source.data_source import PillarboxSource, register_source
 from pillarbox.spark.stream import StreamStateError, async_stream
 
 __all__ = [

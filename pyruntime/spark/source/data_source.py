@@ -1,21 +1,31 @@
-"""`PillarboxSource`: a source of Pillarbox as Spark sees it. In Spark's planning processes and in tasks.
+"""`PillarboxSource`, a source of Pillarbox as Spark sees it, and `register_source`, which gives it a name.
 
-Spark makes one from the options and pickles it, in one process; makes readers of it in others.
+Spark makes a `PillarboxSource` from the options and pickles it, in one process, and makes readers of it in
+others. Sources are registered on the driver.
 """
 
 from __future__ import annotations
 
+import re
+import threading
+import uuid
+import weakref
+from collections.abc import Collection
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pillarbox.sources.channel import ChannelHandle
-from pillarbox.sources.source import Boundedness
+from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.source import Boundedness, Source
+from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.source.batch import BatchReader
-from pillarbox.spark.source.named import CONNECTORS, AllowedSources, Registered, make_source
+from pillarbox.spark.source.driver import DriverReads
+from pillarbox.spark.source.named import CONNECTORS, AllowedSources, AnySource, Registered, make_source
 from pillarbox.spark.source.options import parse_options
 from pillarbox.spark.source.read import Read
 from pillarbox.spark.source.schemas import arrow_schema, spark_schema
@@ -24,6 +34,12 @@ STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions", "max_d
 
 LOADED = "loaded"
 """The option with which `register_source` asks whether a server can load the source: asks it nothing else."""
+
+SERVICE = "reads"
+
+_lock = threading.Lock()
+_own: SourceChannel | None = None
+_services: weakref.WeakKeyDictionary[SourceChannel, DriverReads] = weakref.WeakKeyDictionary()
 
 
 class PillarboxSource(DataSource):
@@ -92,3 +108,110 @@ class PillarboxSource(DataSource):
         options = parse_options(self.options)
         arrow = arrow_schema(schema)
         return Read(make_source(self.registered, options, arrow), options, arrow, self.parallelism)
+
+
+def register_source(
+    spark: SparkSession,
+    source: AnySource | type[AnySource] | Collection[str | type[AnySource]] | None = None,
+    name: str | None = None,
+    *,
+    channel: SourceChannel | None = None,
+) -> str:
+    """Have `spark.read.format(name)` and `spark.readStream.format(name)` read `source`; gives the name.
+
+    source: a source, which then takes no options of its own, so that its secrets are in no option; a class of
+        sources, which is made from the options; or, for the format whose option `source` says which, a list
+        of those that it may name: short names of connectors, classes, "module:Class". None stands for the
+        connectors. Nothing else is imported, whatever the option says.
+    name: by default "pillarbox" for a list and None, else the class's name in lower case, without "source" at
+        its end.
+    channel: where tasks ask this process for splits, started. By default one on this machine alone, if Spark
+        runs here; on a cluster there is none unless you give one.
+
+    With a channel, splits of batch reads are given out by need, while discovery goes on, and readers and
+    enumerator can say events to each other. Without one they are dealt out when the read is planned. Streams
+    have a channel of their own.
+
+    On the driver; any thread. Raises TypeError or ValueError for a bad argument, and ValueError where the
+    server of Spark Connect lacks a module that the source needs. The idea of a short name is
+    Spark's own `DataSourceRegister`.
+    """
+    registered, default = _resolve(source)
+    name = default if name is None else name
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError(f"name={name!r}: must be letters, digits and '_', a letter first")
+    if channel is not None and not isinstance(channel, SourceChannel):
+        raise TypeError(f"channel={channel!r}: must be a SourceChannel or None")
+    use_driver_python(spark)
+    context, registration = _context(spark), uuid.uuid4().hex
+    if channel is None and context is not None and context.master.startswith("local"):
+        channel = _own_channel()
+    service = None if channel is None else _service(channel)
+    members: dict[str, Any] = {
+        "registered": registered,
+        "registration": registration,
+        "format_name": name,
+        "parallelism": None if context is None else int(context.defaultParallelism),
+        "driver": None if channel is None else channel.handle(SERVICE),
+    }
+    if service is not None:
+        service.register(registration, registered)
+    try:
+        spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
+        if context is None:
+            # The server of Spark Connect may lack a module that is here.
+            _ = spark.read.format(name).option(LOADED, registration).load().schema
+    except PySparkException as error:
+        if service is not None:
+            service.forget(registration)
+        if error.getCondition() == "DATA_SOURCE_ALREADY_EXISTS":
+            raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
+        missing = re.findall(r"(?m)^(?:ModuleNotFound|Import|Attribute)Error: .*$", str(error))
+        if not missing:
+            raise
+        raise ValueError(
+            f"source of the format {name!r}: the server of Spark Connect cannot load it ({missing[-1]}); "
+            "install that there, or send it before register_source: "
+            "spark.addArtifacts('<file>.py', pyfile=True), a package as a .zip"
+        ) from None
+    return name
+
+
+def _resolve(source: Any) -> tuple[Registered, str]:
+    """What is registered, and the name of its format. Raises TypeError or ValueError."""
+    if source is None or isinstance(source, list | tuple | set | frozenset):
+        return AllowedSources(CONNECTORS if source is None else source), "pillarbox"
+    kind = source if isinstance(source, type) else type(source)
+    if issubclass(kind, Source):
+        return source, kind.__name__.lower().removesuffix("source")
+    raise TypeError(
+        f"source={source!r}: must be a Source, a class of them, a list of what the option 'source' may name, "
+        "or None"
+    )
+
+
+def _context(spark: SparkSession) -> Any:
+    """The session's SparkContext; None with Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except Exception:
+        return None
+
+
+def _own_channel() -> SourceChannel:
+    """The channel of this process, on this machine alone."""
+    global _own
+    with _lock:
+        if _own is None:
+            _own = SourceChannel().start()
+        return _own
+
+
+def _service(channel: SourceChannel) -> DriverReads:
+    """The reads of a channel."""
+    with _lock:
+        service = _services.get(channel)
+        if service is None:
+            service = _services[channel] = DriverReads()
+            channel.serve(SERVICE, service)
+        return service

@@ -92,15 +92,13 @@ def make_source(given: Registered, options: SourceOptions, schema: pa.Schema | N
     given: what was registered; what is allowed where the option `source` says it.
     Raises ValueError for bad options.
     """
-    if isinstance(given, Source):
-        left = [name for name in ("source", *options.rest) if name != "source" or options.source is not None]
-        if left:
-            raise ValueError(
-                f"option {left[0]!r}: this source was made already and takes no options of its own"
-            )
-        return given
     if isinstance(given, AllowedSources):
-        return given.source_class(options.source).from_options(options.rest, schema)
-    if options.source is not None:
+        given = given.source_class(options.source)
+    elif options.source is not None:
         raise ValueError("option 'source': this name stands for a source already")
-    return given.from_options(options.rest, schema)
+    if not isinstance(given, Source):
+        return given.from_options(options.rest, schema)
+    if options.rest:
+        name = next(iter(options.rest))
+        raise ValueError(f"option {name!r}: this source was made already and takes no options of its own")
+    return given
