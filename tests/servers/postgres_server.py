@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ SETTINGS = {
     "fsync": "off",
     "wal_level": "logical",
     "max_connections": "40",
-    "max_prepared_transactions": "5",
     "autovacuum": "off",
 }
 
@@ -60,7 +58,7 @@ def account() -> dict[str, Any]:
 
 
 class PostgresServer:
-    """A running PostgreSQL, until `close`. Can be killed and started again on its port, as it was."""
+    """A running PostgreSQL, until `close`."""
 
     def __init__(self) -> None:
         binaries = programs()
@@ -133,15 +131,6 @@ class PostgresServer:
                     process.kill()
             psutil.wait_procs(family, timeout=20)
         self._process.wait()
-
-    @contextlib.contextmanager
-    def dead(self) -> Iterator[None]:
-        """Killed for so long."""
-        self.kill()
-        try:
-            yield
-        finally:
-            self.start()
 
     def close(self) -> None:
         """End it, and remove its files."""
