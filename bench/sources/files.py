@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +25,7 @@ from pillarbox.spark import register_source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("text", pa.string())])
 DDL = "id long, x double, text string"
-ROWS = {"parquet": 2_000_000, "csv": 1_000_000, "json": 500_000}
+ROWS = {"parquet": 2_000_000, "json": 500_000}
 
 
 def light(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -57,8 +56,6 @@ def write(folder: Path, kind: str, rows: int) -> Path:
     made = table(rows)
     if kind == "parquet":
         pyarrow.parquet.write_table(made, path, row_group_size=250_000)
-    elif kind == "csv":
-        pyarrow.csv.write_csv(made, path)
     else:
         with path.open("w") as file:
             for batch in made.to_batches(max_chunksize=50_000):
@@ -75,11 +72,6 @@ def read_bare(kind: str, folder: Path) -> Iterator[pa.RecordBatch]:
     if kind == "parquet":
         with pyarrow.parquet.ParquetFile(path) as file:
             yield from file.iter_batches(65_536, use_threads=False)
-    elif kind == "csv":
-        types = pyarrow.csv.ConvertOptions(column_types=SCHEMA)
-        block = pyarrow.csv.ReadOptions(use_threads=False, block_size=2 * 2**20)
-        with pyarrow.csv.open_csv(path, block, convert_options=types) as reader:
-            yield from reader
     else:
         options = pyarrow.json.ReadOptions(use_threads=False, block_size=2 * 2**20)
         parse = pyarrow.json.ParseOptions(explicit_schema=SCHEMA)
@@ -107,8 +99,7 @@ def _in_spark(
         return spark.read.format(files).schema(DDL).options(path=str(place), format=kind).load()
 
     def theirs() -> DataFrame:
-        options = {"header": "true"} if kind == "csv" else {}
-        return spark.read.format(kind).schema(DDL).options(**options).load(str(place))
+        return spark.read.format(kind).schema(DDL).load(str(place))
 
     ways, against = [], {}
     for what, (function, ddl) in FUNCTIONS.items():

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,10 @@ def test_old_timestamps_are_read_whatever_their_year(tmp_path: Path) -> None:
     times = [datetime(9999, 12, 31), datetime(1, 1, 1), datetime(2020, 1, 1, 5, 6, 7, 8)]
     table = pa.table({"at": pa.array(times, pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
-    given = pa.schema([("at", pa.timestamp("us", "UTC"))])
-    assert FileSource(tmp_path).arrow_schema().field("at").type == pa.timestamp("us")
-    assert read(FileSource(tmp_path)) == [(time,) for time in times]
-    assert [row[0].replace(tzinfo=None) for row in read(FileSource(tmp_path, schema=given))] == times
+    given = pa.schema([("at", pa.timestamp("us"))])
+    assert FileSource(tmp_path).arrow_schema().field("at").type == pa.timestamp("us", "UTC")
+    assert read(FileSource(tmp_path)) == [(time.replace(tzinfo=timezone.utc),) for time in times]
+    assert read(FileSource(tmp_path, schema=given)) == [(time,) for time in times]
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Kolkata"])
@@ -70,7 +70,7 @@ def test_finer_timestamps_are_floored_to_the_unit_wanted(tmp_path: Path, zone: s
 
 def test_what_else_would_lose_data_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.5]}), tmp_path / "a.parquet")
-    with pytest.raises(ReadFailed, match="column 'x' is double and cannot be read as int64"):
+    with pytest.raises(ReadFailed, match=r"row 0: column 'x': 1\.5 cannot be read as int64"):
         read(FileSource(tmp_path, schema=pa.schema([("x", pa.int64())])))
 
 
@@ -87,40 +87,18 @@ def test_a_column_that_a_file_has_twice_is_refused(tmp_path: Path, schema: pa.Sc
 # -- columns -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_file_with_none_of_the_columns_wanted_is_refused(tmp_path: Path, kind: str) -> None:
-    if kind == "csv":
-        text(tmp_path / "a.csv", "ID,other\n1,2\n")
-    else:
-        pq.write_table(pa.table({"ID": [1], "other": [2]}), tmp_path / "a.parquet")
-    with pytest.raises(ReadFailed, match=rf"a\.{kind}'.*none of the columns \['id'\] but \['ID', 'other'\]"):
-        read(FileSource(tmp_path, kind, ID))
+def test_a_file_with_none_of_the_columns_wanted_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"ID": [1], "other": [2]}), tmp_path / "a.parquet")
+    with pytest.raises(ReadFailed, match=r"a\.parquet'.*none of the columns \['id'\] but \['ID', 'other'\]"):
+        read(FileSource(tmp_path, "parquet", ID))
     more = ID.append(pa.field("other", pa.int64()))
-    assert read(FileSource(tmp_path, kind, more)) == [(None, 2)]
-
-
-def test_a_file_of_a_header_alone_says_no_types(tmp_path: Path) -> None:
-    text(tmp_path / "a.csv", "id,text\n")
-    os.utime(tmp_path / "a.csv", (100, 100))
-    assert FileSource(tmp_path, "csv").arrow_schema().types == [pa.string(), pa.string()]
-    text(tmp_path / "b.csv", "id,text\n7,x\n")
-    assert FileSource(tmp_path, "csv").arrow_schema().types == [pa.int64(), pa.string()]
-    assert read(FileSource(tmp_path, "csv")) == [(7, "x")]
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("schema", [ID, None])
-def test_empty_lines_in_front_of_a_csv_file_are_passed_over(
-    tmp_path: Path, newline: str, schema: pa.Schema | None
-) -> None:
-    (tmp_path / "a.csv").write_bytes(newline.join(["", "", "id", "1", "", "2", ""]).encode())
-    assert read(FileSource(tmp_path, "csv", schema, split_bytes=3)) == [(1,), (2,)]
+    assert read(FileSource(tmp_path, "parquet", more)) == [(None, 2)]
 
 
 def test_a_file_whose_columns_cannot_be_looked_up_is_named(tmp_path: Path) -> None:
-    text(tmp_path / "a.csv", "id,text\n1\n")
-    with pytest.raises(ValueError, match=r"a\.csv': its columns cannot be looked up: .*Expected 2 columns"):
-        FileSource(tmp_path, "csv").arrow_schema()
+    text(tmp_path / "a.parquet", "PAR1 is not enough")
+    with pytest.raises(ValueError, match=r"a\.parquet': its columns cannot be looked up: .*Parquet magic"):
+        FileSource(tmp_path).arrow_schema()
 
 
 @pytest.mark.parametrize("name", ["split_bytes", "batch_bytes", "max_remembered"])
@@ -130,30 +108,9 @@ def test_a_size_that_is_none_is_named(tmp_path: Path, name: str, value: Any) -> 
         FileSource(tmp_path, **{name: value})
 
 
-def test_dates_are_read_from_the_text_of_json(tmp_path: Path) -> None:
-    text(tmp_path / "a.json", '{"day": "2024-02-29"}\n{"day": null}\n')
-    schema = pa.schema([("day", pa.date32())])
-    assert read(FileSource(tmp_path, "json", schema)) == [(date(2024, 2, 29),), (None,)]
-    text(tmp_path / "a.json", '{"day": "29.2.2024"}\n')
-    with pytest.raises(ReadFailed, match=r"a\.json'.*column 'day' is string and cannot be read as date32"):
-        read(FileSource(tmp_path, "json", schema))
-
-
-def test_text_of_json_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_bytes(b'{"value": "ok"}\n{"value": "\xff"}\n')
-    with pytest.raises(ReadFailed, match=r"a\.json', from byte 0 on: .*UTF"):
-        read(FileSource(tmp_path, "json", VALUE))
-
-
 def test_several_paths_are_refused_with_the_way_to_name_them() -> None:
     with pytest.raises(ValueError, match="option 'paths' .*one path.*pattern"):
         FileSource.from_options({"paths": '["a", "b"]'}, None)
-
-
-def test_a_column_that_json_cannot_give_is_refused_early(tmp_path: Path) -> None:
-    schema = pa.schema([("words", pa.map_(pa.string(), pa.string()))])
-    with pytest.raises(ValueError, match="column 'words' is map<.*a struct"):
-        FileSource(tmp_path, "json", schema)
 
 
 # -- names, links, places ------------------------------------------------------------------------------------
@@ -161,37 +118,37 @@ def test_a_column_that_json_cannot_give_is_refused_early(tmp_path: Path) -> None
 
 def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    text(root / "a" / "1.csv", "id\n1\n")
-    text(root / "b" / "2.csv", "id\n2\n")
+    text(root / "a" / "1.json", '{"id": 1}\n')
+    text(root / "b" / "2.json", '{"id": 2}\n')
     (root / "a" / "up").symlink_to(root)
     (root / "a" / "top").symlink_to("/")
     (root / "a" / "across").symlink_to(root / "b")
     (root / "b" / "back").symlink_to(root / "a")
-    (root / "dangling.csv").symlink_to(tmp_path / "nowhere")
-    (root / "itself.csv").symlink_to("itself.csv")
+    (root / "dangling.json").symlink_to(tmp_path / "nowhere")
+    (root / "itself.json").symlink_to("itself.json")
     # A file is there once for each way to it that does not go round.
     expected = [(1,), (1,), (2,), (2,)]
-    assert sorted(read(FileSource(root, "csv"))) == expected
-    assert sorted(read(FileSource(str(root) + "/**/*.csv", "csv"))) == expected
+    assert sorted(read(FileSource(root, "json", ID))) == expected
+    assert sorted(read(FileSource(str(root) + "/**/*.json", "json", ID))) == expected
 
 
 def test_links_to_other_folders_and_files_are_followed(tmp_path: Path) -> None:
-    text(tmp_path / "other" / "1.csv", "id\n1\n")
+    text(tmp_path / "other" / "1.json", '{"id": 1}\n')
     root = tmp_path / "root"
     root.mkdir()
     (root / "folder").symlink_to(tmp_path / "other")
-    (root / "file.csv").symlink_to(tmp_path / "other" / "1.csv")
+    (root / "file.json").symlink_to(tmp_path / "other" / "1.json")
     (root / "_hidden").symlink_to(tmp_path / "other")
-    assert read(FileSource(root, "csv")) == [(1,), (1,)]
-    assert read(FileSource(root, "csv", recursive=False)) == [(1,)]
+    assert read(FileSource(root, "json", ID)) == [(1,), (1,)]
+    assert read(FileSource(root, "json", ID, recursive=False)) == [(1,)]
 
 
 def test_what_vanishes_while_a_folder_is_listed_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text(tmp_path / "a.csv", "id\n1\n")
-    gone = text(tmp_path / "gone.csv", "id\n2\n")
-    folder = text(tmp_path / "folder" / "b.csv", "id\n3\n").parent
+    text(tmp_path / "a.json", '{"id": 1}\n')
+    gone = text(tmp_path / "gone.json", '{"id": 2}\n')
+    folder = text(tmp_path / "folder" / "b.json", '{"id": 3}\n').parent
     scandir = os.scandir
 
     @contextmanager
@@ -205,52 +162,49 @@ def test_what_vanishes_while_a_folder_is_listed_is_not_there(
 
     monkeypatch.setattr(listing.os, "scandir", scan)
     found = listing.list_files(fs.LocalFileSystem(), str(tmp_path), recursive=True)
-    assert [file.path for file in found] == [str(tmp_path / "a.csv")]
+    assert [file.path for file in found] == [str(tmp_path / "a.json")]
     assert not folder.exists()
     with pytest.raises(FileNotFoundError):
         listing.list_files(fs.LocalFileSystem(), str(folder), recursive=True)
 
 
 def test_a_name_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    text(tmp_path / "good.csv", "id\n1\n")
-    bad = os.fsencode(str(tmp_path)) + b"/\xff.csv"
-    Path(os.fsdecode(bad)).write_text("id\n2\n")
-    with pytest.raises(ValueError, match=r"udcff\.csv'.*not UTF-8.*rename it"):
-        read(FileSource(tmp_path, "csv", ID))
-    assert read(FileSource(tmp_path / "g*.csv", "csv", ID)) == [(1,)]
-    os.rename(bad, os.fsencode(str(tmp_path)) + b"/_\xff.csv")
-    assert read(FileSource(tmp_path, "csv", ID)) == [(1,)]
+    text(tmp_path / "good.json", '{"id": 1}\n')
+    bad = os.fsencode(str(tmp_path)) + b"/\xff.json"
+    Path(os.fsdecode(bad)).write_text('{"id": 2}\n')
+    with pytest.raises(ValueError, match=r"udcff\.json'.*not UTF-8.*rename it"):
+        read(FileSource(tmp_path, "json", ID))
+    assert read(FileSource(tmp_path / "g*.json", "json", ID)) == [(1,)]
+    os.rename(bad, os.fsencode(str(tmp_path)) + b"/_\xff.json")
+    assert read(FileSource(tmp_path, "json", ID)) == [(1,)]
 
 
-@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file:{}/*.csv"])
+@pytest.mark.parametrize("form", ["file:{}", "file://{}", "file:{}/*.json"])
 def test_a_local_uri_is_read_as_spark_writes_it(tmp_path: Path, form: str) -> None:
-    text(tmp_path / "a b" / "1.csv", "id\n1\n")
+    text(tmp_path / "a b" / "1.json", '{"id": 1}\n')
     path = str(tmp_path / "a b")
     if "//" in form:
         path = path.replace(" ", "%20")
-    assert read(FileSource(form.format(path), "csv", ID)) == [(1,)]
+    assert read(FileSource(form.format(path), "json", ID)) == [(1,)]
 
 
 @pytest.mark.parametrize("ending", ["gz", "GZ", "bz2", "Zst", "lz4", "br"])
-@pytest.mark.parametrize("schema", [ID, None])
-def test_compressed_files_are_read_whatever_the_case_of_their_names(
-    tmp_path: Path, ending: str, schema: pa.Schema | None
-) -> None:
+def test_compressed_files_are_read_whatever_the_case_of_their_names(tmp_path: Path, ending: str) -> None:
     names = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4", "br": "brotli"}
-    with pa.CompressedOutputStream(str(tmp_path / f"a.csv.{ending}"), names[ending.lower()]) as stream:
-        stream.write(b"id\n1\n2\n")
-    assert read(FileSource(tmp_path, "csv", schema)) == [(1,), (2,)]
+    with pa.CompressedOutputStream(str(tmp_path / f"a.json.{ending}"), names[ending.lower()]) as stream:
+        stream.write(b'{"id": 1}\n{"id": 2}\n')
+    assert read(FileSource(tmp_path, "json", ID)) == [(1,), (2,)]
 
 
 def test_a_file_whose_time_is_in_the_future_hides_none_that_come_later(tmp_path: Path) -> None:
-    early = text(tmp_path / "early.csv", "id\n1\n")
+    early = text(tmp_path / "early.json", '{"id": 1}\n')
     ahead = time.time() + 3 * 24 * 3600
     os.utime(early, (ahead, ahead))
-    source = FileSource(tmp_path, "csv", ID, discovery_interval=1, remember=60)
+    source = FileSource(tmp_path, "json", ID, discovery_interval=1, remember=60)
     with SourceHarness(source) as harness:
         assert [split.path for split in harness.discover()] == [str(early)]
         snapshot = harness.snapshot()
-    later = text(tmp_path / "later.csv", "id\n2\n")
+    later = text(tmp_path / "later.json", '{"id": 2}\n')
     with SourceHarness(source, snapshot=snapshot) as harness:
         assert [split.path for split in harness.discover()] == [str(later)]
         assert harness.discover() == []
@@ -292,8 +246,7 @@ class Telling(fs.FileSystemHandler):
 
 
 @pytest.mark.parametrize("lists", [False, True])
-@pytest.mark.parametrize("schema", [ID, None])
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(("kind", "schema"), [("json", ID), ("parquet", ID), ("parquet", None)])
 @pytest.mark.parametrize("on_data_loss", ["fail", "ignore"])
 def test_errors_of_a_file_system_do_not_show_the_secrets_of_its_uri(
     lists: bool,
@@ -341,7 +294,7 @@ def test_an_error_that_may_pass_is_not_ignored(monkeypatch: pytest.MonkeyPatch) 
     opened = (fs.PyFileSystem(Telling(lists=True)), "c/x")
     monkeypatch.setattr(files_source, "open_file_system", lambda path, filesystem: opened)
     with pytest.raises(ReadFailed, match="Check on"):
-        read(FileSource("s3://c/x", "csv", ID, on_data_loss="ignore"))
+        read(FileSource("s3://c/x", "json", ID, on_data_loss="ignore"))
 
 
 def test_a_broken_compressed_file_is_passed_over_on_demand(tmp_path: Path) -> None:
@@ -364,15 +317,15 @@ def test_a_broken_compressed_file_is_passed_over_on_demand(tmp_path: Path) -> No
 )
 def test_no_error_of_a_file_source_shows_a_secret_of_its_address(path: Any) -> None:
     with pytest.raises(ValueError, match="path=") as caught:
-        FileSource(path, "csv", ID)
+        FileSource(path, "json", ID)
     assert not [part for part in ("me:", "S3cr", "et99") if part in str(caught.value)]
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_a_text_about_an_address_without_secrets_is_quoted() -> None:
-    error = OSError("cannot open 'c/x.csv': 1")
-    assert reason_of(error, "s3://c/x.csv") == str(error)
-    assert reason_of(error, "s3://c/x.csv?x=1") == "OSError"
+    error = OSError("cannot open 'c/x.json': 1")
+    assert reason_of(error, "s3://c/x.json") == str(error)
+    assert reason_of(error, "s3://c/x.json?x=1") == "OSError"
     assert (
         reason_of(PermissionError(13, "wordpass"), "s3://me:wordpass@c")
         == "PermissionError, Permission denied"

@@ -1,8 +1,7 @@
-"""Each line once: any file, any split size, any batch size, any limit, any quotes and ends."""
+"""Each line once: any file, any split size, any batch size, any limit, any ends."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections import Counter
@@ -18,8 +17,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadLimit
 from pillarbox.sources.connectors.files import FileSource
-from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start, whole_lines
-from pillarbox.sources.fetcher import ReadFailed
+from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start
 from pillarbox.testing import SourceHarness
 from tests.search import examples
 
@@ -81,24 +79,23 @@ def test_ranges_that_meet_anywhere_have_each_line_once(data: bytes, cuts: list[i
 
 
 @PURE
-@given(bytes_with_lines, SIZES, st.sampled_from([None, b'"']))
-def test_blocks_are_whole_lines_and_all_of_the_file(data: bytes, nbytes: int, quote: bytes | None) -> None:
+@given(bytes_with_lines, SIZES)
+def test_blocks_are_whole_lines_and_all_of_the_file(data: bytes, nbytes: int) -> None:
     stream = io.BytesIO(data)
-    found = list(blocks(stream.read, 0, len(data), nbytes, quote))
+    found = list(blocks(stream.read, 0, len(data), nbytes))
     assert b"".join(block for block, _ in found) == data
     assert [position for _, position in found] == [
         sum(len(block) for block, _ in found[: at + 1]) for at in range(len(found))
     ]
     for block, _ in found[:-1]:
-        assert block.endswith(b"\n") and (quote is None or block.count(quote) % 2 == 0)
-        assert whole_lines(block, quote) == len(block)
+        assert block.endswith(b"\n")
 
 
 @PURE
 @given(bytes_with_lines, st.integers(1, 12))
 def test_so_many_lines_are_counted(data: bytes, count: int) -> None:
     lines = [line for line in lines_of(data) if line.endswith(b"\n")]
-    found, taken = after_lines(data, count, None)
+    found, taken = after_lines(data, count)
     assert found == min(count, len(lines))
     assert taken == (sum(map(len, lines[:count])) if found == count else len(data))
 
@@ -108,20 +105,15 @@ def test_so_many_lines_are_counted(data: bytes, count: int) -> None:
     bytes_with_lines.filter(bool),
     st.none() | st.integers(1, 12),
     st.none() | st.integers(1, 120),
-    st.sampled_from([None, b'"']),
 )
-def test_a_cut_is_at_a_line_and_within_the_limit(
-    data: bytes, rows: int | None, nbytes: int | None, quote: bytes | None
-) -> None:
+def test_a_cut_is_at_a_line_and_within_the_limit(data: bytes, rows: int | None, nbytes: int | None) -> None:
     def read_at(count: int, at: int) -> bytes:
         return data[at : at + count]
 
-    stop, counted = cut(read_at, 0, len(data), rows=rows, nbytes=nbytes, quote=quote, size=len(data))
-    one_line = next(blocks(io.BytesIO(data).read, 0, len(data), 1, quote))[1]
+    stop, counted = cut(read_at, 0, len(data), rows=rows, nbytes=nbytes, size=len(data))
+    one_line = next(blocks(io.BytesIO(data).read, 0, len(data), 1))[1]
     assert 0 < stop <= len(data)
-    assert stop == len(data) or (
-        data[:stop].endswith(b"\n") and (not quote or data.count(quote, 0, stop) % 2 == 0)
-    )
+    assert stop == len(data) or data[:stop].endswith(b"\n")
     if nbytes is not None:
         assert stop <= max(nbytes, one_line)
     if rows is not None:
@@ -154,66 +146,6 @@ def test_text_has_each_line_once(
     batches = read_in_micro_batches(source, ReadLimit(rows=rows))
     assert Counter(chain(*batches)) == Counter([(line,) for line in expected])
     assert all(len(batch) <= rows for batch in batches)
-
-
-def table(rows: list[tuple[str, ...]], newline: str, ended: bool) -> bytes:
-    file = io.StringIO(newline="")
-    # A carriage return without quotes is the end of a line to some, and to the writer it is not.
-    quoting = csv.QUOTE_ALL if any("\r" in value for row in rows for value in row) else csv.QUOTE_MINIMAL
-    csv.writer(file, lineterminator=newline, quoting=quoting).writerows([("a", "b"), *rows])
-    text = file.getvalue()
-    return (text if ended else text.removesuffix(newline)).encode()
-
-
-CSV_ROWS = st.lists(st.tuples(TEXT, TEXT), max_size=8)
-STRINGS = pa.schema([("a", pa.string()), ("b", pa.string())])
-
-
-@pytest.mark.contract
-@PROPERTY
-@given(CSV_ROWS, NEWLINES, st.booleans(), SIZES, SIZES, st.integers(1, 5))
-def test_csv_with_newlines_in_values_has_each_row_once(
-    tmp_path: Path, rows: list[tuple[str, str]], newline: str, ended: bool, split: int, batch: int, limit: int
-) -> None:
-    path = written(tmp_path / "a.csv", table(rows, newline, ended))
-    source = FileSource(
-        path, "csv", schema=STRINGS, split_bytes=split, batch_bytes=batch, newlines_in_values=True
-    )
-    assert read_in_splits(source) == rows
-    batches = read_in_micro_batches(source, ReadLimit(rows=limit))
-    assert Counter(chain(*batches)) == Counter(rows)
-    assert all(len(batch) <= limit for batch in batches)
-    batches = read_in_micro_batches(source, ReadLimit(nbytes=split))
-    assert Counter(chain(*batches)) == Counter(rows)
-
-
-@PROPERTY
-@given(CSV_ROWS, NEWLINES, st.booleans(), SIZES, SIZES)
-def test_csv_in_ranges_has_each_row_once_or_says_that_it_cannot(
-    tmp_path: Path, rows: list[tuple[str, str]], newline: str, ended: bool, split: int, batch: int
-) -> None:
-    path = written(tmp_path / "a.csv", table(rows, newline, ended))
-    source = FileSource(path, "csv", schema=STRINGS, split_bytes=split, batch_bytes=batch)
-    newlines = any("\n" in value for row in rows for value in row)
-    try:
-        found: Any = read_in_splits(source, readers=1)
-    except ReadFailed as error:
-        found = str(error)
-    assert found == rows or (newlines and "newlines_in_values=True" in found), found
-
-
-@pytest.mark.contract
-def test_a_cut_within_quotes_is_refused_and_never_read_wrong(tmp_path: Path) -> None:
-    rows = [("1", "x\n2,y\n3,z"), ("4", "w")]
-    path = written(tmp_path / "a.csv", table(rows, "\n", True))
-    refused = 0
-    for size in range(1, 30):
-        source = FileSource(path, "csv", STRINGS, split_bytes=size, batch_bytes=size)
-        try:
-            assert read_in_splits(source, readers=1) == rows
-        except ReadFailed as error:
-            refused += "a quote is open" in str(error) and "a.csv', from byte" in str(error)
-    assert 5 < refused < 29
 
 
 @PROPERTY
@@ -303,17 +235,17 @@ def test_lines_of_many_splits_and_batches_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["gz", "bz2", "zst", "lz4"])
 def test_a_compressed_file_is_one_split_and_goes_on_in_its_middle(tmp_path: Path, compression: str) -> None:
-    path = tmp_path / f"a.csv.{compression}"
+    path = tmp_path / f"a.txt.{compression}"
     with pa.output_stream(path, compression="detect") as file:
-        file.write(b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(5000)))
-    source = FileSource(path, "csv", split_bytes=100, batch_bytes=4000)
+        file.write(b"".join(b"%d\n" % number for number in range(5000)))
+    source = FileSource(path, "text", split_bytes=100, batch_bytes=4000)
     with SourceHarness(source) as harness:
         rows = harness.read(1500)
         snapshot = harness.snapshot()
     assert 0 < len(rows) < 5000
     with SourceHarness(source, snapshot=snapshot) as harness:
         rows += harness.read_all()
-    assert rows == [(number, "x") for number in range(5000)]
+    assert rows == [(str(number),) for number in range(5000)]
 
 
 def test_members_of_a_gzip_file_are_all_read(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_redis_streams_in_micro_batches(spark: SparkSession, redis: RedisServer,
     assert redis_server.PASSWORD not in written(tmp_path)
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("form", ["parquet", "json"])
 def test_folders_that_spark_has_partitioned_by_are_read_as_spark_reads_them(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -81,11 +81,16 @@ def test_folders_that_spark_has_partitioned_by_are_read_as_spark_reads_them(
     ]
     by = ["day", "an hour", "kind"]
     place = str(tmp_path / "out")
-    spark.createDataFrame(rows, kinds).write.partitionBy(*by).option("header", True).format(form).save(place)
+    spark.createDataFrame(rows, kinds).write.partitionBy(*by).format(form).save(place)
     register_source(spark)
     ours = spark.read.format("pillarbox").option("source", "files").option("format", form)
-    theirs = spark.read.option("header", True).option("inferSchema", True).format(form).load(place)
-    read = ours.load(place)
-    assert read.columns == theirs.columns
-    assert sorted(read.collect()) == sorted(theirs.collect()) == sorted(map(tuple, rows))
-    assert sorted(ours.schema(kinds).load(place).collect()) == sorted(map(tuple, rows))
+    theirs = spark.read.format(form).schema(kinds).load(place)
+    assert (
+        sorted(ours.schema(kinds).load(place).collect())
+        == sorted(theirs.collect())
+        == sorted(map(tuple, rows))
+    )
+    if form == "parquet":
+        read = ours.load(place)
+        assert read.columns == spark.read.parquet(place).columns
+        assert sorted(read.collect()) == sorted(map(tuple, rows))

@@ -64,13 +64,3 @@ def without(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
 
     left_out = set(names)
     return pa.schema([field for field in schema if field.name not in left_out])
-
-
-def with_scalars(batch: pa.RecordBatch, said: Mapping[str, pa.Scalar], wanted: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the columns that its folders have `said`, all in the order of `wanted`."""
-    import pyarrow as pa
-
-    columns = [
-        pa.repeat(said[name], batch.num_rows) if name in said else batch.column(name) for name in wanted.names
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -6,8 +6,8 @@ A format is a plain value. Its methods block, and are called on whichever thread
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.sources.connectors.files.listing import FoundFile, UnfitFileError
 from pillarbox.sources.connectors.files.split import FileSplit
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 UNITS = ("s", "ms", "us", "ns")
+SHOWN_CHARACTERS = 100
+"""Of a value in an error."""
 
 
 class Piece(NamedTuple):
@@ -30,11 +32,33 @@ class Piece(NamedTuple):
     """Bytes for one position."""
 
 
+class BadRow(NamedTuple):
+    """A row with a value that cannot be read. A plain value."""
+
+    at: int
+    """Its position in the file."""
+    row: int
+    """Its place in the batch."""
+    problem: str
+    """The column, the value and the type that was wanted, or the whole line."""
+    line: bytes = b""
+    """The line in which it stands, in formats of lines."""
+
+
 class Rows(NamedTuple):
-    """Rows of a file, and the position behind them. A plain value."""
+    """Rows of a file, the position behind them, and which of them could not be read. A plain value."""
 
     batch: pa.RecordBatch
     position: int
+    bad: Sequence[BadRow] = ()
+
+
+class BadRowError(UnfitFileError):
+    """A value that cannot be read as the type that was wanted."""
+
+
+class LostDataError(UnfitFileError):
+    """A file that is not what it was when it was found."""
 
 
 class FileFormat(ABC):
@@ -52,17 +76,20 @@ class FileFormat(ABC):
 
     @abstractmethod
     def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """The columns of a file; of text, as its front looks. Their type is null where nothing was seen."""
+        """Return the columns of a file."""
 
     @abstractmethod
     def read(
         self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
     ) -> Iterator[Rows]:
-        """The rows of `split` in batches of about `nbytes`, with the columns `wanted`."""
+        """Yield the rows of `split` in batches of about `nbytes`, with the columns `wanted`.
 
-    def in_folders(self, names: Collection[str]) -> FileFormat:
-        """The format of a file where columns of these names stand in the names of its folders."""
-        return self
+        A value that cannot be read is null, and its row is among the bad ones.
+        """
+
+    @abstractmethod
+    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+        """Return what people call position `at`."""
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ValueError for columns that files of this format cannot have."""
@@ -84,7 +111,7 @@ def check_same_file(filesystem: fs.FileSystem, split: FileSplit) -> None:
         raise FileNotFoundError(f"{split.path!r}: there is no such file")
     modified = info.mtime_ns or 0
     if (info.size or 0) != split.size or modified != split.modified:
-        raise UnfitFileError(
+        raise LostDataError(
             f"{split.path!r} was rewritten after it had been found: it had {split.size} bytes then and "
             f"has {info.size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
             "change: write them elsewhere, or under a name that begins with a dot, and rename them when they "
@@ -106,29 +133,73 @@ def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
         )
 
 
-def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the columns `wanted`: by name, cast where the type is another, null where it has none.
+def null_where_refused(
+    values: Any, kind: pa.DataType, convert: Callable[[Any], pa.Array]
+) -> tuple[pa.Array, list[int]]:
+    """Return `values` converted, null where `convert` refuses a value, and the places of those.
 
-    Times of a finer unit are floored to the unit that is wanted. All else that would lose data raises
-    ValueError.
+    By halves: one that is refused among n costs about twice the conversion of n.
+    """
+    import pyarrow as pa
+
+    try:
+        return convert(values), []
+    except pa.ArrowNotImplementedError:
+        raise
+    except (pa.ArrowException, ValueError, OverflowError):
+        if len(values) == 1:
+            return pa.nulls(1, kind), [0]
+    half = len(values) // 2
+    front, refused = null_where_refused(values[:half], kind, convert)
+    back, refused_behind = null_where_refused(values[half:], kind, convert)
+    return pa.concat_arrays([front, back]), refused + [half + at for at in refused_behind]
+
+
+def unfit(field: pa.Field, value: Any) -> str:
+    """Return what is wrong with a value, of which the first characters are shown."""
+    return f"column {field.name!r}: {shown(value)} cannot be read as {field.type}"
+
+
+def shown(value: Any) -> str:
+    """Return the representation of a value, cut to `SHOWN_CHARACTERS`."""
+    text = repr(value[:SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+
+
+def conform(
+    batch: pa.RecordBatch, wanted: pa.Schema, casts: Mapping[str, pa.DataType], at: int
+) -> tuple[pa.RecordBatch, list[BadRow]]:
+    """Return `batch` with the columns `wanted`, by name, and the rows with a value that no cast can give.
+
+    casts: types that columns are cast to first. at: the position of the first row. Times of a finer unit are
+    floored to the unit that is wanted. A column that the file has not is null. Raises ValueError for one
+    that has a type of which there is no cast.
     """
     import pyarrow as pa
 
     if batch.schema.equals(wanted):
-        return batch
+        return batch, []
     columns = []
+    bad: dict[int, BadRow] = {}
     for field in wanted:
-        at = batch.schema.get_field_index(field.name)
-        column = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
+        place = batch.schema.get_field_index(field.name)
+        column = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
+        if field.name in casts:
+            column = column.cast(casts[field.name])
         if column.type != field.type:
+            given = column
             try:
-                column = _floored(column, field.type).cast(field.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                column, refused = null_where_refused(
+                    given, field.type, lambda part, kind=field.type: _floored(part, kind).cast(kind)
+                )
+            except pa.ArrowNotImplementedError as error:
                 raise UnfitFileError(
-                    f"column {field.name!r} is {column.type} and cannot be read as {field.type}: {error}"
+                    f"column {field.name!r} is {given.type} and cannot be read as {field.type}: {error}"
                 ) from None
+            for row in refused:
+                bad.setdefault(row, BadRow(at + row, row, unfit(field, given[row].as_py())))
         columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    return pa.RecordBatch.from_arrays(columns, schema=wanted), [bad[row] for row in sorted(bad)]
 
 
 def _floored(column: pa.Array, wanted: pa.DataType) -> pa.Array:

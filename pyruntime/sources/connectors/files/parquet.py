@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.sources.connectors.files.formats import (
     FileFormat,
@@ -23,8 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-MOST_ROWS = 2**17
+MAX_BATCH_ROWS = 2**17
 """Rows in a batch: more gain nothing, and columns of one value would give millions."""
+MAX_SUSPENDED = 4
+"""Readings of a process that wait within a row group: each has a file open, and what it has read ahead."""
 
 
 @dataclass(frozen=True)
@@ -83,47 +88,166 @@ class ParquetFormat(FileFormat):
         return split.up_to(split.start + max(1, most))
 
     def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """The columns that the footer names."""
+        """Return the columns that the footer names, with the types that Spark gives them."""
+        import pyarrow as pa
+
         with _opened(filesystem, path) as parquet:
             schema: pa.Schema = parquet.schema_arrow
-            return schema
+            casts = _instants(parquet)
+            return pa.schema([field.with_type(casts.get(field.name, field.type)) for field in schema])
+
+    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+        """Return the number of a row, from 0 on."""
+        return f"row {at}"
 
     def read(
         self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
     ) -> Iterator[Rows]:
-        """The rows from `start` to `stop`; a row group is read as a whole, whatever part of it is wanted."""
-        with _opened(filesystem, split.path) as parquet:
-            check_same_file(filesystem, split)
+        """Yield the rows from `start` to `stop`.
+
+        A row group can be read from its front only. So a reading that ends within one is suspended, and the
+        one that begins there in the same process resumes it; another begins with the front of the group.
+        """
+        check_same_file(filesystem, split)
+        key = _Key(filesystem.type_name, split.path, split.size, split.modified, tuple(wanted.names), nbytes)
+        reading = _SUSPENDED.take(key, split.start)
+        if reading is None:
+            reading = _Reading(filesystem, split, wanted, nbytes)
+        try:
+            while (batch := reading.next_batch(split.stop)) is not None:
+                at = reading.position - batch.num_rows
+                rows, bad = conform(batch, wanted, reading.casts, at)
+                yield Rows(rows, reading.position, bad)
+            _SUSPENDED.put(key, reading)
+        except BaseException:
+            reading.close()
+            raise
+
+
+class _Key(NamedTuple):
+    """Says which readings are alike: of the same file, with the same columns and batches. A plain value."""
+
+    filesystem: str
+    path: str
+    size: int
+    modified: int
+    columns: tuple[str, ...]
+    nbytes: int
+
+
+class _Reading:
+    """An open file, read from a row on, some rows at a time. Confined to one thread at a time."""
+
+    def __init__(self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int) -> None:
+        self._opened = _opened(filesystem, split.path)
+        self._parquet = parquet = self._opened.__enter__()
+        try:
+            names = parquet.schema_arrow.names
+            check_columns(names, wanted)
+            self._columns = [name for name in wanted.names if name in names]
+            self._nbytes = nbytes
             footer = parquet.metadata
-            stop = min(split.stop, footer.num_rows)
-            groups: list[int] = []
-            at = position = 0
-            for number in range(footer.num_row_groups):
-                behind = at + footer.row_group(number).num_rows
-                if at < stop and behind > split.start:
-                    position = position if groups else at
-                    groups.append(number)
-                at = behind
-            check_columns(parquet.schema_arrow.names, wanted)
-            columns = [name for name in wanted.names if name in parquet.schema_arrow.names]
-            if not groups:
-                return
-            # One thread: a task has one core, and other tasks have the others.
-            for batch in parquet.iter_batches(
-                batch_size=_batch_rows(footer.row_group(groups[0]), columns, nbytes),
-                row_groups=groups,
-                columns=columns,
-                use_threads=False,
-            ):
-                begin, position = position, position + batch.num_rows
-                if position <= split.start:
-                    continue
-                front, back = max(0, split.start - begin), max(0, position - stop)
-                if front or back:
-                    batch = batch.slice(front, batch.num_rows - front - back)
-                yield Rows(conform(batch, wanted), position - back)
-                if back:
-                    return
+            self._ends = list(
+                accumulate(footer.row_group(at).num_rows for at in range(footer.num_row_groups))
+            )
+            self.casts = {name: kind for name, kind in _instants(parquet).items() if name in self._columns}
+            self.position = split.start
+            self._batches: Iterator[pa.RecordBatch] = iter(())
+            self._behind = 0
+            """The last row of the groups that `_batches` reads, exclusive."""
+            self._held: pa.RecordBatch | None = None
+        except BaseException:
+            self.close()
+            raise
+
+    def next_batch(self, stop: int) -> pa.RecordBatch | None:
+        """Return the next rows, up to row `stop`; None if there are no more."""
+        stop = min(stop, self._ends[-1] if self._ends else 0)
+        while self.position < stop:
+            batch = self._held or next(self._batches, None)
+            if batch is None:
+                self._begin(stop)
+                continue
+            left = stop - self.position
+            self._held = batch.slice(left) if batch.num_rows > left else None
+            batch = batch.slice(0, left)
+            self.position += batch.num_rows
+            return batch
+        return None
+
+    def is_within_group(self) -> bool:
+        """Return True where a row group has been read in part."""
+        return self.position < self._behind
+
+    def _begin(self, stop: int) -> None:
+        """Read on with the row groups from the one of `position` to the one in front of `stop`."""
+        first = bisect.bisect_right(self._ends, self.position)
+        last = bisect.bisect_left(self._ends, stop)
+        self._behind = self._ends[last]
+        # One thread: a task has one core, and other tasks have the others.
+        self._batches = self._parquet.iter_batches(
+            batch_size=_batch_rows(self._parquet.metadata.row_group(first), self._columns, self._nbytes),
+            row_groups=[*range(first, last + 1)],
+            columns=self._columns,
+            use_threads=False,
+        )
+        skipped = self.position - (self._ends[first - 1] if first else 0)
+        while skipped > 0:
+            batch = next(self._batches)
+            self._held = batch.slice(skipped) if batch.num_rows > skipped else None
+            skipped -= batch.num_rows
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches, self._held = iter(()), None
+        self._opened.__exit__(None, None, None)
+
+
+class _Suspended:
+    """The readings that ended within a row group, the newest `MAX_SUSPENDED` of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readings: dict[tuple[_Key, int], _Reading] = {}
+
+    def take(self, key: _Key, position: int) -> _Reading | None:
+        """Return the reading that stands at `position`, which is the caller's from now on."""
+        with self._lock:
+            return self._readings.pop((key, position), None)
+
+    def put(self, key: _Key, reading: _Reading) -> None:
+        """Keep a reading that ended within a row group; close any other."""
+        closed = [reading]
+        if reading.is_within_group():
+            with self._lock:
+                closed = [*filter(None, [self._readings.pop((key, reading.position), None)])]
+                self._readings[key, reading.position] = reading
+                if len(self._readings) > MAX_SUSPENDED:
+                    closed.append(self._readings.pop(next(iter(self._readings))))
+        for each in closed:
+            each.close()
+
+
+_SUSPENDED = _Suspended()
+
+
+def _instants(parquet: Any) -> dict[str, pa.DataType]:
+    """Return the types of the columns in which Spark wrote instants as INT96: Arrow takes them for local."""
+    leaves = iter([parquet.schema.column(at).physical_type for at in range(len(parquet.schema.names))])
+    kinds = [(field, _instant(field.type, leaves)) for field in parquet.schema_arrow]
+    return {field.name: kind for field, kind in kinds if kind != field.type}
+
+
+def _instant(kind: pa.DataType, leaves: Iterator[str]) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_instant(field.type, leaves)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_instant(kind.key_type, leaves), _instant(kind.item_type, leaves))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_instant(kind.value_type, leaves)))
+    return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
 
 
 def _batch_rows(group: Any, columns: list[str], nbytes: int) -> int:
@@ -133,7 +257,7 @@ def _batch_rows(group: Any, columns: list[str], nbytes: int) -> int:
     total = sum(
         each.total_uncompressed_size for each in sizes if each.path_in_schema.partition(".")[0] in wanted
     )
-    return max(1, min(MOST_ROWS, int(nbytes * group.num_rows / max(1, total))))
+    return max(1, min(MAX_BATCH_ROWS, int(nbytes * group.num_rows / max(1, total))))
 
 
 @contextmanager

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox.redaction import reason_of
-from pillarbox.sources.connectors.files.folders import columns_in, scalars, with_scalars, without
-from pillarbox.sources.connectors.files.listing import UnfitFileError, may_pass, same_kind
+from pillarbox.sources.connectors.files.folders import columns_in, scalars, without
+from pillarbox.sources.connectors.files.formats import BadRow, BadRowError, LostDataError, shown
+from pillarbox.sources.connectors.files.listing import CutFileError, UnfitFileError, may_pass, same_kind
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
 
@@ -52,7 +53,7 @@ class FileReader(SplitReader[FileSplit]):
         self._reading.clear()
 
     def _read(self, split: FileSplit) -> Iterator[Fetched]:
-        """The batches of a split, the last of which says that it is."""
+        """Yield the batches of a split, the last of which says that it is."""
         import pyarrow as pa
 
         source = self._source
@@ -60,22 +61,28 @@ class FileReader(SplitReader[FileSplit]):
             self._schema = self._wanted()
         wanted, position = self._schema, split.start
         filesystem, given = source.open()
+        bad_rows = 0
         try:
-            folders = columns_in(split.path, given)
-            said = scalars(folders, wanted)
-            own = without(wanted, said) if said else wanted
+            said = scalars(columns_in(split.path, given), wanted)
+            elsewhere = {*said, source.bad_row_column} if source.on_bad_row == "column" else said
+            own = without(wanted, elsewhere) if elsewhere else wanted
             if not own.names:
                 raise UnfitFileError(
                     f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
                 )
-            file_format = source.file_format.in_folders(folders)
-            for batch, position in file_format.read(filesystem, split, own, source.batch_bytes):
-                whole = with_scalars(batch, said, wanted) if said else batch
+            for batch, behind, bad in source.file_format.read(filesystem, split, own, source.batch_bytes):
+                if bad and source.on_bad_row == "fail":
+                    place = source.file_format.place(filesystem, split.path, bad[0].at)
+                    raise BadRowError(
+                        f"{place}: {_problem(bad[0])}. on_bad_row='null' reads all other values"
+                    )
+                bad_rows += len(bad)
                 # The last line of a part may end behind its `stop`, where the next part goes on by itself.
-                yield Fetched(split.split_id, whole, min(position, split.stop))
+                position = min(behind, split.stop)
+                yield Fetched(split.split_id, self._whole(batch, bad, said, wanted), position)
         except (OSError, ValueError, EOFError, pa.ArrowException) as error:
             what = reason_of(error, source.path)
-            if source.on_data_loss == "fail" or may_pass(error, filesystem):
+            if source.on_data_loss == "fail" or not _is_data_loss(error) or may_pass(error, filesystem):
                 place = f"{split.path!r}, from {'row' if split.by_rows else 'byte'} {position} on: "
                 raise same_kind(error, place + what) from (error if what == str(error) else None)
             log.warning(
@@ -84,4 +91,44 @@ class FileReader(SplitReader[FileSplit]):
                 position,
                 what,
             )
+        if bad_rows:
+            log.warning(
+                "%r: %d rows have values that cannot be read, which are null, as on_bad_row is %r",
+                split.path,
+                bad_rows,
+                source.on_bad_row,
+            )
         yield Fetched(split.split_id, (), position, finished=True)
+
+    def _whole(
+        self, batch: pa.RecordBatch, bad: Sequence[BadRow], said: Mapping[str, pa.Scalar], wanted: pa.Schema
+    ) -> pa.RecordBatch:
+        """Return `batch` with the columns that its folders have `said`, and the one of bad lines."""
+        import pyarrow as pa
+
+        if batch.schema is wanted:
+            return batch
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {name: pa.repeat(value, batch.num_rows) for name, value in said.items()}
+        if self._source.on_bad_row == "column":
+            lines: list[str | None] = [None] * batch.num_rows
+            for each in bad:
+                lines[each.row] = each.line.decode(errors="replace")
+            field = wanted.field(self._source.bad_row_column)
+            columns[field.name] = pa.array(lines, field.type)
+        return pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
+
+
+def _problem(bad: BadRow) -> str:
+    return (
+        bad.problem
+        if not bad.line or bad.problem.startswith("column")
+        else f"{shown(bad.line)} {bad.problem}"
+    )
+
+
+def _is_data_loss(error: Exception) -> bool:
+    """Return True for rows that have gone: a file that is gone, another, cut short, or broken."""
+    import pyarrow as pa
+
+    return isinstance(error, LostDataError | CutFileError | OSError | EOFError | pa.ArrowException)

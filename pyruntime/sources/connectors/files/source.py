@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.redaction import reason_of, shown_address
-from pillarbox.sources.connectors.files.csv import CsvFormat
 from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
 from pillarbox.sources.connectors.files.folders import columns_in, kind_of, without
 from pillarbox.sources.connectors.files.formats import FileFormat, check_columns, plain_schema
@@ -20,9 +19,9 @@ from pillarbox.sources.connectors.files.listing import (
     same_kind,
 )
 from pillarbox.sources.connectors.files.parquet import ParquetFormat
-from pillarbox.sources.connectors.files.plain import LinesFormat
 from pillarbox.sources.connectors.files.reading import FileReader
 from pillarbox.sources.connectors.files.split import FileSplit
+from pillarbox.sources.connectors.files.text import LinesFormat
 from pillarbox.sources.connectors.options import Options, check_on_data_loss
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader, Threading
@@ -35,8 +34,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-FORMATS = ("parquet", "csv", "json", "text")
-FLAGS = ("recursive", "header", "newlines_in_values")
+FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": LinesFormat}
+ON_BAD_ROW = ("fail", "null", "column")
+FLAGS = ("recursive",)
+TEXTS = ("format", "on_data_loss", "on_bad_row", "bad_row_column")
 SIZES = ("split_bytes", "batch_bytes", "max_remembered")
 TIMES = ("settle", "remember")
 
@@ -48,19 +49,20 @@ class FileSource(Source[FileSplit, Known]):
     Folders below `path` that are called `name=value`, as Spark's `partitionBy` writes them, give a column.
 
     path: a file, a folder, a pattern (`*`, `?`, `[...]`, `**`), or a URI that `pyarrow.fs` knows.
-    format: "parquet", "csv", "json" (an object a line) or "text" (a row a line).
-    schema: the columns, by name; None: those of the first file, as they look on the driver.
+    format: "parquet", "json" (an object a line, needs `schema`) or "text" (a row a line).
+    schema: the columns, by name; None: those of the first file of Parquet, `value` of text.
+    columns: names of those columns that are read; None: all of them.
     recursive: whether files in folders within the folder count. What begins with "." or "_" never does.
     discovery_interval: seconds between two looks for new files; None: those that are there now, and no more.
     split_bytes: large files are read in parts of about so many bytes: ranges of lines, row groups.
     batch_bytes: bytes of a batch, about.
     on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or is broken, with a
         warning. Errors that may pass (of a network, of permission) fail all the same.
+    on_bad_row: "fail", which names file, line and value; "null" for null in the place of a value that cannot
+        be read; "column" for that and the line in the column `bad_row_column`, in formats of lines.
     settle: seconds that a file must not have been modified to be taken for whole.
     remember, max_remembered: how late a file may come. One that is older than the newest by more than
         `remember` seconds, or than so many files that were found, is not found any more.
-    header, delimiter, quote, newlines_in_values: of CSV. Without a header the columns are those of `schema`
-        in their order. quote="": quotes mean nothing.
     filesystem: instead of the one that `path` tells.
 
     Raises ValueError for what is not allowed, on the driver. The idea of ranges of lines is Hadoop's.
@@ -71,18 +73,17 @@ class FileSource(Source[FileSplit, Known]):
     path: str
     format: str = "parquet"
     schema: pa.Schema | None = None
+    columns: Sequence[str] | None = None
     recursive: bool = True
     discovery_interval: float | None = None
     split_bytes: int = 64 * 2**20
     batch_bytes: int = 2 * 2**20
     on_data_loss: str = "fail"
+    on_bad_row: str = "fail"
+    bad_row_column: str = "_corrupt_record"
     settle: float = 0.0
     remember: float = 3600.0
     max_remembered: int = 5000
-    header: bool = True
-    delimiter: str = ","
-    quote: str = '"'
-    newlines_in_values: bool = False
     filesystem: fs.FileSystem | None = field(default=None, repr=False)
     file_format: FileFormat = field(init=False, repr=False)
     _opened: tuple[fs.FileSystem, str] = field(init=False, repr=False, compare=False)
@@ -104,7 +105,7 @@ class FileSource(Source[FileSplit, Known]):
         check_on_data_loss(self.on_data_loss)
         object.__setattr__(self, "file_format", self._format())
         if self.schema is not None:
-            self.file_format.check_schema(self.schema)
+            object.__setattr__(self, "schema", self._selected(self.schema))
         object.__setattr__(self, "_opened", open_file_system(path, self.filesystem))
 
     def __repr__(self) -> str:
@@ -132,7 +133,7 @@ class FileSource(Source[FileSplit, Known]):
         """One that reads a split after the other, with one thread; of the columns only what is asked for."""
         wanted = context.schema
         if wanted is not None:
-            self.file_format.check_schema(wanted)
+            self._check_schema(wanted)
         return FetchingReader(
             context,
             lambda: FileReader(self, lambda: self.arrow_schema() if wanted is None else wanted),
@@ -167,7 +168,10 @@ class FileSource(Source[FileSplit, Known]):
                 )
             folders = [columns_in(file.path, path) for file in listed]
             kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
-            self._found.append(pa.schema([*plain_schema(without(found, named)), *kinds]))
+            found = pa.schema([*plain_schema(without(found, named)), *kinds])
+            if self.on_bad_row == "column":
+                found = found.append(pa.field(self.bad_row_column, pa.string()))
+            self._found.append(self._selected(found))
         return self._found[0]
 
     def _schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
@@ -189,14 +193,50 @@ class FileSource(Source[FileSplit, Known]):
         return self._opened
 
     def _format(self) -> FileFormat:
-        if self.format == "parquet":
-            return ParquetFormat()
-        if self.format == "csv":
-            names = None if self.schema is None else tuple(self.schema.names)
-            return CsvFormat(self.header, self.delimiter, self.quote, self.newlines_in_values, names)
-        if self.format in FORMATS:
-            return JsonFormat() if self.format == "json" else LinesFormat()
-        raise ValueError(f"format={self.format!r}: must be one of {', '.join(FORMATS)}")
+        """Return the format. Raises ValueError for options that do not go together."""
+        if self.format not in FORMATS:
+            instead = "; Spark reads CSV: spark.read.csv(...)" if self.format == "csv" else ""
+            raise ValueError(f"format={self.format!r}: must be one of {', '.join(FORMATS)}{instead}")
+        if self.format == "json" and self.schema is None:
+            raise ValueError(
+                "format='json': needs schema=, the columns and their types, which are not guessed from the "
+                "files; spark.read.json(...).schema tells those of a sample"
+            )
+        if self.on_bad_row not in ON_BAD_ROW:
+            raise ValueError(f"on_bad_row={self.on_bad_row!r}: must be one of {', '.join(ON_BAD_ROW)}")
+        if self.on_bad_row == "column" and self.format == "parquet":
+            raise ValueError(
+                "on_bad_row='column': is of lines (json, text), and format='parquet': say 'fail' or 'null'"
+            )
+        return FORMATS[self.format]()
+
+    def _selected(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of `schema` that are read. Raises ValueError for one that is not there."""
+        import pyarrow as pa
+
+        if self.columns is not None:
+            missing = [name for name in self.columns if name not in schema.names]
+            if missing or not self.columns:
+                raise ValueError(
+                    f"columns={list(self.columns)!r}: must be names of columns; there are {schema.names!r}"
+                )
+            schema = pa.schema([schema.field(name) for name in self.columns])
+        self._check_schema(schema)
+        return schema
+
+    def _check_schema(self, schema: pa.Schema) -> None:
+        """Raise ValueError unless the source can give these columns."""
+        import pyarrow as pa
+
+        if self.on_bad_row == "column":
+            name = self.bad_row_column
+            if name not in schema.names or schema.field(name).type != pa.string():
+                raise ValueError(
+                    f"bad_row_column={name!r}: the schema must have a column of this name, of text, for "
+                    f"on_bad_row='column'; it has {schema.names!r}"
+                )
+            schema = without(schema, [name])
+        self.file_format.check_schema(schema)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> FileSource:
@@ -207,11 +247,17 @@ class FileSource(Source[FileSplit, Known]):
         path = found.text("path", required=True)
         every = found.number("discovery_interval", float, 0.0)
         given: dict[str, Any] = {name: found.flag(name, getattr(cls, name)) for name in FLAGS}
-        texts = {name: found.text(name) for name in ("format", "on_data_loss", "delimiter", "quote")}
+        texts = {name: found.text(name) for name in TEXTS}
         sizes = {name: found.number(name, int, getattr(cls, name)) for name in SIZES}
         times = {name: found.number(name, float, getattr(cls, name)) for name in TIMES}
+        columns = found.words("columns")
         found.check_all_read()
+        if columns is not None and schema is not None and set(columns) != set(schema.names):
+            raise ValueError(
+                f"option 'columns' is {options['columns']!r}, and the schema names {schema.names!r}: name "
+                "the columns that are to be read in one of them"
+            )
         given.update((name, text) for name, text in texts.items() if text is not None)
         if "discovery_interval" in options:
             given["discovery_interval"] = every
-        return cls(path, schema=schema, **given, **sizes, **times)
+        return cls(path, schema=schema, columns=columns, **given, **sizes, **times)

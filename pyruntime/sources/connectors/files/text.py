@@ -1,4 +1,4 @@
-"""What CSV, JSON lines and text share: positions are bytes, parts are ranges of bytes. See `FileFormat`.
+"""Lines of text, and what formats of lines share: positions are bytes, parts are ranges of bytes.
 
 A compressed file is one part, whatever its size, and is not cut: there is no way to its middle but through
 all in front of it. Its positions are bytes after decompression.
@@ -9,11 +9,19 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pillarbox.sources.connectors.files.formats import FileFormat, Piece, Rows, check_same_file
-from pillarbox.sources.connectors.files.lines import ReadAt, blocks, cut, line_start, reading
+from pillarbox.sources.connectors.files.formats import (
+    BadRow,
+    FileFormat,
+    Piece,
+    Rows,
+    check_same_file,
+    null_where_refused,
+)
+from pillarbox.sources.connectors.files.lines import Read, ReadAt, after_lines, blocks, cut, line_start
 from pillarbox.sources.connectors.files.listing import FoundFile
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
@@ -23,115 +31,132 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
-LOOKED_AT = 2**20
-"""Bytes of a file that say which columns it has."""
 BOM = b"\xef\xbb\xbf"
+CHUNK_BYTES = 2**20
+"""Bytes read at once where lines are counted or passed over."""
 
 
 def compression(path: str) -> str | None:
-    """How a file is compressed, as its name says; None: not at all."""
+    """Return the codec that the name of a file tells; None if it tells none."""
     return COMPRESSED.get(os.path.splitext(path)[1].lower())
 
 
 @dataclass(frozen=True)
 class TextFormat(FileFormat):
-    """Lines that end with a newline, in UTF-8; derive one and say what they hold."""
+    """Lines that end with a newline, or a carriage return and a newline, in UTF-8; derive one and parse them.
 
-    @property
-    def quote(self) -> bytes | None:
-        """What a newline may stand between without ending a line; None: nothing."""
-        return None
+    A mark of the encoding in front of a file is passed over.
+    """
 
-    def front(self, head: bytes) -> tuple[int, Any]:
-        """How many bytes in front of a file are no rows, and what they say that `parse` needs.
+    @abstractmethod
+    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, list[BadRow]]:
+        """Return the rows of whole lines, and those that cannot be read, at their place in the block.
 
-        Here: a mark of the encoding, if there is one, which says nothing.
+        `block` is never empty. A value that cannot be read is null.
         """
-        return (len(BOM) if head.startswith(BOM) else 0), None
-
-    @abstractmethod
-    def parse(self, block: bytes, said: Any, wanted: pa.Schema) -> pa.RecordBatch:
-        """The rows of whole lines. Not called with nothing."""
-
-    @abstractmethod
-    def schema_of(self, head: bytes) -> pa.Schema:
-        """The columns of a file that begins with these whole lines."""
 
     def pieces(self, filesystem: fs.FileSystem, file: FoundFile, nbytes: int, start: int) -> Iterator[Piece]:
-        """Ranges of `nbytes`, but the whole file where its lines are not known without what is in front."""
+        """Yield ranges of `nbytes`; the whole file where it is compressed."""
         if compression(file.path):
             yield Piece(0, END, None)
-        elif self.quote is not None:
-            yield Piece(0, file.size, 1.0)
         else:
             for at in range(start, file.size, nbytes):
                 yield Piece(at, min(at + nbytes, file.size), 1.0)
 
     def advance(self, filesystem: fs.FileSystem, split: FileSplit, limit: ReadLimit) -> FileSplit:
-        """So many lines and bytes. A line counts as a row, empty ones too."""
+        """Return the front of `split` with so many lines and bytes; empty lines count."""
         if compression(split.path) or (limit.rows is None and limit.nbytes is None):
             return split
         with filesystem.open_input_file(split.path) as file:
-            read_at = file.read_at
             check_same_file(filesystem, split)
-            begin, end, _ = self._range(read_at, split)
+            begin, end = _range(file.read_at, split)
             if begin >= end:
                 return replace(split, counted=0)
-            stop, lines = cut(
-                read_at,
-                begin,
-                end,
-                rows=limit.rows,
-                nbytes=limit.nbytes,
-                quote=self.quote,
-                size=split.size,
-            )
+            stop, lines = cut(file.read_at, begin, end, rows=limit.rows, nbytes=limit.nbytes, size=split.size)
         return replace(split if stop >= end else split.up_to(stop), counted=lines)
-
-    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """The columns as the first megabyte of the file looks."""
-        return self.schema_of(self._head(filesystem, path, LOOKED_AT))
 
     def read(
         self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
     ) -> Iterator[Rows]:
-        """The lines that begin from `start` up to `stop`."""
-        if compression(split.path):
-            with filesystem.open_input_stream(split.path, compression=compression(split.path)) as stream:
-                check_same_file(filesystem, split)
-                begin, said = self.front(self._head(filesystem, split.path, nbytes))
-                begin = max(begin, split.start)
-                left = begin
-                while left:
-                    left -= len(stream.read(min(left, 2**20))) or left
-                yield from self._rows(blocks(stream.read, begin, None, nbytes, self.quote), said, wanted)
-            return
-        with filesystem.open_input_file(split.path) as file:
-            read_at = file.read_at
-            check_same_file(filesystem, split)
-            begin, end, said = self._range(read_at, split)
-            if begin < end:
-                file.seek(begin)
-                yield from self._rows(blocks(file.read, begin, end, nbytes, self.quote), said, wanted)
+        """Yield the lines that begin from `start` up to `stop`."""
+        with _opened(filesystem, split) as (read, begin, end):
+            for block, position in blocks(read, begin, end, nbytes):
+                front = len(BOM) * (begin == 0 and block.startswith(BOM))
+                batch, bad = self.parse(block[front:], wanted) if block[front:] else (None, [])
+                if batch is not None:
+                    yield Rows(batch, position, [each._replace(at=each.at + begin + front) for each in bad])
+                begin = position
 
-    def check_block(self, block: bytes) -> None:
-        """Raise ValueError for a block that is not whole lines."""
-
-    def _rows(self, parts: Iterator[tuple[bytes, int]], said: Any, wanted: pa.Schema) -> Iterator[Rows]:
-        for block, position in parts:
-            self.check_block(block)
-            yield Rows(self.parse(block, said, wanted), position)
-
-    def _range(self, read_at: ReadAt, split: FileSplit) -> tuple[int, int, Any]:
-        """Where the lines of a split begin and end, and what the front of the file says."""
-        head = next(blocks(reading(read_at, 0), 0, None, 2**12, self.quote), (b"", 0))[0]
-        front, said = self.front(head)
-        if self.quote is not None:
-            return max(front, split.start), split.stop, said
-        begin = line_start(read_at, split.start, split.size)
-        return max(front, begin), line_start(read_at, split.stop, split.size), said
-
-    def _head(self, filesystem: fs.FileSystem, path: str, nbytes: int) -> bytes:
-        """The first whole lines of a file."""
+    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+        """Return the number of the line that begins at byte `at`. Reads the file up to there."""
+        lines = 1
         with filesystem.open_input_stream(path, compression=compression(path)) as stream:
-            return next(blocks(stream.read, 0, None, nbytes, self.quote), (b"", 0))[0]
+            while at > 0 and (data := stream.read(min(at, CHUNK_BYTES))):
+                lines += data.count(b"\n")
+                at -= len(data)
+        return f"line {lines}"
+
+
+@contextmanager
+def _opened(filesystem: fs.FileSystem, split: FileSplit) -> Iterator[tuple[Read, int, int | None]]:
+    """Open a file at the first line of `split`: what reads on, and where its lines begin and end."""
+    codec = compression(split.path)
+    if codec is None:
+        with filesystem.open_input_file(split.path) as file:
+            check_same_file(filesystem, split)
+            begin, end = _range(file.read_at, split)
+            file.seek(begin)
+            yield file.read, begin, max(begin, end)
+    else:
+        with filesystem.open_input_stream(split.path, compression=codec) as stream:
+            check_same_file(filesystem, split)
+            left = split.start
+            while left:
+                left -= len(stream.read(min(left, CHUNK_BYTES))) or left
+            yield stream.read, split.start, None
+
+
+def _range(read_at: ReadAt, split: FileSplit) -> tuple[int, int]:
+    return line_start(read_at, split.start, split.size), line_start(read_at, split.stop, split.size)
+
+
+@dataclass(frozen=True)
+class LinesFormat(TextFormat):
+    """A row for each line, without what ends it, in one column of text or bytes."""
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Raise ValueError unless the first column is of text or bytes. Others may be names of folders."""
+        import pyarrow as pa
+
+        super().check_schema(schema)
+        if schema.field(0).type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            raise _not_text(schema)
+
+    def parse(self, block: bytes, wanted: pa.Schema) -> tuple[pa.RecordBatch, list[BadRow]]:
+        """Return the lines. Raises ValueError unless one column is wanted."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        if len(wanted) != 1:
+            raise _not_text(wanted)
+        content = block.replace(b"\r\n", b"\n") if b"\r\n" in block else block
+        (field,) = wanted
+        lines = compute.split_pattern(pa.array([content], pa.large_binary()), b"\n").flatten()
+        # What stands behind the last newline is no line.
+        lines = lines[: len(lines) - content.endswith(b"\n")]
+        column, refused = null_where_refused(lines, field.type, lambda part: part.cast(field.type))
+        bad = [
+            BadRow(after_lines(block, row)[1] if row else 0, row, field.name, lines[row].as_py())
+            for row in refused
+        ]
+        return pa.RecordBatch.from_arrays([column], schema=wanted), bad
+
+    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """Return one column, `value`, as Spark calls it."""
+        import pyarrow as pa
+
+        return pa.schema([("value", pa.string())])
+
+
+def _not_text(schema: pa.Schema) -> ValueError:
+    return ValueError(f"schema={schema.to_string()!r}: text has one column, of text or bytes")
