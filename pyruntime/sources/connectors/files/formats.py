@@ -40,7 +40,7 @@ class BadRow(NamedTuple):
     row: int
     """Its place in the batch."""
     problem: str
-    """The column, the value and the type that was wanted, or the whole line."""
+    """Says the column, the value and the type that was wanted, or the line."""
     line: bytes = b""
     """The line in which it stands, in formats of lines."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.files.formats import BadRow, null_where_refused, unfit
+from pillarbox.sources.connectors.files.formats import BadRow, null_where_refused, shown, unfit
 from pillarbox.sources.connectors.files.text import TextFormat
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class JsonFormat(TextFormat):
         lines = block.decode(errors="surrogateescape").split("\n")
         scan = _scanner(wanted)
         rows = [_object(text, scan) for line in lines if (text := line.strip(BLANK))]
-        refused = {row: "is not a JSON object" for row, values in enumerate(rows) if values is None}
+        refused: dict[int, str | None] = {row: None for row, values in enumerate(rows) if values is None}
         columns = []
         for field in wanted:
             values = [None if row is None else row.get(field.name) for row in rows]
@@ -67,13 +67,13 @@ class JsonFormat(TextFormat):
         raise NotImplementedError
 
 
-def _bad_rows(block: bytes, refused: dict[int, str]) -> Iterator[BadRow]:
-    """Yield the rows of these numbers with the lines in which they stand."""
+def _bad_rows(block: bytes, refused: dict[int, str | None]) -> Iterator[BadRow]:
+    """Yield the rows of these numbers with the lines in which they stand; None: the line is no object."""
     at = row = 0
     for line in block.split(b"\n"):
         if line.strip(BLANK.encode()):
             if row in refused:
-                yield BadRow(at, row, refused[row], line)
+                yield BadRow(at, row, refused[row] or f"{shown(line)} is not a JSON object", line)
             row += 1
         at += len(line) + 1
 

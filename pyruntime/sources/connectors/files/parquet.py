@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -18,7 +18,7 @@ from pillarbox.sources.connectors.files.formats import (
     check_same_file,
     conform,
 )
-from pillarbox.sources.connectors.files.listing import FoundFile
+from pillarbox.sources.connectors.files.listing import FoundFile, UnfitFileError
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH_ROWS = 2**17
 """Rows in a batch: more gain nothing, and columns of one value would give millions."""
+LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 MAX_SUSPENDED = 4
 """Readings of a process that wait within a row group: each has a file open, and what it has read ahead."""
 
@@ -116,6 +117,8 @@ class ParquetFormat(FileFormat):
         try:
             while (batch := reading.next_batch(split.stop)) is not None:
                 at = reading.position - batch.num_rows
+                if reading.is_julian:
+                    _check_calendar(batch)
                 rows, bad = conform(batch, wanted, reading.casts, at)
                 yield Rows(rows, reading.position, bad)
             _SUSPENDED.put(key, reading)
@@ -150,6 +153,7 @@ class _Reading:
             self._ends = list(
                 accumulate(footer.row_group(at).num_rows for at in range(footer.num_row_groups))
             )
+            self.is_julian = _is_julian(footer.metadata or {})
             self.casts = {name: kind for name, kind in _instants(parquet).items() if name in self._columns}
             self.position = split.start
             self._batches: Iterator[pa.RecordBatch] = iter(())
@@ -229,6 +233,29 @@ class _Suspended:
 
 
 _SUSPENDED = _Suspended()
+
+
+def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:
+    """Return True for a file in which Spark wrote old dates in the calendar that was then in use."""
+    writer = metadata.get(b"org.apache.spark.version", b"")
+    return writer.startswith((b"2.", b"3.0.")) or any(key in metadata for key in LEGACY_KEYS)
+
+
+def _check_calendar(batch: pa.RecordBatch) -> None:
+    """Raise ValueError for dates and times that are others in the Gregorian calendar."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
+            first = compute.min(column).as_py()
+            if first is not None and first.timetuple()[:3] < (
+                (1582, 10, 15) if pa.types.is_date(field.type) else (1900, 1, 1)
+            ):
+                raise UnfitFileError(
+                    f"column {field.name!r} has {first} in the calendar of Spark 2 (LEGACY): read the file "
+                    "with spark.read.parquet, which rebases such values"
+                )
 
 
 def _instants(parquet: Any) -> dict[str, pa.DataType]:

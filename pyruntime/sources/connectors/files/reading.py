@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox.redaction import reason_of
 from pillarbox.sources.connectors.files.folders import columns_in, scalars, without
-from pillarbox.sources.connectors.files.formats import BadRow, BadRowError, LostDataError, shown
+from pillarbox.sources.connectors.files.formats import BadRow, BadRowError, LostDataError
 from pillarbox.sources.connectors.files.listing import CutFileError, UnfitFileError, may_pass, same_kind
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
@@ -73,9 +73,7 @@ class FileReader(SplitReader[FileSplit]):
             for batch, behind, bad in source.file_format.read(filesystem, split, own, source.batch_bytes):
                 if bad and source.on_bad_row == "fail":
                     place = source.file_format.place(filesystem, split.path, bad[0].at)
-                    raise BadRowError(
-                        f"{place}: {_problem(bad[0])}. on_bad_row='null' reads all other values"
-                    )
+                    raise BadRowError(f"{place}: {bad[0].problem}. on_bad_row='null' reads all other values")
                 bad_rows += len(bad)
                 # The last line of a part may end behind its `stop`, where the next part goes on by itself.
                 position = min(behind, split.stop)
@@ -117,14 +115,6 @@ class FileReader(SplitReader[FileSplit]):
             field = wanted.field(self._source.bad_row_column)
             columns[field.name] = pa.array(lines, field.type)
         return pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
-
-
-def _problem(bad: BadRow) -> str:
-    return (
-        bad.problem
-        if not bad.line or bad.problem.startswith("column")
-        else f"{shown(bad.line)} {bad.problem}"
-    )
 
 
 def _is_data_loss(error: Exception) -> bool:

@@ -20,6 +20,7 @@ from pillarbox.sources.connectors.files.formats import (
     Rows,
     check_same_file,
     null_where_refused,
+    unfit,
 )
 from pillarbox.sources.connectors.files.lines import Read, ReadAt, after_lines, blocks, cut, line_start
 from pillarbox.sources.connectors.files.listing import FoundFile
@@ -146,8 +147,8 @@ class LinesFormat(TextFormat):
         lines = lines[: len(lines) - content.endswith(b"\n")]
         column, refused = null_where_refused(lines, field.type, lambda part: part.cast(field.type))
         bad = [
-            BadRow(after_lines(block, row)[1] if row else 0, row, field.name, lines[row].as_py())
-            for row in refused
+            BadRow(after_lines(block, row)[1] if row else 0, row, unfit(field, line), line)
+            for row, line in ((row, lines[row].as_py()) for row in refused)
         ]
         return pa.RecordBatch.from_arrays([column], schema=wanted), bad
 
