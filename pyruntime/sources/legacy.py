@@ -262,7 +262,8 @@ class _FunctionReader(SplitReader[FunctionSplit]):
         self.close()
         if isinstance(change, SplitsAdded):
             (self._split,) = change.splits
-            self._given, self._said = self._split.begin["count"], (None, False)
+            self._given = self._split.begin["count"]
+            self._said: tuple[float | None, bool] = (None, False)
             self._run = _FunctionRun(self._source, self._split)
 
     def fetch(self) -> Sequence[Fetched]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pillarbox import Options
@@ -95,7 +96,8 @@ def files(folder: Path) -> FileSource:
             for row in range(60)
         ]
         (folder / f"{number}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return FileSource(str(folder), "json", batch_bytes=300)
+    schema = pa.schema([("id", pa.int64()), ("event_time", pa.float64())])
+    return FileSource(str(folder), "json", schema=schema, batch_bytes=300)
 
 
 def generated(folder: Path) -> GeneratorSource:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,7 +257,7 @@ class GeneratorReader(SplitReader[GeneratorSplit]):
                 event = pc.subtract(event, pc.multiply(_mixed(ids, source.seed + 1), source.disorder))
             return pc.floor(pc.multiply(event, 1e6)).cast(pa.int64()).cast(SCHEMA.field("event_time").type)
 
-        columns = {
+        columns: dict[str, Callable[[], pa.Array]] = {
             "id": lambda: ids,
             "split": lambda: pa.nulls(rows, pa.int32()).fill_null(split.number),
             "event_time": event_time,

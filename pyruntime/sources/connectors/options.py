@@ -48,11 +48,13 @@ class Options:
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false. Raises ValueError for anything else."""
-        return self._read(name, "bool", default)
+        found: bool = self._read(name, "bool", default)
+        return found
 
     def number(self, name: str, kind: Callable[[Any], T], default: T) -> T:
         """A number of this kind. Raises ValueError for anything else."""
-        return self._read(name, "int" if kind is int else "float", default)
+        found: T = self._read(name, "int" if kind is int else "float", default)
+        return found
 
     def arguments(self, kind: type) -> dict[str, Any]:
         """Those that were given, as the annotations of the dataclass `kind` say: its arguments.

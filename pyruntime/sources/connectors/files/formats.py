@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.sources.connectors.files.listing import FoundFile, UnfitFileError
@@ -189,9 +190,7 @@ def conform(
         if column.type != field.type:
             given = column
             try:
-                column, refused = null_where_refused(
-                    given, field.type, lambda part, kind=field.type: _floored(part, kind).cast(kind)
-                )
+                column, refused = null_where_refused(given, field.type, partial(_floored, field.type))
             except pa.ArrowNotImplementedError as error:
                 raise UnfitFileError(
                     f"column {field.name!r} is {given.type} and cannot be read as {field.type}: {error}"
@@ -202,18 +201,19 @@ def conform(
     return pa.RecordBatch.from_arrays(columns, schema=wanted), [bad[row] for row in sorted(bad)]
 
 
-def _floored(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _floored(wanted: pa.DataType, column: pa.Array) -> pa.Array:
+    """Return `column` as `wanted`, times of finer units rounded down."""
     import pyarrow as pa
     from pyarrow import compute
 
     if not (pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted)):
-        return column
+        return column.cast(wanted)
     if UNITS.index(column.type.unit) <= UNITS.index(wanted.unit):
-        return column
+        return column.cast(wanted)
     # Without a zone: where it has one, the time is in UTC, and stays so.
     plain = column.cast(pa.timestamp(column.type.unit))
     unit = {"s": "second", "ms": "millisecond", "us": "microsecond"}[wanted.unit]
-    return compute.floor_temporal(plain, unit=unit).cast(pa.timestamp(wanted.unit))
+    return compute.floor_temporal(plain, unit=unit).cast(pa.timestamp(wanted.unit)).cast(wanted)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -181,7 +181,7 @@ class _Reading:
 
     def is_within_group(self) -> bool:
         """Return True where a row group has been read in part."""
-        return self.position < self._behind
+        return bool(self.position < self._behind)
 
     def _begin(self, stop: int) -> None:
         """Read on with the row groups from the one of `position` to the one in front of `stop`."""
