@@ -99,7 +99,7 @@ LetGo ==
     /\ UNCHANGED <<service, query, phase, plan, log, sink, reads, crashes>>
 
 (* Slices of open splits, as many as the limit allows, and the offset behind them. If there is nothing to read, there *)
-(* is no offset and no micro-batch.                                                                                  *)
+(* is no offset and no micro-batch, but for the first one: where splits begin is kept from then on.                  *)
 Bound(s) == IF AvailableNow /\ Mutant # "reads what came since" THEN target[s] ELSE there[s]
 Readable == {s \in DOMAIN memory.open : memory.open[s] < Bound(s)}
 Plan ==
@@ -113,7 +113,7 @@ Plan ==
             kept == IF Mutant = "the offset has what is read only"
                     THEN {s \in open : s \in DOMAIN end.open \/ s \in cuts} ELSE open
         IN  /\ \A s \in Readable : cut[s] \in memory.open[s]..Bound(s)
-            /\ slices # {}
+            /\ slices # {} \/ (end = Zero /\ memory.known # {})
             /\ read <= Limit \/ (Mutant = "a limit for each split" /\ \A x \in slices : x.to - x.from <= Limit)
             /\ plan' = [known |-> memory.known, slices |-> slices, open |-> [s \in kept |-> at(s)]]
             /\ memory' = [known |-> memory.known, open |-> [s \in open |-> at(s)]]

@@ -199,8 +199,12 @@ def discover_all(
     """
     seen = set(ids)
     while True:
+        before = known
         splits, known = discover(enumerator, known, most)
         if not splits:
+            if not _is_same(known, before):
+                # That nothing is there can be knowledge as well.
+                yield splits, known
             return
         for split in splits:
             if split.split_id in seen:

@@ -83,6 +83,8 @@ class MicroBatches(Generic[S, C]):
         # The enumerator's thread; open splits in the order in which they wait.
         self._open: dict[str, S] = {}
         self._endless = False
+        # What the enumerator of a new query knows before it has looked.
+        self._began_with: C | None = None
         # With availableNow: what was discovered at the beginning, and how far to read.
         self._frozen: list[tuple[Sequence[S], C]] | None = None
         self._targets: dict[str, S] = {}
@@ -120,6 +122,7 @@ class MicroBatches(Generic[S, C]):
             self._aligner.begin(offset.splits, offset.times)
         self._thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
         self._thread.call(self._take_pending)
+        self._began_with = self._thread.call(lambda: self.enumerator.checkpoint)
         self._endless = False
         if self._available_now:
             # A plan that was dropped is made again of the same, and not of what came since.
@@ -137,6 +140,8 @@ class MicroBatches(Generic[S, C]):
     def plan(self, limit: ReadLimit) -> Offset[S, C] | None:
         """The offset after the next micro-batch, of at most `limit`; None if there is nothing to read.
 
+        The first one is there also when it reads nothing, if anything was found: where splits begin is
+        settled by it, and must not be settled anew, later, by a query that is started again.
         Raises what discovery has raised, if nothing is known yet.
         """
         # spec: MicroBatches!Plan
@@ -199,7 +204,8 @@ class MicroBatches(Generic[S, C]):
         self._let_go({each.split.split_id for each in plan.read})
         if self._aligner is not None:
             self._aligner.planned(bool(plan.read), self.enumerator)
-        return self._behind(plan.read) if plan.read else None
+        begins = self._number == 0 and self.enumerator.checkpoint != self._began_with
+        return self._behind(plan.read) if plan.read or begins else None
 
     def _take_pending(self) -> list[S]:
         found = [each.split for each in self.thread.pending.take_all()]
