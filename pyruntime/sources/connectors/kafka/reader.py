@@ -40,8 +40,11 @@ LINGER = 0.005
 """Seconds that a fetch waits for more, once it has something."""
 QUICK = 20
 """Milliseconds that the broker keeps a request for which it has nothing, where that shows a range's end."""
-AHEAD = 100_000
+AHEAD = 10_000
 """Messages that the client fetches ahead."""
+FETCH_BACKOFF_MS = 10
+"""Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
+second, in which whoever reads faster waits: four times as slow."""
 
 
 class _Reading:
@@ -117,7 +120,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _open(self, splits: Sequence[KafkaSplit]) -> None:
         """Make the consumer, for such splits as these."""
-        settings: dict[str, Any] = {"isolation.level": self._source.isolation}
+        settings: dict[str, Any] = {
+            "isolation.level": self._source.isolation,
+            "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
+            "queued.min.messages": AHEAD,
+        }
         rows = [split.rows for split in splits]
         if None not in rows:
             # What lies behind a range is fetched for nothing. An end that is no record is seen only by a
