@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka.split import KafkaSplit
+from pillarbox.sources.connectors.kafka.records import KafkaSplit
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer
@@ -340,6 +340,6 @@ def test_a_group_is_told_what_is_durable_and_has_no_member(
 
 def test_a_source_pickles_and_shows_no_secret(server: KafkaServer) -> None:
     source = pickle.loads(pickle.dumps(KafkaSource({**server.security}, "t")))
-    for text in (repr(source), str(source), repr(source.clients)):
+    for text in (repr(source), str(source), repr(source.service)):
         assert server.security["sasl.password"] not in text
     assert server.guarded in repr(source)

@@ -8,15 +8,14 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from pillarbox.sources import ReaderContext, ReadFailed, SplitsAdded, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka.enumerator import _Committing
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition
+from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition
 from pillarbox.sources.errors import DataLossError
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers import fixtures
@@ -254,7 +253,7 @@ def test_one_who_may_reads_through_the_guarded_door(
 def test_a_wrong_password_is_an_error_that_shows_no_password(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.offsets.ANSWER", 2.0)
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.client.ANSWER", 2.0)
     wrong = {**server.security, "sasl.password": "not-" + PASSWORD}
     source = KafkaSource(wrong, "guarded", bounded=True, schema=PLACES)
     with SourceHarness(source) as harness, pytest.raises(ConnectionError, match="Authentication") as caught:
@@ -272,7 +271,7 @@ def from_options(**options: str) -> KafkaSource:
 
 def test_options_make_the_source() -> None:
     made = from_options(topics="a, b", start='{"a": {"0": 7}}', bounded="true", stop="12.5", split_rows="9")
-    assert made.topics == ("a", "b")
+    assert made.names == ("a", "b")
     assert made.start == {"a": {0: 7}}
     assert (made.bounded, made.stop, made.split_rows) == (True, 12.5, 9)
     assert from_options(start="committed", group_id="g").start == "committed"
@@ -327,24 +326,25 @@ class Failing:
     def __init__(self) -> None:
         self.asked: list[dict[Partition, int]] = []
 
-    def commit(self, offsets: dict[Partition, int], group: str, answered: Callable[[Any], None]) -> None:
+    def commit(self, offsets: dict[Partition, int], group: str) -> Future[None]:
         self.asked.append(offsets)
         if len(self.asked) == 1:
             raise RuntimeError("the client is not ready")
         future: Future[None] = Future()
         future.set_result(None)
-        answered(future)
+        return future
 
 
-def test_a_commit_that_fails_at_once_is_tried_with_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_that_fails_at_once_is_tried_with_the_next_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offsets = Failing()
-    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", group_id="g")
-    committing = _Committing(source, cast("Any", offsets))
-    with caplog.at_level(logging.WARNING, "pillarbox"):
-        committing.take({Partition("t", 0): 5, Partition("t", 1): 6})
-    assert "the client is not ready" in caplog.text
-    committing.take({Partition("t", 0): 7})
-    committing.close()
+    with SourceHarness(KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", group_id="g")) as harness:
+        monkeypatch.setattr(harness.enumerator, "_offsets", offsets)
+        with caplog.at_level(logging.WARNING, "pillarbox"):
+            harness.enumerator.notify_committed({"t/0/": 5, "t/1/": 6})
+        assert "the client is not ready" in caplog.text
+        harness.enumerator.notify_committed({"t/0/": 7})
     assert offsets.asked[1:] == [{Partition("t", 0): 7, Partition("t", 1): 6}]
     assert "has not answered" not in caplog.text
 

@@ -444,7 +444,7 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer)
     source = RedisStreamSource(server.url.replace(PASSWORD, "sesame-open"), "a")
     with SourceHarness(source) as harness, pytest.raises(Exception, match="looking for streams") as raised:
         harness.discover()
-    assert "sesame" not in str(raised.value) + repr(source) + repr(source.address)
+    assert "sesame" not in str(raised.value) + repr(source) + repr(source.service)
 
 
 def test_the_password_may_stand_in_the_environment(
@@ -463,7 +463,7 @@ def test_the_password_may_stand_in_the_environment(
     )
     monkeypatch.delenv("REDIS_SECRET")
     again = pickle.loads(pickle.dumps(source))
-    assert PASSWORD not in repr(again) and again.streams == ("a", "b")
+    assert PASSWORD not in repr(again) and again.names == ("a", "b")
     with SourceHarness(again) as harness:
         assert harness.read_all() == [("a", n) for n in range(3)]
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka import enumerator as kafka_enumerator
+from pillarbox.sources.connectors.kafka import source as kafka_source
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
 from pillarbox.sources.errors import DataLossError
 from pillarbox.spark import register_source
@@ -64,7 +64,7 @@ class Stream(plans.Stream):
 
     def known(self) -> list[str]:
         checkpoint = self.offset["enumerator"]["checkpoint"]
-        return sorted(checkpoint["known"] if "known" in checkpoint else checkpoint["topics"])
+        return sorted(checkpoint["known"])
 
 
 def streams_of(server: RedisServer, **how: Any) -> RedisStreamSource:
@@ -281,7 +281,7 @@ def test_a_topic_that_is_deleted_leaves_the_offsets_when_it_was_missing_for_long
     kafka.produce(stays, 0)
     assert read_until(stream, 1) == [(stays, 6)]
     assert len(stream.open()) == 4 and stream.known() == [gone, stays]
-    monkeypatch.setattr(kafka_enumerator, "GONE", 0.0)
+    monkeypatch.setattr(kafka_source, "GONE_S", 0.0)
     # It has looked after the topic was gone.
     assert stream.rows() == []
     kafka.produce(stays, 0)

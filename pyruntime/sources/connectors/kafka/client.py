@@ -1,15 +1,30 @@
-"""How a Kafka is reached: its addresses and properties, whose secrets are never shown. Any thread."""
+"""A Kafka: how it is reached, by properties whose secrets are never shown, and what it says of its topics.
+
+Any thread. A consumer that has read what it was to read is kept for the next reader of its process: a Spark
+worker has one for each micro-batch, and to connect takes longer than to read some thousand records.
+"""
 
 from __future__ import annotations
 
+import atexit
 import re
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
+
+from pillarbox.sources.connectors.kafka.records import Partition
 
 MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pip install "pillarbox[kafka]"'
 ANSWER = 30.0
 """Seconds for a broker to answer what is asked of it, besides reading."""
+LEADER_RETRY_S = 0.05
+"""Between two questions about a partition that has no leader."""
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+MAX_IDLE_CONSUMERS = 2
+"""Of one process."""
 SECRET = re.compile(r"password|secret|token|credential|jaas|\.pem$|\.key$|oauthbearer\.config|userinfo")
 # Properties that the source settles itself, and the option that stands for them, if there is one.
 SETTLED = {
@@ -60,7 +75,14 @@ class KafkaClients:
         return self._made(package().admin.AdminClient, {}, {}, complaints), complaints
 
     def consumer(self, settings: Mapping[str, Any]) -> tuple[Any, Complaints]:
-        """A client that reads, for one thread, and what goes wrong with it. `settings` can be overridden."""
+        """A client that reads, for one thread, and what goes wrong with it. `settings` can be overridden.
+
+        It is one that was `given_back`, if there is one with the same settings and properties.
+        """
+        with _idle_lock:
+            at = next((at for at, each in enumerate(_idle) if each[0] == (self._properties, settings)), None)
+            if at is not None:
+                return _idle.pop(at)[1:]
         complaints = Complaints(self)
         fixed = {
             # A consumer must have a group; it never joins it.
@@ -71,6 +93,14 @@ class KafkaClients:
             "auto.offset.reset": "error",
         }
         return self._made(package().Consumer, settings, fixed, complaints), complaints
+
+    def give_back(self, settings: Mapping[str, Any], consumer: Any, complaints: Complaints) -> None:
+        """Keep a consumer with which nothing went wrong, and which reads nothing, for who needs the same."""
+        with _idle_lock:
+            _idle.append(((self._properties, settings), consumer, complaints))
+            too_many = _idle.pop(0)[1] if len(_idle) > MAX_IDLE_CONSUMERS else None
+        if too_many is not None:
+            too_many.close()
 
     def failed(self, doing: str, error: BaseException, complaints: Complaints | None = None) -> Exception:
         """What to raise for what a client has raised: it says where, at what, and what else went wrong."""
@@ -87,6 +117,17 @@ class KafkaClients:
             return kind({**quiet, **defaults, **self._properties, **fixed})
         except Exception as error:
             raise ValueError(f"{self!r}: these properties cannot be: {self.hide(str(error))}") from None
+
+
+_idle: list[tuple[Any, Any, Complaints]] = []
+"""Consumers that read nothing now, the oldest first: of each its key, itself, and its complaints."""
+_idle_lock = threading.Lock()
+
+
+@atexit.register
+def _close_idle() -> None:
+    while _idle:
+        _idle.pop()[1].close()
 
 
 class Complaints:
@@ -120,3 +161,110 @@ def package() -> Any:
     except ImportError:
         raise ImportError(MISSING) from None
     return confluent_kafka
+
+
+class KafkaOffsets:
+    """Asks a Kafka about topics and offsets, for many partitions in one round. Thread-safe.
+
+    Raises ConnectionError where it does not answer. committed_only: whether what a transaction has not
+    committed yet counts as not there.
+    """
+
+    def __init__(self, clients: KafkaClients, committed_only: bool) -> None:
+        self._clients = clients
+        self._admin, self._complaints = clients.admin()
+        level = package().IsolationLevel
+        self._isolation = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
+
+    def topics(self, names: Collection[str], pattern: str | None = None) -> dict[str, tuple[str, int]]:
+        """Those of `names` that are there, or all whose whole name matches `pattern`, inner ones excepted.
+
+        Of each its id, and how many partitions it has.
+        """
+        kafka = package()
+        if pattern is not None:
+            with self._asking("looking for topics"):
+                listed = self._admin.list_topics(timeout=ANSWER)
+            matching = re.compile(pattern).fullmatch
+            names = [name for name in listed.topics if matching(name) and not name.startswith("__")]
+        if not names:
+            return {}
+        asked = self._admin.describe_topics(kafka.TopicCollection(list(names)), request_timeout=ANSWER)
+        found = {}
+        for name, future in sorted(asked.items()):
+            with self._asking(f"looking at topic {name!r}", kafka.KafkaError.UNKNOWN_TOPIC_OR_PART):
+                topic = future.result()
+                topic_id = str(topic.topic_id)
+                found[name] = "" if topic_id == NO_ID else topic_id, len(topic.partitions)
+        return found
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset that is there."""
+        return self._list(partitions, package().admin.OffsetSpec.earliest())
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset behind the last record that may be read."""
+        return self._list(partitions, package().admin.OffsetSpec.latest())
+
+    def at(self, partitions: Collection[Partition], timestamp: float) -> dict[Partition, int]:
+        """The first offset whose record is not earlier than `timestamp` seconds; the end if there is none."""
+        # The ends first: a record that comes between the two requests is not passed over.
+        ends = self.latest(partitions)
+        spec = package().admin.OffsetSpec.for_timestamp(max(0, round(timestamp * 1000)))
+        found = self._list(partitions, spec)
+        return {place: ends[place] if found[place] < 0 else found[place] for place in ends}
+
+    def committed(self, partitions: Collection[Partition], group: str) -> dict[Partition, int]:
+        """Where a group stands; partitions for which it has said nothing are left out."""
+        if not partitions:
+            return {}
+        with self._asking(f"asking where group {group!r} stands"):
+            request = self._positions(group, [(*each,) for each in partitions])
+            answer = self._admin.list_consumer_group_offsets(request, request_timeout=ANSWER)[group].result()
+        found = {Partition(each.topic, each.partition): each.offset for each in answer.topic_partitions}
+        return {place: offset for place, offset in found.items() if offset >= 0}
+
+    def commit(self, offsets: Mapping[Partition, int], group: str) -> Future[Any]:
+        """Have a group stand at these offsets. Does not wait for it."""
+        request = self._positions(group, [(*each, offset) for each, offset in offsets.items()])
+        future: Future[Any] = self._admin.alter_consumer_group_offsets(request, request_timeout=ANSWER)[group]
+        return future
+
+    def _positions(self, group: str, places: Collection[tuple[Any, ...]]) -> list[Any]:
+        kafka = package()
+        return [kafka.ConsumerGroupTopicPartitions(group, [kafka.TopicPartition(*each) for each in places])]
+
+    def _list(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
+        kafka = package()
+        error = kafka.KafkaError
+        moving = (
+            error.NOT_LEADER_FOR_PARTITION, error.LEADER_NOT_AVAILABLE, error.REPLICA_NOT_AVAILABLE,
+            error.FENCED_LEADER_EPOCH, error.UNKNOWN_LEADER_EPOCH, error.OFFSET_NOT_AVAILABLE,
+        )  # fmt: skip
+        found: dict[Partition, int] = {}
+        left = set(partitions)
+        until = time.monotonic() + ANSWER
+        while left:
+            asked = {kafka.TopicPartition(*each): spec for each in left}
+            answers = self._admin.list_offsets(asked, isolation_level=self._isolation, request_timeout=ANSWER)
+            # A partition that has no leader for a moment is asked about again.
+            passed = moving if time.monotonic() < until else ()
+            for each, future in answers.items():
+                doing = f"asking for an offset of partition {each.partition} of topic {each.topic!r}"
+                with self._asking(doing, *passed):
+                    found[Partition(each.topic, each.partition)] = future.result().offset
+            left.difference_update(found)
+            if left:
+                time.sleep(LEADER_RETRY_S)
+        return found
+
+    @contextmanager
+    def _asking(self, doing: str, *passed: int) -> Iterator[None]:
+        """Raise ConnectionError for what the client raises, but for errors of these codes."""
+        try:
+            yield
+        except package().KafkaException as error:
+            if error.args[0].code() not in passed:
+                # This is when the client says what it had to complain of.
+                self._admin.poll(0)
+                raise self._clients.failed(doing, error, self._complaints) from None

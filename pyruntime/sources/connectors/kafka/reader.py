@@ -6,42 +6,36 @@ markers of transactions, or compacted away, and are never seen.
 
 from __future__ import annotations
 
-import logging
-import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import ANSWER, Complaints, package
-from pillarbox.sources.connectors.kafka.columns import Batches
-from pillarbox.sources.connectors.kafka.offsets import KafkaOffsets
-from pillarbox.sources.connectors.kafka.split import KafkaSplit, Partition
-from pillarbox.sources.errors import DataLossError
-from pillarbox.sources.reader import Fetched, SplitReader, SplitsChange, SplitsRemoved
+from pillarbox.sources.connectors.kafka.client import ANSWER, Complaints, KafkaOffsets, package
+from pillarbox.sources.connectors.kafka.records import Batches, KafkaSplit, Partition
+from pillarbox.sources.connectors.log import LogSplitReader
+from pillarbox.sources.reader import Fetched, SplitsChange, SplitsRemoved
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pillarbox.sources.connectors.kafka.source import KafkaSource
 
-log = logging.getLogger("pillarbox")
-
-MOST = 1_000
-"""Messages that one fetch takes, at most. The client makes an object of each; with many of them at a time
+MAX_MESSAGES = 1_000
+"""That one fetch takes. The client makes an object of each; with many of them at a time
 they fall out of the processor's caches before they are read, and cost three times as much."""
-FEWEST = 10
-WANTED = 8 * 2**20
-"""Bytes of a fetch, about."""
-SLICE = 0.05
-"""Seconds after which a fetch that waits looks whether it was woken."""
-LINGER = 0.005
-"""Seconds that a fetch waits for more, once it has something."""
-QUICK = 20
-"""Milliseconds that the broker keeps a request for which it has nothing, where that shows a range's end."""
-AHEAD = 10_000
-"""Messages that the client fetches ahead."""
+MIN_MESSAGES = 10
+FETCH_BYTES = 8 * 2**20
+"""Of one fetch, about."""
+WAKE_UP_INTERVAL_S = 0.05
+"""After which a fetch that waits looks whether it was woken."""
+LINGER_S = 0.005
+"""That a fetch waits for more, once it has something."""
+RANGE_WAIT_MS = 20
+"""That the broker keeps a request for which it has nothing, where that shows a range's end."""
+PREFETCHED_MESSAGES = 10_000
+"""That the client fetches ahead."""
 FETCH_BACKOFF_MS = 10
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
@@ -57,31 +51,35 @@ class _Reading:
         self.position: int = split.start
 
 
-class KafkaSplitReader(SplitReader[KafkaSplit]):
+class KafkaSplitReader(LogSplitReader[KafkaSplit]):
     """See the module. Of several ranges of one partition it reads one after the other."""
 
     def __init__(self, source: KafkaSource, schema: pa.Schema) -> None:
+        super().__init__()
         self._source = source
         self._batches = Batches(schema)
         self._consumer: Any = None
-        self._complaints = Complaints(source.clients)
+        self._settings: dict[str, Any] = {}
+        self._complaints = Complaints(source.service)
+        # False once anything went wrong with the consumer, which another reader should not have then.
+        self._sound = True
         self._reading: dict[Partition, _Reading] = {}
         self._waiting: dict[Partition, deque[KafkaSplit]] = {}
         self._places: dict[str, Partition] = {}
         self._paused: set[str] = set()
-        self._finished: list[Fetched] = []
-        self._woken = threading.Event()
         self._waited = 0.0
-        self._most = MOST
-
-    def wake_up(self) -> None:
-        """See `SplitReader.wake_up`: within `SLICE` seconds."""
-        self._woken.set()
+        self._max_messages = MAX_MESSAGES
 
     def close(self) -> None:
-        """End the consumer; it is in no group, so nobody needs to be told."""
-        if self._consumer is not None:
-            self._consumer.close()
+        """Give the consumer back, or end it; it is in no group, so nobody needs to be told."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        if not self._sound or self._complaints.last is not None:
+            consumer.close()
+            return
+        consumer.unassign()
+        self._source.service.give_back(self._settings, consumer, self._complaints)
 
     # -- splits ------------------------------------------------------------------------------------
 
@@ -91,12 +89,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             for split_id in change.split_ids:
                 self._remove(split_id)
             return
-        if self._consumer is None:
-            self._open(change.splits)
-        for split in change.splits:
+        splits = self._selected(self._source, change.splits)
+        if self._consumer is None and splits:
+            self._open(splits)
+        for split in splits:
             self._places[split.split_id] = split.place
             self._waiting.setdefault(split.place, deque()).append(split)
-        places = {split.place for split in change.splits}
+        places = {split.place for split in splits}
         for place in places:
             self._end_earlier(place)
         self._begin(places)
@@ -108,9 +107,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         endless = [each for each in (reading, *waiting) if each is not None and each.split.stop is None]
         if len(endless) < 2:
             return
-        found = KafkaOffsets(self._source.clients, committed_only=True).topics([place.topic])
+        found = KafkaOffsets(self._source.service, committed_only=True).topics([place.topic])
         for each in endless:
-            if place.topic in found and found[place.topic].topic_id != each.split.topic_id:
+            if place.topic in found and found[place.topic][0] != each.split.topic_id:
                 self._lost(each, "its topic was deleted, and made again", None)
                 self._finish(each, ())
                 if each is reading:
@@ -120,18 +119,20 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _open(self, splits: Sequence[KafkaSplit]) -> None:
         """Make the consumer, for such splits as these."""
-        settings: dict[str, Any] = {
+        self._settings = {
             "isolation.level": self._source.isolation,
             "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
-            "queued.min.messages": AHEAD,
+            "queued.min.messages": PREFETCHED_MESSAGES,
         }
         rows = [split.rows for split in splits]
         if None not in rows:
-            # What lies behind a range is fetched for nothing. An end that is no record is seen only by a
-            # request that finds nothing, which should not take long.
-            settings["queued.min.messages"] = min(AHEAD, max(1, *(row or 1 for row in rows), 1))
-            settings["fetch.wait.max.ms"] = QUICK
-        self._consumer, self._complaints = self._source.clients.consumer(settings)
+            # What lies behind a range is fetched for nothing; in powers of ten, for a consumer is used
+            # again only with the same settings. An end that is no record is seen only by a request that
+            # finds nothing, which should not take long.
+            largest = 10 ** len(str(max(row or 1 for row in rows)))
+            self._settings["queued.min.messages"] = min(PREFETCHED_MESSAGES, largest)
+            self._settings["fetch.wait.max.ms"] = RANGE_WAIT_MS
+        self._consumer, self._complaints = self._source.service.consumer(self._settings)
 
     def _begin(self, places: Collection[Partition]) -> None:
         """Read the next split of each of these partitions, where none is being read."""
@@ -175,7 +176,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._paused.discard(split_id)
         waiting = self._waiting.get(place, deque())
         self._waiting[place] = deque(split for split in waiting if split.split_id != split_id)
-        self._finished = [fetched for fetched in self._finished if fetched.split_id != split_id]
+        self._ended = [fetched for fetched in self._ended if fetched.split_id != split_id]
         reading = self._reading.get(place)
         if reading is not None and reading.split.split_id == split_id:
             self._let_go(place)
@@ -185,7 +186,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         split = reading.split
         self._places.pop(split.split_id, None)
         self._paused.discard(split.split_id)
-        self._finished.append(Fetched(split.split_id, records, split.stop, finished=True))
+        self._ended.append(Fetched(split.split_id, records, split.stop, finished=True))
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Fetch nothing of some partitions for a while. What the client had fetched of them it drops."""
@@ -208,7 +209,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def fetch(self) -> Sequence[Fetched]:
         """The next messages, one batch for each partition that has any."""
-        messages = () if self._finished else self._take()
+        messages = () if self._ended else self._take()
         fetched: list[Fetched] = []
         if messages:
             runs, ends, faults = self._sorted(messages)
@@ -219,17 +220,17 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             # After the records that came before them.
             for message in faults:
                 self._take_fault(message, message.error())
-        finished, self._finished = self._finished, []
-        return [*fetched, *finished]
+        return [*fetched, *self._take_ended()]
 
     def _take(self) -> Sequence[Any]:
-        consume = self._consumer.consume
-        while not self._woken.is_set():
-            found: list[Any] = consume(1, SLICE)
+        if self._consumer is None:
+            self._woken.wait(WAKE_UP_INTERVAL_S)
+        while self._consumer is not None and not self._woken.is_set():
+            found: list[Any] = self._consumer.consume(1, WAKE_UP_INTERVAL_S)
             if found:
-                found += consume(self._most - 1, LINGER)
+                found += self._consumer.consume(self._max_messages - 1, LINGER_S)
                 return found
-            self._waited += SLICE
+            self._waited += WAKE_UP_INTERVAL_S
             if self._waited > self._source.patience:
                 self._check_patience()
         self._woken.clear()
@@ -244,7 +245,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if ranges:
             why = self._complaints.last
             raise TimeoutError(
-                f"{self._source.clients!r}: nothing came for {self._waited:.0f} s of {ranges[0]!r}, which "
+                f"{self._source.service!r}: nothing came for {self._waited:.0f} s of {ranges[0]!r}, which "
                 "has not ended" + (f" ({why})" if why else "")
             )
 
@@ -291,7 +292,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             batch: Any = ()
             if high > low:
                 batch = self._batches.batch(split, messages[low:high], offsets[low:high])
-                self._most = max(FEWEST, min(MOST, WANTED * (high - low) // max(1, batch.nbytes)))
+                wanted = FETCH_BYTES * (high - low) // max(1, batch.nbytes)
+                self._max_messages = max(MIN_MESSAGES, min(MAX_MESSAGES, wanted))
             if not finished:
                 if high > low:
                     yield Fetched(split.split_id, batch, reading.position)
@@ -322,7 +324,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _take_fault(self, message: Any, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        code = error.code()
+        code, self._sound = error.code(), False
         place = Partition(message.topic(), message.partition()) if message.topic() else None
         if code == KafkaError._AUTO_OFFSET_RESET and place is not None:
             self._out_of_range(place)
@@ -339,8 +341,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             KafkaError._AUTHENTICATION,
         ):
-            text = self._source.clients.hide(str(error.str()))
-            raise PermissionError(f"{self._source.clients!r}: reading {place or 'topics'}: {text}")
+            text = self._source.service.hide(str(error.str()))
+            raise PermissionError(f"{self._source.service!r}: reading {place or 'topics'}: {text}")
         else:
             # The client tries again.
             self._complaints.take(error)
@@ -354,7 +356,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         try:
             first, end = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER)
         except KafkaException as error:
-            raise self._source.clients.failed(f"asking for the ends of {place}", error) from None
+            raise self._source.service.failed(f"asking for the ends of {place}", error) from None
         if first <= reading.position <= end:
             # It is there again, as after a change of leaders.
             goes_on = reading.position
@@ -371,13 +373,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def _lost(self, reading: _Reading, why: str, goes_on: int | None) -> None:
         """Fail, or go on behind what is gone: a range that has nothing else is finished."""
         split = reading.split
-        text = (
-            f"partition {split.partition} of topic {split.topic!r} cannot be read on from offset "
-            f"{reading.position}: {why}"
-        )
-        if self._source.on_data_loss == "fail":
-            raise DataLossError(f"{text}. on_data_loss='ignore' goes on without")
-        log.warning("%s", text)
+        self._source.lost(split.unreadable_from(reading.position, why))
         stop = split.stop
         if stop is not None and (goes_on is None or goes_on >= stop or goes_on < reading.position):
             self._finish(reading, ())

@@ -1,37 +1,56 @@
-"""Kafka as a source: `KafkaSource`. A value that pickles; any thread.
+"""Kafka as a source: `KafkaSource`, a value that pickles, and the enumerator that finds its partitions.
 
 A consumer is told which partitions it reads and from where; it joins no group, so nothing is rebalanced and
-the same range of offsets can be read again in the same way after a crash.
+the same range of offsets can be read again in the same way after a crash. Ends are asked for all partitions
+in one round, so a micro-batch over thousands of them costs a few requests.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+import time
+import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import KafkaClients
-from pillarbox.sources.connectors.kafka.columns import check_schema, default_schema
-from pillarbox.sources.connectors.kafka.enumerator import Checkpoint, KafkaEnumerator, beginning
+from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.split import KafkaSplit
-from pillarbox.sources.connectors.options import Options, check_on_data_loss, password_from
-from pillarbox.sources.enumerator import EnumeratorContext
+from pillarbox.sources.connectors.kafka.records import (
+    KafkaSplit,
+    Partition,
+    check_schema,
+    default_schema,
+    partition_of,
+    split_of,
+)
+from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part, check_seconds
+from pillarbox.sources.connectors.options import password_from
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
-from pillarbox.sources.source import Boundedness, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("pillarbox")
 
 ISOLATIONS = ("read_committed", "read_uncommitted")
 PREFIX = "kafka."
 LATEST_TIME = 1e11
 """Seconds since 1970, in the year 5138: what is above were milliseconds."""
+FRESH_S = 0.5
+"""For which an end that nobody has asked for yet is as good as a new one: ends only grow."""
+GONE_S = 60.0
+"""After which a topic that is missing at each look was deleted: a broker that has just begun may not know
+all of them yet."""
+COMMIT_WAIT_S = 5.0
+"""That `close` waits for a group to be told where it stands."""
 
 
-class KafkaSource(Source[KafkaSplit, Checkpoint]):
+class KafkaSource(LogSource[KafkaSplit]):
     """Records of Kafka topics, those of each partition in the order of their offsets.
 
     properties: of librdkafka, `bootstrap.servers` and what security needs. They are never shown but for the
@@ -48,6 +67,8 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
     isolation: "read_committed" or "read_uncommitted".
     on_data_loss: what is done about records that were expired or deleted before they were read: "fail" or
         "ignore".
+    on_change: what is done when a checkpoint is of other topics, or of another pattern: "fail", or "follow",
+        which lets go of what is no longer named and reads what is new from its beginning.
     group_id: a group that is told what is durable downstream, for others to see. It has no members.
     event_time: "timestamp" if Kafka's timestamps are the event time: then alignment cuts exactly.
     patience: seconds that a range with an end may bring nothing, before TimeoutError.
@@ -58,6 +79,8 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
     """
 
     split_type = KafkaSplit
+    logs = "topics"
+    event_times = "timestamp"
 
     def __init__(
         self,
@@ -73,6 +96,7 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
         split_rows: int | None = 1_000_000,
         isolation: str = "read_committed",
         on_data_loss: str = "fail",
+        on_change: str = "fail",
         group_id: str | None = None,
         event_time: str | None = None,
         discovery_interval: float = 10.0,
@@ -81,15 +105,10 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
     ) -> None:
         if password_env is not None:
             properties = {**properties, "sasl.password": password_from(password_env)}
-        self.clients = KafkaClients(properties)
-        self.topics = () if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
-        self.pattern = pattern
-        if (not self.topics) == (pattern is None):
-            raise ValueError(f"topics={topics!r}, pattern={pattern!r}: give one of them")
-        if not all(isinstance(topic, str) and topic for topic in self.topics):
-            raise TypeError(f"topics={topics!r}: must be names")
-        if len(set(self.topics)) < len(self.topics):
-            raise ValueError(f"topics={topics!r}: each must be named once")
+        super().__init__(
+            KafkaClients(properties), topics, pattern, schema=schema, bounded=bounded, event_time=event_time,
+            discovery_interval=discovery_interval, on_data_loss=on_data_loss, on_change=on_change,
+        )  # fmt: skip
         if pattern is not None:
             try:
                 re.compile(pattern)
@@ -97,55 +116,44 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
                 raise ValueError(f"pattern={pattern!r}: must be a regular expression: {error}") from None
         if isolation not in ISOLATIONS:
             raise ValueError(f"isolation={isolation!r}: must be one of {', '.join(ISOLATIONS)}")
-        if event_time not in (None, "timestamp"):
-            raise ValueError(f"event_time={event_time!r}: must be 'timestamp' or None")
         if group_id is not None and (not isinstance(group_id, str) or not group_id):
             raise ValueError(f"group_id={group_id!r}: must be a name or None")
         if split_rows is not None and (
             isinstance(split_rows, bool) or not isinstance(split_rows, int) or split_rows < 1
         ):
             raise ValueError(f"split_rows={split_rows!r}: must be an int of at least 1, or None")
-        for name, seconds in (("discovery_interval", discovery_interval), ("patience", patience)):
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-                raise ValueError(f"{name}={seconds!r}: must be seconds above 0")
-        self.start = _where("start", start, ("earliest", "latest", "committed"), self.topics)
-        self.stop = _where("stop", stop, ("latest",), self.topics)
+        self.start = _where("start", start, ("earliest", "latest", "committed"), self.names)
+        self.stop = _where("stop", stop, ("latest",), self.names)
         if self.start == "committed" and group_id is None:
             raise ValueError("start='committed': needs group_id")
         if self.stop != "latest" and not bounded:
             raise ValueError(f"stop={stop!r}: needs bounded=True")
-        self.bounded = bool(bounded)
         self.split_rows = split_rows
         self.isolation = isolation
-        self.on_data_loss = check_on_data_loss(on_data_loss)
         self.group_id = group_id
-        self.event_time = event_time
-        self.discovery_interval = float(discovery_interval)
-        self.patience = float(patience)
-        self._schema = None if schema is None else check_schema(schema)
+        self.patience = float(check_seconds("patience", patience))
         self._headers = bool(headers)
 
-    def __repr__(self) -> str:
-        what = self.pattern if self.pattern is not None else ", ".join(self.topics)
-        return f"<topics {what} of {self.clients!r}>"
+    def default_schema(self) -> pa.Schema:
+        """All columns."""
+        return default_schema(self._headers)
 
-    @property
-    def boundedness(self) -> Boundedness:
-        """As it was asked for."""
-        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+    def check_schema(self, schema: pa.Schema) -> pa.Schema:
+        """See `records.check_schema`."""
+        return check_schema(schema)
 
-    def arrow_schema(self) -> pa.Schema:
-        """The columns: those that were given, or all."""
-        return default_schema(self._headers) if self._schema is None else self._schema
+    def matches(self, name: str) -> bool:
+        """See `LogSource.matches`."""
+        return re.fullmatch(self.pattern or "", name) is not None
 
     def create_enumerator(self, context: EnumeratorContext[KafkaSplit]) -> KafkaEnumerator:
         """The enumerator of a new run. Raises ImportError without the package `confluent-kafka`."""
-        return KafkaEnumerator(self, context, beginning())
+        return KafkaEnumerator(self, context, None)
 
     def restore_enumerator(
         self, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint
     ) -> KafkaEnumerator:
-        """The enumerator of a run that goes on."""
+        """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other topics."""
         return KafkaEnumerator(self, context, checkpoint)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[KafkaSplit]:
@@ -166,28 +174,201 @@ class KafkaSource(Source[KafkaSplit, Checkpoint]):
         }
         if "bootstrap.servers" not in properties:
             raise ValueError("option 'kafka.bootstrap.servers' is missing")
-        given = Options({name: value for name, value in options.items() if not name.startswith(PREFIX)})
-        rows = given.number("split_rows", int, 1_000_000)
-        source = cls(
-            properties,
-            given.words("topics"),
-            pattern=given.text("pattern"),
-            schema=schema,
-            headers=given.flag("headers", False),
-            start=_read("start", given.text("start"), "earliest"),
-            bounded=given.flag("bounded", False),
-            stop=_read("stop", given.text("stop"), "latest"),
-            split_rows=rows,
-            isolation=given.text("isolation") or "read_committed",
-            on_data_loss=given.text("on_data_loss") or "fail",
-            group_id=given.text("group_id"),
-            event_time=given.text("event_time"),
-            discovery_interval=given.number("discovery_interval", float, 10.0),
-            patience=given.number("patience", float, 120.0),
-            password_env=given.text("password_env"),
+        own = {name: value for name, value in options.items() if not name.startswith(PREFIX)}
+        where = {name: _read(name, own.pop(name)) for name in ("start", "stop") if name in own}
+        return cls._from_options(own, schema, properties=properties, **where)
+
+
+class KafkaEnumerator(LogEnumerator[KafkaSplit]):
+    """The enumerator of a `KafkaSource`. Confined to its thread, but for what `discover` calls."""
+
+    def __init__(
+        self, source: KafkaSource, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint | None
+    ) -> None:
+        super().__init__(source, context, checkpoint)
+        self._source = source
+        self._offsets = KafkaOffsets(source.service, source.isolation == "read_committed")
+        self.discovery_interval = None if source.bounded else source.discovery_interval
+        # What the last round of questions has answered, and when it was asked.
+        self._asked_at = -FRESH_S
+        self._ends: dict[Partition, int] = {}
+        self._ids: dict[str, str] = {}
+        # Those of which nobody has used it yet.
+        self._fresh: set[Partition] = set()
+        # Since when topics that are known are missing.
+        self._missing: dict[str, float] = {}
+        self._times: tuple[float, dict[Partition, int]] | None = None
+        # What the group is to be told, and what it is being told.
+        self._uncommitted: dict[Partition, int] = {}
+        self._committing: Future[Any] | None = None
+
+    # -- discovery ---------------------------------------------------------------------------------
+
+    def find(self, *, first_look: bool) -> Mapping[str, tuple[str, int]]:
+        """The topics. Raises ValueError if one that was named is not there at the first look."""
+        source = self._source
+        found = self._offsets.topics(source.names, source.pattern)
+        missing = [name for name in source.names if name not in found]
+        if missing and first_look:
+            raise ValueError(f"topics={missing!r}: {source.service!r} has no such topics")
+        return found
+
+    def open(self, parts: Sequence[Part], *, first_look: bool) -> list[KafkaSplit]:
+        """Partitions: from where it was asked for, or from their beginning if they came later."""
+        of = {Partition(part.name, part.number): part for part in parts}
+        starts = self._settled(self._source.start if first_look else "earliest", of, rest="earliest")
+        if not self._source.bounded:
+            return [split_of(part, starts[place], None) for place, part in of.items()]
+        # Never behind what is there now.
+        ends = self._offsets.latest(of)
+        stops = self._settled(self._source.stop, of, rest="latest")
+        ranges = [(part, starts[place], min(stops[place], ends[place])) for place, part in of.items()]
+        return [split_of(part, start, stop) for part, start, stop in ranges if start < stop]
+
+    def cut(self, split: KafkaSplit) -> tuple[KafkaSplit, KafkaSplit | None]:
+        """At most `split_rows` of a range."""
+        rows = self._source.split_rows
+        if rows is None or split.stop is None or split.stop - split.start <= rows:
+            return split, None
+        edge = split.start + rows
+        return split.up_to(edge), split_of(split.part, edge, split.stop)
+
+    def _settled(self, where: Any, places: Mapping[Partition, Any], *, rest: str) -> dict[Partition, int]:
+        """Offsets of a time, of the group, or that were given; those of `rest` for all other partitions."""
+        if isinstance(where, float):
+            return self._offsets.at(places, where)
+        found: dict[Partition, int] = {}
+        if isinstance(where, Mapping):
+            given = {
+                Partition(topic, number): offset
+                for topic, offsets in where.items()
+                for number, offset in offsets.items()
+            }
+            found = {place: given[place] for place in places if place in given}
+        elif where == "committed":
+            assert self._source.group_id is not None
+            found = self._offsets.committed(places, self._source.group_id)
+        else:
+            rest = where
+        left = [place for place in places if place not in found]
+        return found | (self._offsets.earliest(left) if rest == "earliest" else self._offsets.latest(left))
+
+    # -- micro-batches -----------------------------------------------------------------------------
+
+    def assigned_to(self, split: KafkaSplit) -> int | None:
+        """A partition without end has a reader by rule: those of a topic go to different ones."""
+        if split.stop is not None:
+            return None
+        return (zlib.crc32(split.topic.encode()) + split.partition) % self.context.parallelism
+
+    def ahead(self, split: KafkaSplit, limit: ReadLimit) -> KafkaSplit | None:
+        """What is there now of a partition, at most so many rows. Raises DataLossError."""
+        if limit.nbytes is not None:
+            raise ValueError(
+                "max_bytes: Kafka says how many records there are, not their bytes: use max_rows"
+            )
+        end = self._end(split) if split.stop is None else split.stop
+        if end is None or end <= split.start:
+            return None
+        return split.up_to(end if limit.rows is None else min(end, split.start + max(1, limit.rows)))
+
+    def _end(self, split: KafkaSplit) -> int | None:
+        place, topic_id = split.place, split.topic_id
+        stale = time.monotonic() - self._asked_at > FRESH_S
+        if stale or place not in self._fresh or self._ids.get(place.topic, topic_id) != topic_id:
+            self._ask_for_ends(place)
+        self._fresh.discard(place)
+        if self._ids.get(split.topic) != topic_id:
+            self._lost(split, "its topic was deleted" + (", and made again" * (split.topic in self._ids)))
+            return None
+        end = self._ends.get(place)
+        if end is not None and end < split.start:
+            self._lost(split, f"it ends at offset {end} now")
+        return end
+
+    def _ask_for_ends(self, place: Partition) -> None:
+        """The ends of all partitions that are known, and of this one, in one round."""
+        known: dict[str, list[Any]] = self.checkpoint["known"]
+        found = self._offsets.topics({*known, place.topic})
+        self._fresh = {Partition(name, number) for name in known for number in range(known[name][1])} | {
+            place
+        }
+        self._ids = {name: topic_id for name, (topic_id, _) in found.items()}
+        self._ends = self._offsets.latest(
+            each for each in self._fresh if each.topic in found and each.number < found[each.topic][1]
         )
-        given.check_all_read()
-        return source
+        self._asked_at = now = time.monotonic()
+        self._missing = {name: self._missing.get(name, now) for name in known if name not in found}
+
+    def is_gone(self, split: KafkaSplit) -> bool:
+        """True if its topic has another id, or was missing for long."""
+        if split.topic in self._ids:
+            return self._ids[split.topic] != split.topic_id
+        return self._asked_at - self._missing.get(split.topic, self._asked_at) >= GONE_S
+
+    def _lost(self, split: KafkaSplit, why: str) -> None:
+        self.lost(split.unreadable_from(split.start, why))
+
+    def position_at(self, split: KafkaSplit, timestamp: float) -> int | None:
+        """The offset before which no record is later than `timestamp` seconds, by Kafka's own timestamps.
+
+        None unless the source was told that these are the event time.
+        """
+        if self._source.event_time is None:
+            return None
+        place = split.place
+        if self._times is None or self._times[0] != timestamp or place not in self._times[1]:
+            places = [*self._ends] if place in self._ends else [place]
+            # Kafka counts milliseconds, and finds the first that is not earlier.
+            self._times = timestamp, self._offsets.at(places, timestamp + 0.001)
+        return self._times[1].pop(place)
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    def notify_committed(self, positions: Mapping[str, Any]) -> None:
+        """Have the group stand where the rows end that are durable downstream. Does not wait for it.
+
+        One request at a time, for they may overtake each other: what comes meanwhile is told with what
+        comes next.
+        """
+        for split_id, position in positions.items():
+            place = partition_of(split_id)
+            if place is not None and isinstance(position, int):
+                self._uncommitted[place] = position
+        if self._committing is None or self._committing.done():
+            self._commit()
+
+    def close(self) -> None:
+        """Wait a little for what the group is told."""
+        for _ in range(2):
+            if self._committing is not None and not wait((self._committing,), COMMIT_WAIT_S).done:
+                log.warning("%r has not answered where group %r stands", *self._group)
+                return
+            self._commit()
+
+    @property
+    def _group(self) -> tuple[Any, str | None]:
+        return self._source.service, self._source.group_id
+
+    def _commit(self) -> None:
+        offsets, self._uncommitted, self._committing = self._uncommitted, {}, None
+        service, group = self._group
+        if group is None or not offsets:
+            return
+
+        def answered(future: Future[Any] | None, error: BaseException | None = None) -> None:
+            error = error if future is None else future.exception()
+            if error is not None:
+                told = service.hide(str(error))
+                log.warning("%r: group %r could not be told where it stands: %s", service, group, told)
+
+        try:
+            self._committing = self._offsets.commit(offsets, group)
+            self._committing.add_done_callback(answered)
+        except Exception as error:
+            answered(None, error)
+            # With what is to be told next.
+            self._uncommitted = offsets
 
 
 def _where(name: str, where: Any, words: Sequence[str], topics: Sequence[str]) -> Any:
@@ -218,10 +399,8 @@ def _where(name: str, where: Any, words: Sequence[str], topics: Sequence[str]) -
     )
 
 
-def _read(name: str, text: str | None, otherwise: str) -> Any:
+def _read(name: str, text: str) -> Any:
     """An option that is a word, a number or JSON."""
-    if text is None:
-        return otherwise
     if text.strip().startswith("{"):
         try:
             return json.loads(text)

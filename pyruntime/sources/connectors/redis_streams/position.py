@@ -1,4 +1,4 @@
-"""Where one is in a Redis stream, and whether entries are missing that were there. Pure; any thread.
+"""Positions in a Redis stream, its splits, and how missing entries are noticed. Pure; any thread.
 
 A position is the least id that comes next, and the number of entries that were added to the stream before it,
 where that is known: "1526919030474-56", or "1526919030474-56@1024". Redis counts what it ever added
@@ -10,7 +10,10 @@ of its consumer groups.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from pillarbox.sources.connectors.log import LogSplit, Part
 
 LAST_SEQUENCE = 2**64 - 1
 
@@ -37,6 +40,32 @@ class EntryId(NamedTuple):
         if self.sequence:
             return EntryId(self.ms, self.sequence - 1)
         return EntryId(self.ms - 1, LAST_SEQUENCE) if self.ms else self
+
+
+@dataclass(frozen=True)
+class RedisStreamSplit(LogSplit):
+    """The entries of a stream from position `start` up to `stop`."""
+
+    stream: str = ""
+    entries: int | None = None
+    """How many there are, where they were counted."""
+    size: int | None = None
+    """Bytes of their fields, where they were counted."""
+
+    @property
+    def rows(self) -> int | None:
+        """As they were counted."""
+        return self.entries
+
+    @property
+    def nbytes(self) -> int | None:
+        """As they were counted."""
+        return self.size
+
+    @property
+    def part(self) -> Part:
+        """See `LogSplit.part`. Redis gives a stream no identity."""
+        return Part(self.stream, 0, "")
 
 
 FIRST = EntryId(0, 0)
@@ -134,6 +163,16 @@ def lost(position: Position, state: StreamState) -> str | None:
     if state.has_holes:
         return "some entries may have been"
     return "1 entry was" if removed == position.added + 1 else f"{removed - position.added} entries were"
+
+
+def loss(stream: str, position: Position, state: StreamState) -> str | None:
+    """The words for what is `lost`; None where nothing is."""
+    missing = lost(position, state)
+    if missing is None:
+        return None
+    if missing.endswith(("was", "were", "been")):
+        missing += " trimmed or deleted before they were read"
+    return f"stream {stream!r}, from {position.next} on: {missing}"
 
 
 def settle(position: Position, state: StreamState) -> Position:

@@ -7,44 +7,43 @@ when a wait is given up. EXISTS tells which of those that have nothing are gone.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.redis_streams.enumerator import check_loss
+from pillarbox.sources.connectors.log import LogSplitReader
 from pillarbox.sources.connectors.redis_streams.position import (
     Position,
+    RedisStreamSplit,
     behind,
+    loss,
     parse_id,
     parse_position,
     parse_state,
     settle,
 )
-from pillarbox.sources.connectors.redis_streams.rows import Entry, to_batch
-from pillarbox.sources.connectors.redis_streams.split import RedisStreamSplit
-from pillarbox.sources.errors import DataLossError
-from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
+from pillarbox.sources.connectors.redis_streams.rows import mean_size, to_batch
+from pillarbox.sources.reader import Fetched, SplitsAdded, SplitsChange
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pillarbox.sources.connectors.redis_streams.source import RedisStreamSource
 
-AT_ONCE = 4
+STREAMS_PER_REQUEST = 4
 """Streams that are read by one request."""
 FIRST_ROWS = 200
-MOST_ROWS = 10_000
-WANTED_BYTES = 2_000_000
+MAX_ROWS = 10_000
+BATCH_BYTES = 2_000_000
 """Of one stream in one request, about."""
 WAIT = 1.0
 """Seconds that one fetch waits for entries."""
-LOOKED_FOR = 1000
+STREAMS_PER_LOOK = 1000
 """Streams that are asked for at once, whether they are there."""
-LOOK_AFTER = 0.05
+LOOK_INTERVAL_S = 0.05
 """Seconds after which streams that have nothing are looked at, while others have."""
-SLICE_MS, SLICE_MS_PER_STREAM, SLICE_MOST_MS = 50, 0.1, 1000
+BLOCK_MS, BLOCK_MS_PER_STREAM, MAX_BLOCK_MS = 50, 0.1, 1000
 """How long XREAD blocks before it is seen whether the wait is to end."""
 
 
@@ -65,15 +64,15 @@ class _Reading:
     rows: int = FIRST_ROWS
 
 
-class RedisStreamReader(SplitReader[RedisStreamSplit]):
+class RedisStreamReader(LogSplitReader[RedisStreamSplit]):
     """One client for any number of streams. Its fetcher's thread calls all but `wake_up`."""
 
     def __init__(self, source: RedisStreamSource, schema: pa.Schema) -> None:
+        super().__init__()
         self._source = source
         self._schema = schema
-        self._client = source.address.connect()
+        self._client = source.service.connect()
         self._splits: dict[str, _Reading] = {}
-        self._woken = threading.Event()
         self._looked = 0.0
         self._looked_for = time.monotonic()
 
@@ -83,7 +82,7 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
             for split_id in change.split_ids:
                 self._splits.pop(split_id, None)
             return
-        for split in change.splits:
+        for split in self._selected(self._source, change.splits):
             stop = None if split.stop is None else parse_position(split.stop)
             self._splits[split.split_id] = _Reading(split, parse_position(split.start), stop)
 
@@ -93,10 +92,6 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
             for split_id in ids:
                 if split_id in self._splits:
                     self._splits[split_id].paused = paused
-
-    def wake_up(self) -> None:
-        """End the wait of a `fetch`. Any thread; does not block."""
-        self._woken.set()
 
     def close(self) -> None:
         """Close the connection."""
@@ -108,26 +103,28 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
 
         live = [each for each in self._splits.values() if not each.paused]
         try:
+            if self._ended:
+                return self._take_ended()
             if not live:
                 self._woken.wait(WAIT)
                 return []
             if gone := self._look_for(live):
                 return gone
             self._look([each for each in live if not each.hot], wait=not any(each.hot for each in live))
-            return self._read([each for each in live if each.hot][:AT_ONCE])
+            return self._read([each for each in live if each.hot][:STREAMS_PER_REQUEST])
         except (RedisError, OSError) as error:
             streams = ", ".join(sorted({each.split.stream for each in live})[:3])
-            raise self._source.address.failed(f"reading {streams}", error) from None
+            raise self._source.service.failed(f"reading {streams}", error) from None
         finally:
             self._woken.clear()
 
     def _look(self, idle: list[_Reading], *, wait: bool) -> None:
         """Find out which of the streams that had nothing have something now."""
-        if not idle or (not wait and time.monotonic() - self._looked < LOOK_AFTER):
+        if not idle or (not wait and time.monotonic() - self._looked < LOOK_INTERVAL_S):
             return
         names = [each.split.stream for each in idle]
         after = [str(each.position.next.before) for each in idle]
-        block = min(SLICE_MOST_MS, int(SLICE_MS + SLICE_MS_PER_STREAM * len(idle)))
+        block = min(MAX_BLOCK_MS, int(BLOCK_MS + BLOCK_MS_PER_STREAM * len(idle)))
         until = time.monotonic() + WAIT
         while True:
             blocking = ["BLOCK", block] if wait and not self._woken.is_set() else []
@@ -145,8 +142,8 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
             return []
         idle = [each for each in live if not each.hot and each.stop is None]
         fetched = []
-        for at in range(0, len(idle), LOOKED_FOR):
-            part = idle[at : at + LOOKED_FOR]
+        for at in range(0, len(idle), STREAMS_PER_LOOK):
+            part = idle[at : at + STREAMS_PER_LOOK]
             for each, there in zip(part, self._are_there([each.split.stream for each in part]), strict=True):
                 if not there:
                     fetched.append(self._gone(each))
@@ -196,13 +193,16 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
         each.missed = None
         empty = each.stop is not None and each.position.next >= each.stop.next
         if self._source.on_data_loss == "fail" and not empty:
-            check_loss(each.split.stream, each.position, state)
+            why = loss(each.split.stream, each.position, state)
+            if why is not None:
+                self._source.lost(why)
         if empty:
             entries = []
         asked, each.position = each.rows, settle(each.position, state)
         if entries:
             each.position = behind(each.position, parse_id(entries[-1][0]), len(entries), state)
-            self._adapt(each, entries)
+            # As many next time as make a batch of the wanted size.
+            each.rows = max(1, min(MAX_ROWS, BATCH_BYTES // mean_size(entries), each.rows * 8))
         exhausted = len(entries) < asked
         finished = each.stop is not None and (
             each.position.next >= each.stop.next or (exhausted and state.last.next >= each.stop.next)
@@ -229,9 +229,8 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
         each.hot = False
         if self._source.on_data_loss == "fail" and (each.due or each.stop is not None):
             upto = "on" if each.stop is None else f"up to {each.stop.next}"
-            raise DataLossError(
-                f"stream {each.split.stream!r} is gone, with the entries from {each.position.next} {upto}. "
-                "on_data_loss='ignore' goes on without them"
+            self._source.lost(
+                f"stream {each.split.stream!r} is gone, with the entries from {each.position.next} {upto}"
             )
         if each.stop is None:
             return self._missed(each)
@@ -260,12 +259,6 @@ class RedisStreamReader(SplitReader[RedisStreamSplit]):
         del self._splits[each.split.split_id]
         nothing = to_batch(each.split.stream, [], self._schema)
         return Fetched(each.split.split_id, nothing, str(position), finished=True)
-
-    def _adapt(self, each: _Reading, entries: list[Entry]) -> None:
-        """Ask for as many entries next time as make a batch of the wanted size."""
-        sample = entries[:: max(1, len(entries) // 20)]
-        size = max(1, sum(sum(map(len, fields)) + 20 for _, fields in sample) // len(sample))
-        each.rows = max(1, min(MOST_ROWS, WANTED_BYTES // size, each.rows * 8))
 
 
 def _pairs(answer: Any) -> Iterable[tuple[Any, Any]]:

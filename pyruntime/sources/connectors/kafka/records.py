@@ -1,17 +1,74 @@
-"""Makes Arrow batches of Kafka's messages, a column at a time. Any thread.
+"""Records of Kafka: ranges of offsets as splits, messages as Arrow batches. Any thread.
 
-The loops over messages are those of `map`, in C; Python runs a few lines for each column, not for each row.
+Batches are made a column at a time: the loops over messages are those of `map`, in C; Python
+runs a few lines for each column, not for each row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.sources.connectors.kafka.split import KafkaSplit
+from pillarbox.sources.connectors.log import LogSplit, Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Partition(NamedTuple):
+    """A partition of a topic. A plain value."""
+
+    topic: str
+    number: int
+
+
+@dataclass(frozen=True)
+class KafkaSplit(LogSplit):
+    """The records of a partition with offsets from `start` up to `stop`.
+
+    topic_id: which topic of that name it is: one that was deleted and made again has another; "" for brokers
+    before Kafka 2.8, which do not say.
+    """
+
+    topic: str = ""
+    partition: int = 0
+    topic_id: str = ""
+
+    @property
+    def rows(self) -> int | None:
+        """Offsets in the range. Fewer records if some are markers of transactions or compacted away."""
+        return None if self.stop is None or self.start is None else max(0, self.stop - self.start)
+
+    @property
+    def part(self) -> Part:
+        """See `LogSplit.part`."""
+        return Part(self.topic, self.partition, self.topic_id)
+
+    @property
+    def place(self) -> Partition:
+        """The partition that it is of."""
+        return Partition(self.topic, self.partition)
+
+    def unreadable_from(self, position: int, why: str) -> str:
+        """The words for loss."""
+        where = f"partition {self.partition} of topic {self.topic!r}"
+        return f"{where} cannot be read on from offset {position}: {why}"
+
+
+def split_of(part: Part, start: int, stop: int | None) -> KafkaSplit:
+    """The split that is a partition from `start` on, or a range of it.
+
+    A topic's name has no slash, so the id is its own.
+    """
+    name = f"{part.name}/{part.number}/{part.identity}" + ("" if stop is None else f"@{start}")
+    return KafkaSplit(name, start, stop, *part)
+
+
+def partition_of(split_id: str) -> Partition | None:
+    """The partition that a split without end is; None for another one."""
+    parts = split_id.split("/", 2)
+    return Partition(parts[0], int(parts[1])) if len(parts) == 3 and "@" not in parts[2] else None
 
 
 def default_schema(headers: bool) -> pa.Schema:
