@@ -343,3 +343,21 @@ def test_a_source_pickles_and_shows_no_secret(server: KafkaServer) -> None:
     for text in (repr(source), str(source), repr(source.service)):
         assert server.security["sasl.password"] not in text
     assert server.guarded in repr(source)
+
+
+def test_the_next_reader_of_a_process_has_the_consumer_of_the_one_before(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    from pillarbox.sources.connectors.kafka import client
+
+    server.create("kept", 2)
+    for partition in range(2):
+        server.produce("kept", *range(500), partition=partition)
+    used = []
+    for start, partition in ((0, 0), (250, 0), (0, 1)):
+        split = KafkaSplit("range", start, start + 250, "kept", partition)
+        reader = source("kept", schema=PLACES).create_reader(ReaderContext())
+        rows = [row for fetched in read_splits(reader, [split]) for row in rows_of(fetched.records)]
+        assert rows == [(partition, offset) for offset in range(start, start + 250)]
+        used.append(client._idle[-1][1])
+    assert used[0] is used[1] is used[2]
