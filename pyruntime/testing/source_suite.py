@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import pickle
+import sys
 import threading
 import time
 import unittest
@@ -64,7 +65,7 @@ RULES = {
     "stop": "no row at or after `stop` is handed out, and each one before it is",
     "checkpoints": "from a checkpoint anywhere, with any number of readers, no row is lost or comes twice",
     "parallelism": "each row comes once, whatever the number of readers",
-    "micro_batches": "micro-batches go forward, have each row once, and have it again when they are read again",
+    "micro_batches": "micro-batches go forward, have each row once, and have it again when read again",
     "wake_ups": "a wake-up loses no row, and a split is finished at some time",
     "removed_splits": "of a split that is removed nothing comes, and given again it goes on where it says",
     "paused_splits": "of a split that is paused nothing is fetched until it is resumed, then without a gap",
@@ -173,7 +174,7 @@ class SourceSuite:
             kind.from_options({**options, "nosuchoption": "1"}, None)
         except ValueError as error:
             if "nosuchoption" not in str(error):
-                raise _broken((kind, "from_options"), rule, repr(error))
+                raise _broken((kind, "from_options"), rule, repr(error)) from error
         else:
             raise _broken((kind, "from_options"), rule, "'nosuchoption' was taken")
 
@@ -282,8 +283,7 @@ class SourceSuite:
                 self._compare(rows, due, self._method, f"{rule}, here {names}", ordered=True)
 
     def _check_types(self, fetched: Fetched, schema: Any, rule: str) -> None:
-        import pyarrow as pa
-
+        arrow = sys.modules[type(schema).__module__.partition(".")[0]]  # whoever has a schema has imported it
         records: Any = fetched.records
         named = getattr(records, "schema", None)
         if named is None and (
@@ -293,9 +293,11 @@ class SourceSuite:
         for at, field in enumerate(schema):
             if named is None:
                 try:
-                    column = pa.array([row[at] for row in records], field.type)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                    raise _broken(self._method, rule, f"column {field.name!r} is not {field.type}: {error}")
+                    column = arrow.array([row[at] for row in records], field.type)
+                except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+                    raise _broken(
+                        self._method, rule, f"column {field.name!r} is not {field.type}: {error}"
+                    ) from error
             elif len(places := named.get_all_field_indices(field.name)) != 1:
                 raise _broken(
                     self._method, rule, f"column {field.name!r} {len(places)} times in {named.names}"
@@ -504,7 +506,7 @@ class SourceSuite:
                 rows = harness.read_all()
         except Exception as error:
             if text not in str(error):
-                raise _broken(self._method, rule, f"{error!r} without {text!r}")
+                raise _broken(self._method, rule, f"{error!r} without {text!r}") from error
         else:
             raise _broken(self._method, rule, f"{len(rows)} rows, and nothing was raised for {text!r}")
 
@@ -519,7 +521,7 @@ class SourceSuite:
                     found = len(harness.read_split(split))
                 except Exception as error:
                     if split.split_id not in str(error):
-                        raise _broken(self._method, rule, repr(error))
+                        raise _broken(self._method, rule, repr(error)) from error
                     return
                 if found < count:
                     raise _broken(
