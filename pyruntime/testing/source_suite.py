@@ -429,7 +429,8 @@ class SourceSuite:
             pauses = type(reader).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
             if not (many and pauses and len(splits) == 2):
                 raise unittest.SkipTest("it has no two splits at the same time that it can pause")
-            (paused, other), rows = (split.split_id for split in splits), {s.split_id: [] for s in splits}
+            paused, other = (split.split_id for split in splits)
+            rows: dict[str, list[Any]] = {paused: [], other: []}
             left, method, deadline = set(rows), (reader, "pause_or_resume_splits"), self._deadline()
             reader.handle_splits_changes(SplitsAdded(tuple(splits)))
             reader.pause_or_resume_splits([paused], [])
@@ -534,9 +535,9 @@ class SourceSuite:
     @cached_property
     def _found(self) -> list[Any]:
         with SourceHarness(self.make(), timeout=self.timeout) as harness:
-            return self._discover(harness) or _broken(
-                self._method, "`make` gives a source with splits", "none"
-            )
+            if found := self._discover(harness):
+                return found
+        raise _broken(self._method, "`make` gives a source with splits", "none")
 
     @cached_property
     def _expected(self) -> Sequence[Any]:
