@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.files import FileSource, FileSplit
-from pillarbox.sources.connectors.files.discovery import Known, KnownSerializer
+from pillarbox.sources.connectors.files.discovery import Known
 from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing import SourceHarness
 
@@ -101,7 +101,7 @@ def test_many_splits_come_so_many_at_a_time(tmp_path: Path) -> None:
         first = harness.discover(most=7)
         assert [(split.start, split.stop) for split in first] == [(at, at + 1) for at in range(7)]
         serializer = source.checkpoint_serializer
-        known = serializer.from_json(1, serializer.to_json(harness.enumerator.snapshot()))
+        known = serializer.from_json(2, serializer.to_json(harness.enumerator.snapshot()))
         assert [split.start for split in harness.enumerator.discover(known, 2)[0]] == [7, 8]
         rest, _ = harness.enumerator.discover(known, 50_000)
         assert len(rest) == 20_000 - 7 + 1
@@ -109,15 +109,19 @@ def test_many_splits_come_so_many_at_a_time(tmp_path: Path) -> None:
         assert [split.start for split in harness.enumerator.discover(known, 2)[0]] == [7, 8]
 
 
-def test_a_bounded_source_ends_with_the_files_of_its_first_look(tmp_path: Path) -> None:
+@pytest.mark.contract(
+    "Without an interval a source of files looks once at each start, and sees what came since."
+)
+def test_a_bounded_source_looks_once_at_each_start(tmp_path: Path) -> None:
     put(tmp_path / "a.txt", "a", 100)
     put(tmp_path / "b.txt", "b", 200)
     with SourceHarness(FileSource(tmp_path, "text")) as harness:
         assert len(harness.discover(most=1)) == 1
         put(tmp_path / "c.txt", "c", 300)
         snapshot = harness.snapshot()
-    with SourceHarness(FileSource(tmp_path, "text"), snapshot=snapshot) as harness:
         assert sorted(harness.read_all()) == [("a",), ("b",)]
+    with SourceHarness(FileSource(tmp_path, "text"), snapshot=snapshot) as harness:
+        assert sorted(harness.read_all()) == [("a",), ("b",), ("c",)]
 
 
 # -- new, late and rewritten files ----------------------------------------------------------------------
@@ -137,63 +141,6 @@ def test_new_files_are_found_while_it_runs(tmp_path: Path) -> None:
     with SourceHarness(source, snapshot=snapshot) as harness:
         assert harness.read(1) == [("c",)]
         assert harness.discover() == []
-
-
-def test_a_late_file_is_found_within_the_time_to_remember(tmp_path: Path) -> None:
-    put(tmp_path / "a.txt", "a", 1000)
-    source = FileSource(tmp_path, "text", discovery_interval=1, remember=100)
-    with SourceHarness(source) as harness:
-        assert new(harness) == [("a",)]
-        put(tmp_path / "late.txt", "late", 950)
-        put(tmp_path / "too late.txt", "too late", 850)
-        assert new(harness) == [("late",)]
-        snapshot = harness.snapshot()
-    put(tmp_path / "late again.txt", "late again", 901)
-    with SourceHarness(source, snapshot=snapshot) as harness:
-        assert new(harness) == [("late again",)]
-
-
-def test_a_rewritten_file_is_not_read_again_while_it_is_remembered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    put(tmp_path / "a.txt", "a", 1000)
-    source = FileSource(tmp_path, "text", discovery_interval=1, remember=100)
-    with SourceHarness(source) as harness:
-        assert new(harness) == [("a",)]
-        put(tmp_path / "a.txt", "again", 1050)
-        with caplog.at_level(logging.WARNING, "pillarbox"):
-            assert new(harness) == []
-            assert new(harness) == []
-        assert len([each for each in caplog.records if "rewritten" in each.message]) == 1
-        put(tmp_path / "b.txt", "b", 2000)
-        assert new(harness) == [("b",)]
-        put(tmp_path / "a.txt", "a new file", 2001)
-        assert new(harness) == [("a new file",)]
-
-
-def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:
-    for number in range(50):
-        put(tmp_path / f"{number:03}.txt", str(number), 100)
-    source = FileSource(tmp_path, "text", discovery_interval=1, max_remembered=10)
-    with SourceHarness(source) as harness:
-        assert len(harness.discover()) == 50
-        assert sorted(harness.enumerator.snapshot().seen) == [
-            str(tmp_path / f"{n:03}.txt") for n in range(40, 50)
-        ]
-        assert harness.discover() == []
-        put(tmp_path / "045a.txt", "late", 100)
-        put(tmp_path / "010a.txt", "too late", 100)
-        assert new(harness) == [("late",)]
-
-
-def test_a_file_that_is_still_written_waits(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("a")
-    source = FileSource(tmp_path, "text", discovery_interval=1, settle=3600)
-    with SourceHarness(source) as harness:
-        assert harness.discover() == []
-        put(path, "whole", 100)
-        assert new(harness) == [("whole",)]
 
 
 # -- files that cannot be read ---------------------------------------------------------------------------
@@ -400,7 +347,7 @@ def test_options_make_the_same_source() -> None:
         "bad_row_column": "bad",
         "discovery_interval": "2.5",
         "split_bytes": "1000",
-        "remember": "7",
+        "settle": "7",
         "on_data_loss": "ignore",
     }
     schema = VALUE.append(pa.field("bad", pa.string()))
@@ -413,7 +360,7 @@ def test_options_make_the_same_source() -> None:
         bad_row_column="bad",
         discovery_interval=2.5,
         split_bytes=1000,
-        remember=7.0,
+        settle=7.0,
         on_data_loss="ignore",
     )
     for option, value in (("nosuch", "1"), ("recursive", "perhaps"), ("split_bytes", "many")):
@@ -434,15 +381,6 @@ def test_secrets_of_a_uri_are_not_shown() -> None:
     source = FileSource("s3://key:secret@bucket/a/*.txt?region=eu-west-1", "text", VALUE)
     assert repr(source) == "FileSource('s3://***@bucket/a/*.txt', format='text')"
     assert source.open()[1] == "bucket/a/*.txt"
-
-
-def test_what_is_known_is_written_down_with_a_version() -> None:
-    known = Known((5, "a"), {"b": 6}, (7, "c"), (6, "b", 100, 50))
-    serializer = KnownSerializer()
-    assert serializer.from_json(1, serializer.to_json(known)) == known
-    for version, written in ((2, serializer.to_json(known)), (1, {}), (1, None), (1, {"after": 1})):
-        with pytest.raises(ValueError, match="must be|reads version 1"):
-            serializer.from_json(version, written)
 
 
 def test_a_micro_batch_counts_the_bytes_of_its_part_of_a_small_file(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gzip
 import logging
 import os
 import shutil
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,7 +100,7 @@ def test_a_file_whose_columns_cannot_be_looked_up_is_named(tmp_path: Path) -> No
         FileSource(tmp_path).arrow_schema()
 
 
-@pytest.mark.parametrize("name", ["split_bytes", "batch_bytes", "max_remembered"])
+@pytest.mark.parametrize("name", ["split_bytes", "batch_bytes"])
 @pytest.mark.parametrize("value", ["3", 2.5, True, 0])
 def test_a_size_that_is_none_is_named(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}={value!r}: must be a whole number of at least 1"):
@@ -194,20 +193,6 @@ def test_compressed_files_are_read_whatever_the_case_of_their_names(tmp_path: Pa
     with pa.CompressedOutputStream(str(tmp_path / f"a.json.{ending}"), names[ending.lower()]) as stream:
         stream.write(b'{"id": 1}\n{"id": 2}\n')
     assert read(FileSource(tmp_path, "json", ID)) == [(1,), (2,)]
-
-
-def test_a_file_whose_time_is_in_the_future_hides_none_that_come_later(tmp_path: Path) -> None:
-    early = text(tmp_path / "early.json", '{"id": 1}\n')
-    ahead = time.time() + 3 * 24 * 3600
-    os.utime(early, (ahead, ahead))
-    source = FileSource(tmp_path, "json", ID, discovery_interval=1, remember=60)
-    with SourceHarness(source) as harness:
-        assert [split.path for split in harness.discover()] == [str(early)]
-        snapshot = harness.snapshot()
-    later = text(tmp_path / "later.json", '{"id": 2}\n')
-    with SourceHarness(source, snapshot=snapshot) as harness:
-        assert [split.path for split in harness.discover()] == [str(later)]
-        assert harness.discover() == []
 
 
 # -- secrets -------------------------------------------------------------------------------------------------

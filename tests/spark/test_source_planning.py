@@ -400,7 +400,11 @@ def test_options_are_told_apart() -> None:
     options = parse_options(
         {"Source": "files", "path": "/x", "max_rows": "3", "max_drift": "9", "timestamp": "at"}
     )
-    assert (options.source, options.limit, options.rest) == ("files", ReadLimit(rows=3), {"path": "/x"})
+    assert (options.source, options.limit, options.rest) == (
+        "files",
+        ReadLimit(rows=3, files=10_000),
+        {"path": "/x"},
+    )
     assert options.watermarks == WatermarkStrategy("at", max_drift=9.0)
     with pytest.raises(ValueError, match="'idle_after' is for splits that are aligned"):
         parse_options({"idle_after": "3"})

@@ -23,6 +23,7 @@ from spec.manifest import read_all
         ("PartitionLog", 6),
         ("MicroBatches", 13),
         ("Yielding", 9),
+        ("SeenFiles", 5),
     ],
 )
 def test_every_mutant_is_run_and_caught(module: str, least: int) -> None:

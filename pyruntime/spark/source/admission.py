@@ -8,6 +8,9 @@ from __future__ import annotations
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.split import Split
 
+DEFAULT_MAX_FILES = 10_000
+"""Files of a micro-batch where no option says how many: its plan stands in the offset, and in its tasks."""
+
 
 class Budget:
     """What a micro-batch may still read.
@@ -21,11 +24,9 @@ class Budget:
         self._nbytes = limit.nbytes
         self._files = limit.files
         self._taken = False
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is any limit."""
-        return not (self._rows is None and self._nbytes is None and self._files is None)
+        few_files = limit.files is not None and limit.files < DEFAULT_MAX_FILES
+        self.limited = limit.rows is not None or limit.nbytes is not None or few_files
+        """True if splits are cut, or if many of those that are found may have to wait."""
 
     @property
     def spent(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.event_time import WatermarkStrategy
+from pillarbox.spark.source.admission import DEFAULT_MAX_FILES
 
 T = TypeVar("T", int, float)
 
@@ -68,7 +69,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         limit=ReadLimit(
             rows=_number(rest, "max_rows", int, 1),
             nbytes=_number(rest, "max_bytes", int, 1),
-            files=_number(rest, "max_files", int, 1),
+            files=_number(rest, "max_files", int, 1) or DEFAULT_MAX_FILES,
         ),
         watermarks=_watermarks(rest),
         host=host,

@@ -1,25 +1,27 @@
-"""Which files are new, in a memory that is bounded: `Known`, and the enumerator of files.
+"""Discovery of files: `FileEnumerator` takes those that are new and have rested; `Known` is what it knows.
 
 `discover` runs on the discovery thread, everything else on the enumerator's, as `SplitEnumerator` says.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.redaction import reason_of
 from pillarbox.sources.connectors.files.listing import (
     FoundFile,
+    UnfitFileError,
     hiding,
     list_files,
     may_pass,
     same_kind,
 )
+from pillarbox.sources.connectors.files.seen import UNKNOWN, SeenFiles, digest_of
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 
@@ -28,107 +30,102 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pillarbox")
 
+SETTLE_S = 2.0
+"""Seconds that a file rests before it is taken, without `settle`; objects of a store appear whole."""
+OBJECT_STORES = ("s3", "gcs", "abfs")
+MAX_FIRST_WAIT_S = 5.0
+"""Seconds that the first look may wait for files to have rested."""
+MAX_NAMED = 3
+"""Files that a message names; of more it tells the number."""
+
+NewFile = tuple[bytes, FoundFile]
+
 
 @dataclass(frozen=True)
 class Known:
-    """Which files were found: all up to `after`, and those in `seen` behind it. A plain value.
+    """Which files were taken: the first `count` of `seen`. A plain value, but for that log."""
 
-    Files have an order, by when they were modified and then by path. `after` follows the newest one that was
-    found, or the present if that is earlier, at a distance. What is in front of it is never looked at again,
-    so the memory is bounded.
-    """
-
-    after: tuple[int, str] = (-1, "")
-    seen: dict[str, int] = field(default_factory=dict)
-    """When they were modified, by path."""
-    until: tuple[int, str] | None = None
-    """The newest file of a bounded source."""
-    begun: tuple[int, str, int, int] | None = None
-    """A file of which parts were found: when it was modified, path, size, where the next part begins."""
-
-    def new(self, listed: Sequence[FoundFile]) -> list[FoundFile]:
-        """Those that were not found, of files in their order."""
-        front = bisect.bisect_right(listed, self.after, key=lambda file: (file.modified, file.path))
-        until = self.until
-        return [
-            file
-            for file in listed[front:]
-            if file.path not in self.seen and (until is None or (file.modified, file.path) <= until)
-        ]
-
-    def forgetting(self, seconds: float, most: int) -> Known:
-        """The same, where `after` follows at `seconds`, and at most `most` files behind it are remembered."""
-        order = sorted((modified, path) for path, modified in self.seen.items())
-        if not order:
-            return self
-        # A file whose time is in the future must not hide all that come until then.
-        oldest = min(order[-1][0], time.time_ns()) - int(seconds * 1e9)
-        kept = max(0, len(order) - most, bisect.bisect_left(order, (oldest, "")))
-        after = max(self.after, (oldest, ""), order[kept - 1] if kept else (-1, ""))
-        return replace(self, after=after, seen={path: modified for modified, path in order[kept:]})
+    seen: SeenFiles
+    count: int = 0
+    total: int = 0
+    """Files that were taken or wait, by the latest look."""
+    begun: tuple[str, int, int, int] | None = None
+    """A file of which parts were taken: name, size, time in ns, where the next part begins."""
+    changed: str | None = None
+    """Words on files that have changed since they were taken, where that is to end the query."""
 
 
 class KnownSerializer:
-    """Writes `Known` down. Thread-safe."""
+    """Writes `Known` down, by names relative to what the source lists. Thread-safe; may block on `state=`."""
 
-    version = 1
+    version = 2
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
 
     def to_json(self, value: Known) -> Any:
-        """What JSON can hold."""
-        return {"after": value.after, "seen": value.seen, "until": value.until, "begun": value.begun}
+        """What JSON can hold. Raises ValueError for more files than an offset can hold, OSError."""
+        seen = value.seen.written(value.count, value.total)
+        return {"root": self._source.root, "seen": seen} | ({"begun": value.begun} if value.begun else {})
 
     def from_json(self, version: int, written: Any) -> Known:
-        """What `to_json` has written. Raises ValueError for another version, or what it has not."""
+        """What `to_json` has written. Raises ValueError for another version or root, or what it has not."""
         if version != self.version:
-            raise ValueError(f"version={version!r}: this reads version {self.version}")
-        try:
-            after, seen, until, begun = (written[name] for name in ("after", "seen", "until", "begun"))
-            return Known(
-                (after[0], after[1]),
-                dict(seen),
-                until and (until[0], until[1]),
-                begun and (begun[0], begun[1], begun[2], begun[3]),
+            raise ValueError(
+                f"version={version!r}: this reads version {self.version}; earlier ones knew files by their "
+                "times: begin a new checkpoint, with a path of the files that are not read yet"
             )
-        except (KeyError, TypeError, IndexError, ValueError):
+        try:
+            root, begun = written["root"], written.get("begun")
+            seen = SeenFiles.read(self._source.state_folder, written["seen"])
+        except (KeyError, TypeError, AttributeError):
             raise ValueError(f"written={written!r}: must be what a source of files knows") from None
+        self._source.check_root(root)
+        return Known(seen, len(seen), len(seen), begun and tuple(begun))
 
 
 class FileEnumerator(SplitEnumerator[FileSplit, Known]):
-    """Finds files, those modified first in front, and divides them. Confined as `SplitEnumerator` is."""
+    """Finds files, those modified first in front, and divides them. Confined as `SplitEnumerator` is.
 
-    def __init__(self, context: EnumeratorContext[FileSplit], checkpoint: Known, source: FileSource) -> None:
-        super().__init__(context, checkpoint)
+    checkpoint: what to go on from; None for a new run.
+    """
+
+    def __init__(
+        self, context: EnumeratorContext[FileSplit], checkpoint: Known | None, source: FileSource
+    ) -> None:
+        super().__init__(context, checkpoint or Known(SeenFiles(source.state_folder)))
         self.discovery_interval = source.discovery_interval
         self._source = source
-        # The files of the latest listing. A folder of a million files is listed once for all its splits.
-        self._listed: list[FoundFile] | None = None
+        stores = source.open()[0].type_name in OBJECT_STORES
+        self._settle_s = source.settle if source.settle is not None else 0.0 if stores else SETTLE_S
+        self._closed = threading.Event()
+        # The discovery thread: the new files of the latest look, those in front of `_at` taken. A folder of a
+        # million files is listed once for all its splits.
+        self._new: list[NewFile] | None = None
+        self._at = 0
+        self._returned: Known | None = None
+        self._resting: dict[str, tuple[FoundFile, float]] = {}
 
     def discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FileSplit], Known]:
         """Splits of the files that are new. Raises FileNotFoundError where there is no such folder."""
+        # spec: SeenFiles!Take
+        known, seen, splits = checkpoint, checkpoint.seen, list[FileSplit]()
+        seen.cut(known.count)
+        if known is not self._returned:
+            # What was returned last was not taken up.
+            self._at = 0
         with hiding(self._source.path):
-            return self._discover(checkpoint, most)
-
-    def _discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FileSplit], Known]:
-        source = self._source
-        known = replace(checkpoint, seen=dict(checkpoint.seen))
-        splits: list[FileSplit] = []
-        files = known.new(self._listed or ())
-        if known.begun is not None:
-            modified, path, size, start = known.begun
-            known = self._divide(FoundFile(modified, path, size), start, most, splits, known)
-        elif not files and (self._listed is None or source.discovery_interval is not None):
-            self._listed = self._list()
-            if known.until is None and source.discovery_interval is None:
-                newest = self._listed[-1] if self._listed else FoundFile(-1, "")
-                known = replace(known, until=(newest.modified, newest.path))
-            files = known.new(self._listed)
-            self._note_rewritten(known)
-        for file in files:
-            if len(splits) >= most or known.begun is not None:
-                break
-            known.seen[file.path] = file.modified
-            known = self._divide(file, 0, most, splits, known)
-        return splits, known.forgetting(source.remember, source.max_remembered)
+            if known.begun is not None:
+                name, size, modified, start = known.begun
+                file = FoundFile(modified, self._source.absolute(name), size)
+                known = self._divide(file, start, most, splits, known)
+            elif self._next(seen) is None and (self._new is None or self.discovery_interval is not None):
+                known = self._look(known)
+            while len(splits) < most and known.begun is None and (new := self._next(seen)):
+                seen.add(new[0], new[1].size, new[1].modified)
+                known = self._divide(new[1], 0, most, splits, known)
+        self._returned = replace(known, count=len(seen))
+        return splits, self._returned
 
     def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit | None:
         """The front of a split. Of a file that can never be read, all: its reader says what is wrong.
@@ -146,40 +143,95 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
                 raise same_kind(error, f"{split.path!r}, looking how far to read: {what}") from None
             return split
 
-    def _list(self) -> list[FoundFile]:
-        source = self._source
-        filesystem, path = source.open()
-        settled = time.time_ns() - int(source.settle * 1e9) if source.settle else None
-        return [
-            file
-            for file in list_files(filesystem, path, recursive=source.recursive)
-            # One that is empty has no row, and may be one that is being written.
-            if file.size and (settled is None or file.modified <= settled)
-        ]
+    def let_go(self, splits: Sequence[FileSplit]) -> Collection[str]:
+        """None. Raises ValueError for files that have changed, where `on_change` asks for that."""
+        self.snapshot()
+        return ()
 
-    def _note_rewritten(self, known: Known) -> None:
-        for file in self._listed or ():
-            if known.seen.get(file.path, file.modified) != file.modified:
-                log.warning("%r was rewritten after it had been found; it is not read again", file.path)
-                known.seen[file.path] = file.modified
+    def snapshot(self) -> Known:
+        """What is known. Raises ValueError for files that have changed, where `on_change` asks for that."""
+        if self.checkpoint.changed is not None:
+            raise UnfitFileError(self.checkpoint.changed)
+        return self.checkpoint
+
+    def close(self) -> None:
+        """End a wait of the first look."""
+        self._closed.set()
+
+    # -- the discovery thread -------------------------------------------------------------------------
+
+    def _next(self, seen: SeenFiles) -> NewFile | None:
+        new = self._new or ()
+        while self._at < len(new) and seen.get(new[self._at][0]) is not None:
+            self._at += 1
+        return new[self._at] if self._at < len(new) else None
+
+    def _look(self, known: Known) -> Known:
+        """List the files: which are new and have rested, and which have changed."""
+        source, seen, is_first = self._source, known.seen, self._new is None
+        filesystem, path = source.open()
+        new, changed = list[NewFile](), list[str]()
+        for file in list_files(filesystem, path, recursive=source.recursive):
+            digest = digest_of(source.relative(file.path))
+            before = seen.get(digest)
+            # One that is empty has no row, and may be one that is being written.
+            if before is None and file.size:
+                new.append((digest, file))
+            elif before is not None and before != (file.size, file.modified):
+                seen.change(digest, file.size, file.modified)
+                if before != UNKNOWN:
+                    changed.append(f"{file.path!r} (of {before[0]} bytes then and {file.size} now)")
+        self._new, self._at = self._rested(new, is_first), 0
+        if changed:
+            what = _listed(changed) + " changed after it was taken; what is new in it is not read"
+            log.warning("%s", what)
+            if source.on_change == "fail" and not is_first:
+                known = replace(known, changed=f"{what}: on_change='ignore' goes on, and a new start does")
+        return replace(known, total=len(seen) + len(self._new))
+
+    def _rested(self, new: list[NewFile], is_first: bool) -> list[NewFile]:
+        """Those of the files that nobody writes any more, as far as that can be told."""
+        settle = self._settle_s
+        if not settle:
+            return new
+        now, at = time.time_ns(), time.monotonic()
+        young = {file.path: file for _, file in new if now - file.modified < settle * 1e9}
+        if not young:
+            return new
+        # By their own times, or where these are of another clock, by looks that lie so far apart.
+        stood = {path: since for path, (file, since) in self._resting.items() if young.get(path) == file}
+        self._resting = {path: (file, stood.get(path, at)) for path, file in young.items()}
+        if is_first and settle <= MAX_FIRST_WAIT_S:
+            # A batch read has no other look, and one with `availableNow` should take what was there.
+            latest = max(file.modified for file in young.values())
+            self._closed.wait(min(settle, (latest - now) / 1e9 + settle))
+            infos = self._source.open()[0].get_file_info([*young])
+            same = {info.path for info in infos if young[info.path][::2] == (info.mtime_ns or 0, info.size)}
+        else:
+            same = {path for path, since in stood.items() if at - since >= settle}
+        left = young.keys() - same
+        if left and is_first and self.discovery_interval is None:
+            log.warning(
+                "%s is still written, and not taken at this start", _listed([*map(repr, sorted(left))])
+            )
+        return [each for each in new if each[1].path not in left]
 
     def _divide(self, file: FoundFile, start: int, most: int, splits: list[FileSplit], known: Known) -> Known:
         """Add splits of a file, from `start` on, while there is room."""
         source = self._source
-        file_format = source.file_format
-        for piece in file_format.pieces(source.open()[0], file, source.split_bytes, start):
+        name, by_rows = source.relative(file.path), source.file_format.by_rows
+        for piece in source.file_format.pieces(source.open()[0], file, source.split_bytes, start):
             if len(splits) >= most:
-                return replace(known, begun=(file.modified, file.path, file.size, piece.start))
+                return replace(known, begun=(name, file.size, file.modified, piece.start))
             splits.append(
                 FileSplit(
-                    f"{file.path}@{file.modified}+{piece.start}",
-                    piece.start,
-                    piece.stop,
-                    path=file.path,
-                    size=file.size,
-                    modified=file.modified,
-                    weight=piece.weight,
-                    by_rows=file_format.by_rows,
+                    f"{name}+{piece.start}", piece.start, piece.stop, file.path, file.size, file.modified,
+                    piece.weight, by_rows,
                 )
-            )
+            )  # fmt: skip
         return replace(known, begun=None)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - MAX_NAMED
+    return ", ".join(texts[:MAX_NAMED]) + (f" and {more:,} more files: each" if more > 0 else "")

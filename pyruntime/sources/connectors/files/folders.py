@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pillarbox.sources.connectors.files.listing import WILD
+from pillarbox.sources.connectors.files.listing import root_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,8 +20,7 @@ DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 
 def columns_in(path: str, given: str) -> dict[str, str | None]:
     """The values by name in the folders of a file, of those below the path or pattern that was `given`."""
-    wild = WILD.search(given)
-    above = given if wild is None or path.startswith(given) else given[: given.rfind("/", 0, wild.start())]
+    above = given if path.startswith(given) else root_of(given)
     found: dict[str, str | None] = {}
     for folder in path[len(above) :].split("/")[:-1]:
         name, equals, value = folder.partition("=")

@@ -74,8 +74,19 @@ def hiding(path: str) -> Iterator[None]:
         raise same_kind(error, f"{shown_address(path)!r}: {text}") from None
 
 
-def open_file_system(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it. Raises ValueError for a URI that is none."""
+def root_of(path: str) -> str:
+    """The part of a path in front of its pattern, if it has one: names of files are relative to it."""
+    wild = WILD.search(path)
+    return path.rstrip("/") if wild is None else path[: max(0, path.rfind("/", 0, wild.start()))]
+
+
+def open_file_system(
+    path: str, filesystem: fs.FileSystem | None, option: str = "path"
+) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path in it. Raises ValueError for a URI that is none.
+
+    option: as what an error names it.
+    """
     from pyarrow import fs
 
     if filesystem is not None:
@@ -83,19 +94,21 @@ def open_file_system(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.Fi
     if path.startswith("file:/") and not path.startswith("file://"):
         # So Hadoop and Spark write it, with nothing escaped.
         path = path.removeprefix("file:")
+    # Hadoop's names for what Arrow calls s3://.
+    path = re.sub(r"^s3[an]://", "s3://", path)
     if not SCHEME.match(path):
         return fs.LocalFileSystem(), os.path.abspath(path)
     # A pattern is no URI: Arrow is asked for the folder in front of it. The query goes with that.
     path, mark, query = path.partition("?")
     wild = re.search(r"[*\[]", path)
     if wild is None:
-        return _from_uri(path + mark + query)
+        return _from_uri(path + mark + query, option)
     base = path[: path.rindex("/", 0, wild.start()) + 1]
-    found, root = _from_uri(base + mark + query)
+    found, root = _from_uri(base + mark + query, option)
     return found, root.rstrip("/") + "/" + path[len(base) :]
 
 
-def _from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+def _from_uri(uri: str, option: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs, lib
 
     try:
@@ -103,11 +116,11 @@ def _from_uri(uri: str) -> tuple[fs.FileSystem, str]:
     except (lib.ArrowException, OSError, ValueError) as error:
         # Arrow's text has the whole URI, with its secrets.
         raise ValueError(
-            f"path={shown_address(uri)!r}: must be a path or a URI that pyarrow.fs knows "
+            f"{option}={shown_address(uri)!r}: must be a path or a URI that pyarrow.fs knows "
             f"({type(error).__name__}{f'; {UNESCAPED}' if is_misread(uri) else ''})"
         ) from None
     if is_misread(uri):
-        raise ValueError(f"path={shown_address(uri)!r}: {UNESCAPED}")
+        raise ValueError(f"{option}={shown_address(uri)!r}: {UNESCAPED}")
     return found, path
 
 
@@ -125,7 +138,7 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
         return [_found(info)]
     wild = WILD.search(path) if info.type == fs.FileType.NotFound else None
     if wild is not None:
-        root = path[: path.rfind("/", 0, wild.start())] or "/"
+        root = root_of(path) or ("/" if path.startswith("/") else "")
         wanted = pattern(path)
         recursive = "/" in path[wild.start() :] or "**" in path
     elif info.type == fs.FileType.NotFound:

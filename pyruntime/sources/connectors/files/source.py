@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.redaction import reason_of, shown_address
@@ -16,11 +17,13 @@ from pillarbox.sources.connectors.files.listing import (
     hiding,
     list_files,
     open_file_system,
+    root_of,
     same_kind,
 )
 from pillarbox.sources.connectors.files.parquet import ParquetFormat
 from pillarbox.sources.connectors.files.reading import FileReader
-from pillarbox.sources.connectors.files.split import FileSplit
+from pillarbox.sources.connectors.files.seen import StateFolder
+from pillarbox.sources.connectors.files.split import FileSplit, FileSplitSerializer
 from pillarbox.sources.connectors.files.text import LinesFormat
 from pillarbox.sources.connectors.options import Options, check_on_data_loss
 from pillarbox.sources.enumerator import EnumeratorContext
@@ -36,10 +39,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": LinesFormat}
 ON_BAD_ROW = ("fail", "null", "column")
-FLAGS = ("recursive",)
-TEXTS = ("format", "on_data_loss", "on_bad_row", "bad_row_column")
-SIZES = ("split_bytes", "batch_bytes", "max_remembered")
-TIMES = ("settle", "remember")
+ON_CHANGE = ("ignore", "fail")
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,19 @@ class FileSource(Source[FileSplit, Known]):
     schema: the columns, by name; None: those of the first file of Parquet, `value` of text.
     columns: names of those columns that are read; None: all of them.
     recursive: whether files in folders within the folder count. What begins with "." or "_" never does.
-    discovery_interval: seconds between two looks for new files; None: those that are there now, and no more.
+    discovery_interval: seconds between two looks for new files; None: one look at each start, and no other.
     split_bytes: large files are read in parts of about so many bytes: ranges of lines, row groups.
     batch_bytes: bytes of a batch, about.
     on_data_loss: "fail", or "ignore" to pass over what has vanished, was rewritten or is broken, with a
         warning. Errors that may pass (of a network, of permission) fail all the same.
     on_bad_row: "fail", which names file, line and value; "null" for null in the place of a value that cannot
         be read; "column" for that and the line in the column `bad_row_column`, in formats of lines.
-    settle: seconds that a file must not have been modified to be taken for whole.
-    remember, max_remembered: how late a file may come. One that is older than the newest by more than
-        `remember` seconds, or than so many files that were found, is not found any more.
+    on_change: "ignore" to tell of a file that has changed since it was taken, which is not read again, and go
+        on; "fail" to end the query as well.
+    settle: seconds that a file must not have been modified to be taken; None: 2, or 0 in an object store.
+    state: a folder, as a path or a URI, of one query: for what it has read, which its checkpoint then names.
+        Without one a checkpoint remembers at most 8,192 files.
+    moved_from: the place of these files when the checkpoint was written, as the error says that asks for it.
     filesystem: instead of the one that `path` tells.
 
     Raises ValueError for what is not allowed, on the driver. The idea of ranges of lines is Hadoop's.
@@ -81,9 +84,10 @@ class FileSource(Source[FileSplit, Known]):
     on_data_loss: str = "fail"
     on_bad_row: str = "fail"
     bad_row_column: str = "_corrupt_record"
-    settle: float = 0.0
-    remember: float = 3600.0
-    max_remembered: int = 5000
+    on_change: str = "ignore"
+    settle: float | None = None
+    state: str | None = None
+    moved_from: str | None = None
     filesystem: fs.FileSystem | None = field(default=None, repr=False)
     file_format: FileFormat = field(init=False, repr=False)
     _opened: tuple[fs.FileSystem, str] = field(init=False, repr=False, compare=False)
@@ -94,19 +98,23 @@ class FileSource(Source[FileSplit, Known]):
         if not isinstance(path, str) or not path:
             raise ValueError(f"path={shown_address(repr(path))}: must be a path or a URI")
         object.__setattr__(self, "path", path)
-        for name in SIZES:
+        for name in ("split_bytes", "batch_bytes"):
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name}={size!r}: must be a whole number of at least 1")
-        for name in TIMES:
-            check_duration(name, getattr(self, name))
-        if self.discovery_interval is not None:
-            check_duration("discovery_interval", self.discovery_interval)
+        for name in ("settle", "discovery_interval"):
+            if getattr(self, name) is not None:
+                check_duration(name, getattr(self, name))
         check_on_data_loss(self.on_data_loss)
+        if self.on_change not in ON_CHANGE:
+            raise ValueError(f"on_change={self.on_change!r}: must be 'ignore' or 'fail'")
         object.__setattr__(self, "file_format", self._format())
         if self.schema is not None:
             object.__setattr__(self, "schema", self._selected(self.schema))
         object.__setattr__(self, "_opened", open_file_system(path, self.filesystem))
+        if self.state is not None:
+            object.__setattr__(self, "state", os.fspath(self.state))
+            open_file_system(self.state, None, "state")
 
     def __repr__(self) -> str:
         return f"FileSource({shown_address(self.path)!r}, format={self.format!r})"
@@ -119,15 +127,20 @@ class FileSource(Source[FileSplit, Known]):
     @property
     def checkpoint_serializer(self) -> Serializer[Known]:
         """How what was found is written down."""
-        return KnownSerializer()
+        return KnownSerializer(self)
 
-    def create_enumerator(self, context: EnumeratorContext[FileSplit]) -> FileEnumerator:
-        """One that has found nothing."""
-        return FileEnumerator(context, Known(), self)
+    @property
+    def split_serializer(self) -> Serializer[FileSplit]:
+        """How its splits are written down."""
+        return FileSplitSerializer(self)
 
-    def restore_enumerator(self, context: EnumeratorContext[FileSplit], checkpoint: Known) -> FileEnumerator:
-        """One that goes on from `checkpoint`."""
+    def create_enumerator(
+        self, context: EnumeratorContext[FileSplit], checkpoint: Known | None = None
+    ) -> FileEnumerator:
+        """One that has found nothing, or goes on from `checkpoint`."""
         return FileEnumerator(context, checkpoint, self)
+
+    restore_enumerator = create_enumerator
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
         """One that reads a split after the other, with one thread; of the columns only what is asked for."""
@@ -192,6 +205,40 @@ class FileSource(Source[FileSplit, Known]):
         """The file system, and the path in it. Any thread."""
         return self._opened
 
+    @cached_property
+    def root(self) -> str:
+        """The place that names of files are relative to, as a checkpoint has it: without secrets."""
+        filesystem, path = self._opened
+        kind = filesystem.type_name
+        return root_of(path) or "/" if kind == "local" else f"{kind}://{root_of(path)}"
+
+    def relative(self, path: str) -> str:
+        """The name of a file, by which it is known, of its path in the file system."""
+        return path[len(root_of(self._opened[1])) :].lstrip("/")
+
+    def absolute(self, name: str) -> str:
+        """The path in the file system of a file of this name."""
+        path = self._opened[1]
+        root = root_of(path)
+        return root + "/" * bool(name and (root or path.startswith("/"))) + name
+
+    def check_root(self, root: str) -> None:
+        """Raise ValueError unless a checkpoint that was written for the files of `root` is one for these."""
+        if root != self.root and root != (self.moved_from or "").rstrip("/"):
+            raise ValueError(
+                f"path={shown_address(self.path)!r}: its files lie in {self.root!r}, and the checkpoint is "
+                f"of {root!r}. If these are the same files by the same names, say moved_from={root!r}, and "
+                f"they are not read again; else begin a new checkpoint (now moved_from={self.moved_from!r})"
+            )
+
+    @cached_property
+    def state_folder(self) -> StateFolder | None:
+        """The folder of `state`. On the driver."""
+        return None if self.state is None else StateFolder(self.state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "state_folder"}
+
     def _format(self) -> FileFormat:
         """Return the format. Raises ValueError for options that do not go together."""
         if self.format not in FORMATS:
@@ -244,12 +291,16 @@ class FileSource(Source[FileSplit, Known]):
         found = Options(options)
         if "paths" in options:
             raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
-        path = found.text("path", required=True)
-        every = found.number("discovery_interval", float, 0.0)
-        given: dict[str, Any] = {name: found.flag(name, getattr(cls, name)) for name in FLAGS}
-        texts = {name: found.text(name) for name in TEXTS}
-        sizes = {name: found.number(name, int, getattr(cls, name)) for name in SIZES}
-        times = {name: found.number(name, float, getattr(cls, name)) for name in TIMES}
+        given: dict[str, Any] = {"path": found.text("path", required=True)}
+        for each in fields(cls)[1:]:
+            kind = str(each.type).removesuffix(" | None")
+            default: Any = getattr(cls, each.name, None)
+            if kind == "bool":
+                given[each.name] = found.flag(each.name, default)
+            elif kind in ("int", "float"):
+                given[each.name] = found.number(each.name, int if kind == "int" else float, default)
+            elif kind == "str" and (text := found.text(each.name)) is not None:
+                given[each.name] = text
         columns = found.words("columns")
         found.check_all_read()
         if columns is not None and schema is not None and set(columns) != set(schema.names):
@@ -257,7 +308,4 @@ class FileSource(Source[FileSplit, Known]):
                 f"option 'columns' is {options['columns']!r}, and the schema names {schema.names!r}: name "
                 "the columns that are to be read in one of them"
             )
-        given.update((name, text) for name, text in texts.items() if text is not None)
-        if "discovery_interval" in options:
-            given["discovery_interval"] = every
-        return cls(path, schema=schema, columns=columns, **given, **sizes, **times)
+        return cls(schema=schema, columns=columns, **given)

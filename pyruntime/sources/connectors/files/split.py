@@ -1,11 +1,15 @@
-"""A part of a file: `FileSplit`. A plain value, any thread."""
+"""A part of a file: `FileSplit`, a plain value, and how it is written down. Any thread."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.split import Split
+
+if TYPE_CHECKING:
+    from pillarbox.sources.connectors.files.source import FileSource
 
 END = 2**63 - 1
 """A `stop` behind the end of every file: for what is read to its end, wherever that is."""
@@ -56,3 +60,62 @@ class FileSplit(Split):
     def up_to(self, position: Any) -> FileSplit:
         """The front of it, which nobody has counted."""
         return replace(self, stop=position, counted=None)
+
+
+class FileSplitSerializer:
+    """Writes splits of `source` down, by names relative to what it lists. Thread-safe.
+
+    A list of them goes into the folder of `state=`, if there is one and it is long.
+    """
+
+    version = 2
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
+
+    def to_json(self, split: FileSplit) -> Any:
+        """A list, as an offset has thousands."""
+        name, begin = self._source.relative(split.path), split.split_id.rpartition("+")[2]
+        rest = (
+            split.start,
+            split.stop,
+            split.size,
+            split.modified,
+            split.weight,
+            split.by_rows,
+            split.counted,
+        )
+        return [name, int(begin), *rest]
+
+    def from_json(self, version: int, written: Any) -> FileSplit:
+        """What `to_json` has written. Raises ValueError for another version, or what it has not."""
+        if version != self.version:
+            raise ValueError(
+                f"version={version!r}: FileSplit reads version {self.version}: begin a new checkpoint"
+            )
+        try:
+            name, begin, start, stop, *rest = written
+            size, modified, weight, by_rows, counted = rest
+            path = self._source.absolute(name)
+            return FileSplit(
+                f"{name}+{begin}", start, stop, path, size, modified, weight, bool(by_rows), counted
+            )
+        except (TypeError, ValueError, AttributeError):
+            raise ValueError(f"written={written!r}: must be what FileSplit was written as") from None
+
+    def list_to_json(self, splits: Sequence[FileSplit]) -> Any:
+        """The splits of an offset. May block; raises OSError."""
+        written = [self.to_json(split) for split in splits]
+        folder = self._source.state_folder
+        return written if folder is None else folder.put_list(written)
+
+    def list_from_json(self, version: int, written: Any) -> list[FileSplit]:
+        """What `list_to_json` has written. May block; raises ValueError, OSError."""
+        folder = self._source.state_folder
+        if folder is not None:
+            written = folder.get_list(written)
+        elif not isinstance(written, list):
+            raise ValueError(
+                "state=None: the checkpoint has a list of files in a folder: give state=, that folder"
+            )
+        return [self.from_json(version, each) for each in written]
