@@ -200,7 +200,7 @@ def splits_by_need() -> Iterator[Callable[[Callable[[], Calls]], Run]]:
     from pillarbox.spark.source.read import Read
 
     # No split is quick: a task asks for one at a time, so that each passes all of the way.
-    tasks.QUICK = 0.0
+    tasks.SMALL_READ_S = 0.0
 
     def read(pause_s: float, splits: int, channel: SourceChannel) -> int:
         source = GeneratorSource(rows=splits * BATCH_ROWS, splits=splits, batch_rows=BATCH_ROWS)

@@ -62,6 +62,7 @@ class LogSplit(Split):
 
 
 S = TypeVar("S", bound=LogSplit)
+L = TypeVar("L", bound="LogSource[Any]")
 
 
 class LogSource(Source[S, Checkpoint]):
@@ -155,9 +156,7 @@ class LogSource(Source[S, Checkpoint]):
         return self.default_schema() if self._schema is None else self._schema
 
     @classmethod
-    def _from_options(
-        cls, options: Mapping[str, str], schema: pa.Schema | None, **given: Any
-    ) -> LogSource[S]:
+    def _from_options(cls: type[L], options: Mapping[str, str], schema: pa.Schema | None, **given: Any) -> L:
         """The source whose arguments are options, each of the type of its default, and those in `given`."""
         left = Options(options)
         for name, parameter in signature(cls).parameters.items():
