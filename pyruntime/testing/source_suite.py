@@ -434,6 +434,9 @@ class SourceSuite:
             left, method, deadline = set(rows), (reader, "pause_or_resume_splits"), self._deadline()
             reader.handle_splits_changes(SplitsAdded(tuple(splits)))
             reader.pause_or_resume_splits([paused], [])
+            # One call says what is new, and leaves what was said before.
+            reader.pause_or_resume_splits([other], [])
+            reader.pause_or_resume_splits([], [other])
             while left and time.monotonic() < deadline:
                 if other not in left:
                     reader.pause_or_resume_splits([], [paused])
@@ -448,12 +451,15 @@ class SourceSuite:
 
     def _idle(self, rule: str) -> None:
         with self._idle_split_reader() as reader:
-            began = time.monotonic()
-            for _ in range(IDLE_FETCHES):
-                if time.monotonic() - began < MIN_IDLE_S:
-                    self._fetch(reader)
-            if (took := time.monotonic() - began) < MIN_IDLE_S:
-                raise _broken((reader, "fetch"), rule, f"{took:.3f} s")
+            self._check_idle(reader, rule)
+
+    def _check_idle(self, reader: SplitReader[Any], rule: str) -> None:
+        began = time.monotonic()
+        for _ in range(IDLE_FETCHES):
+            if time.monotonic() - began < MIN_IDLE_S:
+                self._fetch(reader)
+        if (took := time.monotonic() - began) < MIN_IDLE_S:
+            raise _broken((reader, "fetch"), rule, f"{took:.3f} s")
 
     def _blocked_fetch(self, rule: str) -> None:
         with self._idle_split_reader() as reader:
@@ -468,6 +474,8 @@ class SourceSuite:
                 timer.join()
                 if took > wait + self.wake_within:
                     raise _broken((reader, "wake_up"), rule, f"it went on for {took - wait:.1f} s")
+            # Woken once, it waits again.
+            self._check_idle(reader, RULES["idle"])
 
     # -- a source without an end, and ends -----------------------------------------------------------
 
