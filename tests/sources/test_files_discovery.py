@@ -113,7 +113,7 @@ def test_a_file_that_grows_at_the_first_look_is_left_for_the_next_start(
     growing, ended = tmp_path / "growing.txt", threading.Event()
 
     def grow() -> None:
-        with open(growing, "w") as file:
+        with open(growing, "a") as file:
             while not ended.wait(0.02):
                 file.write("line\n")
                 file.flush()
@@ -121,7 +121,7 @@ def test_a_file_that_grows_at_the_first_look_is_left_for_the_next_start(
     writer = threading.Thread(target=grow)
     growing.write_text("line\n")
     writer.start()
-    source = FileSource(tmp_path, "text", settle=0.5)
+    source = FileSource(tmp_path, "text", settle=2.0)
     try:
         with caplog.at_level(logging.WARNING, "pillarbox"), SourceHarness(source) as harness:
             assert harness.micro_batch() == [("whole",)]
