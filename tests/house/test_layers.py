@@ -20,7 +20,7 @@ BELOW: dict[str, set[str]] = {
     "wire": {"redaction"},
     "aio": {"redaction", "ledger", "wire", "task", "mailbox", "kernel"},
     "ledger": {"redaction", "task", "mailbox", "kernel"},
-    "sources": {"redaction", "wire", "task", "mailbox", "kernel"},
+    "sources": {"redaction", "ledger", "wire", "task", "mailbox", "kernel"},
     "": {"redaction", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
     "spark": {"", "redaction", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
     "testing": {"", "redaction", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
