@@ -72,6 +72,7 @@ RULES = {
     "idle": f"a fetch that finds nothing blocks: {IDLE_FETCHES} of them take {MIN_IDLE_S} s or more",
     "blocked_fetch": "a fetch that blocks returns soon after a wake-up, also one that came before it",
     "new_rows": "rows that are added are read once, also by who was restarted meanwhile",
+    "new_ranges": "a micro-batch has rows that are there, none when all were read, and those that are added",
     "close": "close is soon done, may come twice, and leaves no thread, file or connection",
     "bad_rows": "a value that cannot be read fails the read, and the error shows it",
     "lost_data": "data that has gone before it was read fails the read, and the error names its split",
@@ -492,6 +493,29 @@ class SourceSuite:
             rows = self._told(lambda: harness.read(len(added))) + self._drain(harness)
             self._compare(rows, added, self._method, rule)
 
+    def _new_ranges(self, rule: str) -> None:
+        follow, add = _needs("follow", self.follow), _needs("add", self.add)
+        for limit in (ReadLimit(rows=7), ReadLimit()):
+            with SourceHarness(follow(), timeout=self.timeout) as harness:
+                self._plan_all(harness, limit, rule)
+                added = add()
+                pieces = self._plan_all(harness, limit, rule)
+                rows = [
+                    row for piece in pieces for row in self._told(lambda h=harness, p=piece: h.read_split(p))
+                ]  # type: ignore[misc]
+                self._compare(
+                    rows, added, f"{_name(harness.enumerator)}.advance", f"{rule}, here with {limit}"
+                )
+
+    def _plan_all(self, harness: SourceHarness[Any, Any], limit: ReadLimit, rule: str) -> list[Any]:
+        found, deadline = list[Any](), self._deadline()
+        while pieces := self._told(lambda: harness.plan(limit)):
+            found += pieces
+            if time.monotonic() > deadline:
+                what = f"a micro-batch still has {pieces[-1]!r} after {self.timeout:g} s without new rows"
+                raise _broken((harness.enumerator, "advance"), f"{rule}, here with {limit}", what)
+        return found
+
     def _close(self, rule: str) -> None:
         before = 0
         for turn in range(6):
@@ -671,8 +695,11 @@ class SourceSuite:
             reader.handle_splits_changes(SplitsAdded(tuple(stands if many else stands[:1])))
             # Its first fetches may find out where it stands.
             for _ in range(5):
+                began = time.monotonic()
                 if rows := _rows(self._fetch(reader)):
                     raise _broken((reader, "fetch"), "what was read does not come again", repr(rows[:3]))
+                if time.monotonic() - began > MIN_IDLE_S:
+                    break
             yield reader
 
     def _fetch(self, reader: SplitReader[Any]) -> Sequence[Fetched]:
