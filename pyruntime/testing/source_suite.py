@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -500,9 +500,7 @@ class SourceSuite:
                 self._plan_all(harness, limit, rule)
                 added = add()
                 pieces = self._plan_all(harness, limit, rule)
-                rows = [
-                    row for piece in pieces for row in self._told(lambda h=harness, p=piece: h.read_split(p))
-                ]  # type: ignore[misc]
+                rows = [row for piece in pieces for row in self._told(partial(harness.read_split, piece))]
                 self._compare(
                     rows, added, f"{_name(harness.enumerator)}.advance", f"{rule}, here with {limit}"
                 )
