@@ -352,6 +352,8 @@ class SourceSuite:
             with SourceHarness(self.make(), timeout=self.timeout) as harness:
                 method = harness.enumerator, "advance"
                 splits = {split.split_id: split for split in self._discover(harness)}
+                if self._refuses(harness, limit):
+                    continue
                 for _ in range(10 * len(self._expected) + 100):
                     pieces = self._told(lambda harness=harness, limit=limit: harness.plan(limit))  # type: ignore[misc]
                     for piece in pieces:
@@ -376,6 +378,14 @@ class SourceSuite:
                 else:
                     raise _broken(method, rule, f"no end with {limit}")
             self._compare(rows, self._expected, f"{_name(method[0])}.advance", f"{rule}, here with {limit}")
+
+    def _refuses(self, harness: SourceHarness[Any, Any], limit: ReadLimit) -> bool:
+        """Return True for a limit by bytes of a service that does not say how many it has."""
+        try:
+            harness.enumerator.advance(harness.pending[0], limit)
+        except Exception as error:
+            return limit.nbytes is not None and isinstance(error, ValueError)
+        return False
 
     def _check_again(self, harness: SourceHarness[Any, Any], split: Any, limit: ReadLimit) -> None:
         first, second = harness.enumerator.advance(split, limit), harness.enumerator.advance(split, limit)
@@ -687,6 +697,8 @@ class SourceSuite:
         with SourceHarness(source, timeout=self.timeout) as harness:
             self._drain(harness)
             stands = [split for reader in harness.readers.values() for split in reader.splits()]
+        if not stands:
+            raise unittest.SkipTest("all its splits have ends")
         with closing(source.create_reader(ReaderContext())) as made:
             many = isinstance(made, FetchingReader) and made.threading is Threading.MANY_SPLITS
         with self._split_reader(source) as reader:
@@ -701,7 +713,14 @@ class SourceSuite:
             yield reader
 
     def _fetch(self, reader: SplitReader[Any]) -> Sequence[Fetched]:
-        fetched = self._told(reader.fetch)
+        # One that waits for what never comes is woken, and the check goes on to say so.
+        alarm = threading.Timer(self.timeout, reader.wake_up)
+        alarm.start()
+        try:
+            fetched = self._told(reader.fetch)
+        finally:
+            alarm.cancel()
+            alarm.join()
         if not isinstance(fetched, Sequence) or not all(isinstance(each, Fetched) for each in fetched):
             raise _broken((reader, "fetch"), "it returns a list of Fetched", repr(fetched))
         return fetched

@@ -66,7 +66,7 @@ class KnownSerializer:
     def to_json(self, value: Known) -> Any:
         """What JSON can hold. Raises ValueError for more files than an offset can hold, OSError."""
         seen = value.seen.written(value.count, value.total)
-        return {"root": self._source.root, "seen": seen} | ({"begun": value.begun} if value.begun else {})
+        return {"root": self._source.root, "seen": seen} | ({"begun": [*value.begun]} if value.begun else {})
 
     def from_json(self, version: int, written: Any) -> Known:
         """What `to_json` has written. Raises ValueError for another version or root, or what it has not."""

@@ -225,11 +225,15 @@ class KafkaSplitReader(LogSplitReader[KafkaSplit]):
     def _take(self) -> Sequence[Any]:
         if self._consumer is None:
             self._woken.wait(WAKE_UP_INTERVAL_S)
-        while self._consumer is not None and not self._woken.is_set():
-            found: list[Any] = self._consumer.consume(1, WAKE_UP_INTERVAL_S)
+        while self._consumer is not None:
+            # Who is woken takes what is there: one that is woken again and again still comes to its end.
+            was_woken = self._woken.is_set()
+            found: list[Any] = self._consumer.consume(1, 0.0 if was_woken else WAKE_UP_INTERVAL_S)
             if found:
                 found += self._consumer.consume(self._max_messages - 1, LINGER_S)
                 return found
+            if was_woken:
+                break
             self._waited += WAKE_UP_INTERVAL_S
             if self._waited > self._source.patience:
                 self._check_patience()
