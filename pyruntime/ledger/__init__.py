@@ -1,6 +1,6 @@
 """The ledger: every finished call is kept, durably, before its row is emitted; no restart makes it again.
 
-Files that any reader of Arrow streams opens, checked by checksums. `python -m pillarbox.ledger` looks at
+Files that any reader of Arrow streams opens, checked by checksums. `pillarbox ledger` looks at
 them. Importing this package does not import pyarrow.
 """
 

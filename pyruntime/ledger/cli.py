@@ -28,24 +28,23 @@ LOCATION is a path or a URL: file://, s3://, hdfs://. Nothing is changed but by 
 """
 EXAMPLES = """\
 examples:
-  {prog} ls /data/ledger
-  {prog} show /data/ledger --run nightly --limit 3
-  {prog} verify s3://bucket/ledger
-  {prog} expire /data/ledger --run QUERY --through 41
-  {prog} expire /data/ledger --older-than 30
-  {prog} export /data/ledger calls.parquet --uid embed-v1
+  pillarbox ledger ls /data/ledger
+  pillarbox ledger show /data/ledger --run nightly --limit 3
+  pillarbox ledger verify s3://bucket/ledger
+  pillarbox ledger expire /data/ledger --run QUERY --through 41
+  pillarbox ledger expire /data/ledger --older-than 30
+  pillarbox ledger export /data/ledger calls.parquet --uid embed-v1
 """
-MODULE = "python -m pillarbox.ledger"
-GROUP = "ledger"
+PROGRAM = "pillarbox ledger"
 DAY = 24 * 3600
 
 
-def parser(prog: str = MODULE) -> argparse.ArgumentParser:
-    """What the command line understands; prog: how it was started."""
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
     top = argparse.ArgumentParser(
-        prog=prog,
+        prog=PROGRAM,
         description=ABOUT,
-        epilog=EXAMPLES.format(prog=prog),
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -113,23 +112,12 @@ def chosen(ledger: Ledger, words: argparse.Namespace) -> list[Scope]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a command; returns its exit status: 0 for good, 1 for damage, 2 for an error, said on stderr.
 
-    arguments: those of `pillarbox`, where `ledger` comes before the command, or of `python -m
-    pillarbox.ledger`, where it does not; None for those of the process.
+    arguments: what follows `pillarbox ledger`.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == [GROUP]:
-        words = parser(f"pillarbox {GROUP}").parse_args(given[1:])
-    elif arguments is None and os.path.basename(sys.argv[0]).startswith("pillarbox"):
-        top = argparse.ArgumentParser(prog="pillarbox", description="Pillarbox on the command line.")
-        groups = top.add_subparsers(dest="group", required=True, metavar="GROUP")
-        groups.add_parser(GROUP, add_help=False, help="the files in which finished calls are kept")
-        top.parse_args(given)
-        return 2
-    else:
-        words = parser().parse_args(given)
+    words = parser().parse_args(arguments)
     try:
         ledger = Ledger(words.location, values="pickle" if getattr(words, "pickle", False) else "json")
         scopes = chosen(ledger, words)
@@ -142,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except (PillarboxError, OSError, ValueError) as error:
-        print(printable(f"pillarbox ledger: {error}"), file=sys.stderr)
+        print(printable(f"{PROGRAM}: {error}"), file=sys.stderr)
         return 2
 
 

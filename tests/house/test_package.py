@@ -37,6 +37,17 @@ def test_importing_pillarbox_imports_no_heavy_package() -> None:
     assert loaded & set(HEAVY) == set()
 
 
+def test_importing_pillarbox_imports_what_is_used_when_it_is_used() -> None:
+    script = "import pillarbox, sys; print(sum(name.startswith('pillarbox') for name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert int(done.stdout) < 40
+    assert all(getattr(pillarbox, name) is not None for name in pillarbox.__all__)
+    with pytest.raises(AttributeError, match="'pillarbox' has no attribute 'asinc_map'"):
+        _ = pillarbox.asinc_map  # type: ignore[attr-defined]
+
+
 def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client() -> None:
     pytest.importorskip("pyspark")
     loaded = modules_after("import pillarbox.spark")

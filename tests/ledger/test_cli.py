@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.__main__ import main as command
 from pillarbox.ledger import Ledger, Scope
 from pillarbox.ledger.cli import main
 from tests.ledger.segments import key
@@ -136,9 +137,10 @@ def test_errors_are_one_line_that_says_what_to_do(
 
 
 def test_it_runs_as_a_module_with_help_that_has_examples(place: str) -> None:
-    command = [sys.executable, "-m", "pillarbox.ledger"]
+    command = [sys.executable, "-m", "pillarbox", "ledger"]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
-    assert "examples:" in done.stdout
+    assert done.stdout.startswith("usage: pillarbox ledger ")
+    assert "\n  pillarbox ledger verify s3://" in done.stdout
     done = subprocess.run([*command, "verify", place], capture_output=True, text=True, check=True)
     assert done.stdout.count("are whole") == 2
     done = subprocess.run(
@@ -147,32 +149,17 @@ def test_it_runs_as_a_module_with_help_that_has_examples(place: str) -> None:
     assert done.returncode == 2 and "'x': must be a whole number" in done.stderr
 
 
-def test_it_runs_as_a_group_of_the_command_pillarbox(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "ledger", "ls", place) == said(capsys, "ls", place)
-    for words, prog in (
-        (["ledger", "--help"], "pillarbox ledger"),
-        (["--help"], "python -m pillarbox.ledger"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        text = capsys.readouterr().out
-        assert ended.value.code == 0
-        assert text.startswith(f"usage: {prog} ") and f"\n  {prog} verify s3://" in text
-    with pytest.raises(SystemExit):
-        main(["ledger", "show"])
-    assert "pillarbox ledger show: error: the following arguments" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [
         (["ledger", "ls", "{place}"], 0, "night"),
+        (["ledger", "show"], 2, "pillarbox ledger show: error: the following arguments"),
         (["--help"], 0, "the files in which finished calls are kept"),
         (["ls", "{place}"], 2, "invalid choice: 'ls'"),
-        ([], 2, "the following arguments are required: GROUP"),
+        ([], 2, "the following arguments are required: COMMAND"),
     ],
 )
-def test_the_command_pillarbox_says_which_groups_it_has(
+def test_the_command_pillarbox_says_which_commands_it_has(
     place: str,
     words: list[str],
     status: int,
@@ -183,7 +170,7 @@ def test_the_command_pillarbox_says_which_groups_it_has(
     # As the script that an installation makes of the entry point.
     monkeypatch.setattr(sys, "argv", ["/bin/pillarbox", *(word.replace("{place}", place) for word in words)])
     try:
-        ended: object = main()
+        ended: object = command()
     except SystemExit as exit:
         ended = exit.code
     captured = capsys.readouterr()
@@ -195,7 +182,7 @@ def test_a_reader_of_its_output_that_has_seen_enough_ends_it_without_a_complaint
     with Ledger(place).writer(NIGHT) as writer:
         for number in range(100, 3000):
             writer.append(key(number), "x" * 100)
-    command = [sys.executable, "-m", "pillarbox.ledger", "show", place, "--limit", "9999"]
+    command = [sys.executable, "-m", "pillarbox", "ledger", "show", place, "--limit", "9999"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shown:
         assert shown.stdout is not None and shown.stderr is not None
         shown.stdout.readline()

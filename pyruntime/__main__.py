@@ -1,0 +1,31 @@
+"""The command `pillarbox`, also as `python -m pillarbox`: `ledger` and `doctor`. For the main thread."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0 for good, 1 for what was found, 2 for an error.
+
+    arguments: None for those of the process. Raises SystemExit for words that it does not understand.
+    """
+    parser = argparse.ArgumentParser(prog="pillarbox", description="Pillarbox on the command line.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    # What a command needs is imported when it is called.
+    commands.add_parser("doctor", add_help=False, help="check this machine: versions, Java, workers, folders")
+    commands.add_parser("ledger", add_help=False, help="the files in which finished calls are kept")
+    words, rest = parser.parse_known_args(arguments)
+    if words.command == "doctor":
+        from pillarbox.doctor import main as doctor
+
+        return doctor(rest)
+    from pillarbox.ledger.cli import main as ledger
+
+    return ledger(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The command `pillarbox doctor`: what is wrong with this machine, and what to do about it.
+
+The first thing to run where something does not work. Every check is made in the way in which a job would
+meet it: a worker's Python is started and imports Pillarbox, a folder is written to and synced, and a small
+job runs on a local Spark, through the operator. Nothing is changed; no package is imported but by the
+processes that it starts, so a broken one breaks its check and not the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+MIN_JAVA = 17
+MIN_FREE_BYTES = 2**30
+COMMAND_TIMEOUT_S = 60
+JOB_TIMEOUT_S = 180
+MAX_LINES_SHOWN = 12
+
+KERNEL = """
+import pillarbox.kernel.mailbox as kernel
+from pillarbox import async_map
+
+async def double(n):
+    return 2 * n
+
+assert list(async_map(double, range(100))) == [2 * n for n in range(100)]
+print(kernel.__file__)
+"""
+WORKER = """
+import platform, pillarbox, pyarrow
+print(platform.python_version(), pillarbox.__version__, pillarbox.__file__)
+"""
+JOB = """
+from pyspark.sql import SparkSession
+from pillarbox.spark import async_map
+
+async def double(row):
+    return 2 * row.id
+
+spark = (
+    SparkSession.builder.master("local[1]").appName("pillarbox-doctor")
+    .config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.host", "127.0.0.1").getOrCreate()
+)
+rows = async_map(spark.range(100), double, schema="n long").collect()
+assert sorted(row.n for row in rows) == [2 * n for n in range(100)], rows
+print("100 rows")
+spark.stop()
+"""
+
+
+class Finding(NamedTuple):
+    """The result of one check. A plain value."""
+
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""
+    """What to do; empty where all is well."""
+
+
+def _run(command: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> tuple[bool, str]:
+    """Run a command; returns True if it ended with 0, and what it said, or the last lines of its errors."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    if done.returncode:
+        return False, "\n".join(done.stderr.strip().splitlines()[-MAX_LINES_SHOWN:])
+    return True, done.stdout.strip() or done.stderr.strip()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in re.findall(r"\d+", version)[:3])
+
+
+def packages() -> Iterator[Finding]:
+    """Python, Pillarbox, and the packages that its extra `spark` asks for, in the versions it asks for."""
+    needed = _numbers(metadata.metadata("pillarbox")["Requires-Python"])
+    python = f"{platform.python_version()} at {sys.executable}"
+    good = sys.version_info[:2] >= needed
+    yield Finding("Python", good, python, "" if good else f"use Python {needed[0]}.{needed[1]} or later")
+    yield Finding("pillarbox", True, f"{metadata.version('pillarbox')} at {Path(__file__).parent}")
+    for requirement in metadata.requires("pillarbox") or ():
+        wanted = re.fullmatch(r"(\w+)>=([\d.]+); extra == ['\"]spark['\"]", requirement)
+        if wanted is None:
+            continue
+        name, least = wanted.groups()
+        advice = f"{least} or later is needed: pip install 'pillarbox[spark]'"
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, False, "not installed", advice)
+            continue
+        good = _numbers(version) >= _numbers(least)
+        yield Finding(name, good, version, "" if good else advice)
+
+
+def kernel() -> Iterator[Finding]:
+    """The compiled kernel can be imported and runs a hundred calls."""
+    ran, said = _run([sys.executable, "-c", KERNEL])
+    advice = "" if ran else "build it for this Python: pip install --force-reinstall pillarbox, or make build"
+    yield Finding("kernel", ran, said, advice)
+
+
+def java() -> Iterator[Finding]:
+    """A Java that Spark can run on, from JAVA_HOME or else the PATH, as Spark looks for it."""
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    advice = f"install Java {MIN_JAVA} or later, and let JAVA_HOME name its folder"
+    if program is None:
+        yield Finding("Java", False, "JAVA_HOME is not set, and no java is in the PATH", advice)
+        return
+    ran, said = _run([program, "-version"])
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    good = ran and version is not None and int(version[1]) >= MIN_JAVA
+    yield Finding("Java", good, f"{said.splitlines()[0] if said else ''} ({program})", "" if good else advice)
+
+
+def worker() -> Iterator[Finding]:
+    """The Python that Spark starts for its workers has Pillarbox, and is of the driver's version."""
+    program = os.environ.get("PYSPARK_PYTHON") or sys.executable
+    ran, said = _run([program, "-c", WORKER])
+    if not ran:
+        advice = f"install Pillarbox for {program}, or let PYSPARK_PYTHON name a Python that has it"
+        yield Finding("worker's Python", False, said, advice)
+        return
+    version, pillarbox, _ = said.split(" ", 2)
+    good = _numbers(version)[:2] == sys.version_info[:2] and pillarbox == metadata.version("pillarbox")
+    advice = "" if good else "let PYSPARK_PYTHON name the Python of the driver: minor versions must be equal"
+    yield Finding("worker's Python", good, f"{version} with pillarbox {pillarbox} ({program})", advice)
+
+
+def folders(ledger: str | None) -> Iterator[Finding]:
+    """The folders in which Spark and Pillarbox write can be written to and have room; a ledger's as well."""
+    local = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
+    for name in dict.fromkeys([tempfile.gettempdir(), *local]):
+        yield _writable("folder for what is temporary", name)
+    if ledger is None:
+        return
+    if "://" in ledger and not ledger.startswith("file://"):
+        script = (
+            "import sys, uuid, pyarrow.fs as fs\n"
+            "files, path = fs.FileSystem.from_uri(sys.argv[1])\n"
+            "name = f'{path.rstrip(chr(47))}/.doctor-{uuid.uuid4().hex}'\n"
+            "files.open_output_stream(name).close()\nfiles.delete_file(name)\nprint('written and deleted')"
+        )
+        ran, said = _run([sys.executable, "-c", script, ledger])
+        advice = "" if ran else "check the address, the credentials in the environment, and what they may do"
+        yield Finding("ledger", ran, said, advice)
+        return
+    path = Path(ledger.removeprefix("file://"))
+    # A ledger that does not exist is made in the closest folder that does.
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    yield _writable("ledger", str(path))
+
+
+def _writable(check: str, folder: str) -> Finding:
+    began = time.perf_counter()
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"pillarbox")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Finding(check, False, str(error), f"make {folder} writable for this user, or name another")
+    free = shutil.disk_usage(folder).free
+    found = f"{folder}: synced in {(time.perf_counter() - began) * 1e3:.1f} ms, {free / 2**30:.1f} GiB free"
+    return Finding(check, free >= MIN_FREE_BYTES, found, "" if free >= MIN_FREE_BYTES else "make room there")
+
+
+def job() -> Iterator[Finding]:
+    """A job of a hundred rows runs through the operator on a local Spark."""
+    began = time.perf_counter()
+    ran, said = _run([sys.executable, "-c", JOB], JOB_TIMEOUT_S)
+    took = f" in {time.perf_counter() - began:.0f} s" if ran else ""
+    yield Finding("job on a local Spark", ran, said + took, "" if ran else "see its last lines above")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check this machine and print what was found; returns 1 if anything is wrong. The main thread."""
+    parser = argparse.ArgumentParser(prog="pillarbox doctor", description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("--ledger", metavar="LOCATION", help="check also that a ledger can be written there")
+    parser.add_argument("--quick", action="store_true", help="run no Spark job")
+    words = parser.parse_args(arguments)
+    checks: list[Callable[[], Iterator[Finding]]] = [packages, kernel, java, worker]
+    checks.append(lambda: folders(words.ledger))
+    if not words.quick:
+        checks.append(job)
+    wrong = 0
+    for check in checks:
+        for finding in check():
+            wrong += not finding.ok
+            indented = finding.found.replace("\n", "\n        ")
+            print(f"{'ok     ' if finding.ok else 'WRONG  '} {finding.check}: {indented}", flush=True)
+            if finding.advice:
+                print(f"        {finding.advice}")
+    print(f"{wrong} wrong" if wrong else "all is well")
+    return 1 if wrong else 0
