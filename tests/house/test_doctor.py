@@ -1,4 +1,4 @@
-"""Contract of `pillarbox doctor`: it names what is wrong with a machine and what to do, and changes nothing."""
+"""Contract of `pillarbox doctor`: it names what is wrong with a machine, what to do, and changes nothing."""
 
 from __future__ import annotations
 
