@@ -20,7 +20,7 @@ from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
 from pillarbox.sources.remote_link import LinkService
 from pillarbox.sources.serializer import Serializer
-from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import Checkpoint, ReaderEnd, SplitCoordinator
 
@@ -73,8 +73,6 @@ class SourceCoordinator(Generic[S]):
         drift = None if watermarks is None else watermarks.max_drift
         self._coordinator: SplitCoordinator[S] = SplitCoordinator(
             parallelism,
-            unbounded=source.boundedness is not Boundedness.BOUNDED,
-            serializer=source.split_serializer,
             alignment=None if drift is None else Alignment(drift),
             idle_after=None if watermarks is None else watermarks.idle_after,
             restored=had,
@@ -98,9 +96,7 @@ class SourceCoordinator(Generic[S]):
         """End it; readers that are still there fail. Any thread but the enumerator's. Idempotent."""
         if self._channel is not None:
             self._channel.withdraw(self._service)
-        self._thread.execute(self._coordinator.fail, self._over())
-        self._thread.close()
-        self._coordinator.close()
+        self._thread.close(RuntimeError(f"the coordinator of {self._source!r} has been closed"))
 
     def __enter__(self) -> SourceCoordinator[S]:
         return self.start()
@@ -160,7 +156,7 @@ class SourceCoordinator(Generic[S]):
         parts: dict[int, ReaderState[S]] = {}
         for subtask, state in states.items():
             parts[subtask] = state if isinstance(state, ReaderState) else state_from_json(state, serializer)
-        checkpoint = self._thread.submit(self._coordinator.snapshot, parts).result()
+        checkpoint = self._thread.call(self._coordinator.snapshot, parts)
         return checkpoint_to_json(self._source, checkpoint)
 
     def complete(self, checkpoint: Mapping[str, Any]) -> None:
@@ -169,7 +165,7 @@ class SourceCoordinator(Generic[S]):
         Before a reader is started from it: one that comes earlier is refused.
         Raises ValueError for one that was given up, because a reader has died since; then take another.
         """
-        self._thread.submit(self._coordinator.complete, checkpoint["number"]).result()
+        self._thread.call(self._coordinator.complete, checkpoint["number"])
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Have the enumerator tell the service what is durable. Any thread. What that raises is logged."""
@@ -183,7 +179,7 @@ class SourceCoordinator(Generic[S]):
         restored: what `digest_of` gives for its state.
         """
         if not self._thread.execute(self._coordinator.open, end, subtask, host, restored):
-            end.deliver(Failed(self._over()))
+            end.deliver(Failed(self._thread.over))
 
     def said(self, end: ReaderEnd, subtask: int, what: Callable[..., None], *args: Any) -> None:
         """A reader says something: `what` is the method of `SplitCoordinator` that takes it, with `args`."""
@@ -194,9 +190,6 @@ class SourceCoordinator(Generic[S]):
                 what(self._coordinator, subtask, *args)
 
         self._thread.execute(hear)
-
-    def _over(self) -> BaseException:
-        return self.failure or RuntimeError(f"the coordinator of {self._source!r} has been closed")
 
 
 class LocalLink(Generic[S]):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from pillarbox.sources import Split
 from pillarbox.sources.enumerating import PendingSplits, Waiting
-from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState, digest
+from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState, digest_of
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from tests.sources.found import Findable, Finder, World
 
@@ -62,7 +62,7 @@ class World3(World):
         self.make = lambda number: Split(f"s{number}", 0, LENGTH)
 
 
-SERIALIZER = Findable(World()).split_serializer
+SOURCE = Findable(World())
 
 
 class Run:
@@ -78,22 +78,14 @@ class Run:
     ) -> None:
         self.world = World3()
         self.exhausted = False
-        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(
-            parallelism, delivery, serializer=SERIALIZER, restored=restored
-        )
+        self.source = SOURCE
+        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(parallelism, delivery, restored=restored)
         self.finder = self.enumerator = Finder(self.coordinator, known, self.world)
         self.pending: PendingSplits[Split] = PendingSplits(self.finder)
         self.pending.add(waiting)
         as_thread: Any = self
-        self.coordinator.begin(None, as_thread)
+        self.coordinator.begin(as_thread, None)
         self.readers: dict[int, Reader] = {}
-
-    def need(self) -> None:
-        pass
-
-    def execute(self, fn: Callable[..., object], *args: object) -> bool:
-        fn(*args)
-        return True
 
     def finished(self, splits: Collection[Split]) -> None:
         self.finder.handle_finished([*splits])
@@ -116,6 +108,6 @@ def given(reader: Reader) -> list[list[str]]:
     ]
 
 
-def shows(*splits: Split) -> str:
+def shows(*splits: Split) -> str | None:
     """What a reader shows that was restored with these."""
-    return digest(((split, 0) for split in splits), SERIALIZER)
+    return digest_of(ReaderState(0, splits), SOURCE.split_serializer)

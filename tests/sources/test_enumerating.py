@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ import pytest
 from pillarbox.sources import Split
 from pillarbox.sources import enumerating as enumerating_module
 from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
-from tests.sources.found import LONG, Findable, Finder, NoContext, World
+from pillarbox.sources.split_coordinator import SplitCoordinator
+from tests.sources.found import LONG, Findable, Finder, World
 from tests.threads import begun
 
 
 def running(world: World, interval: float | None = None, **more: Any) -> EnumeratorThread[Split, int]:
-    return EnumeratorThread(Findable(world, interval), NoContext(), **more)
+    return SplitCoordinator[Split](4).thread(Findable(world, interval), **more)
 
 
 def names(thread: EnumeratorThread[Split, int]) -> list[str]:
@@ -37,7 +39,6 @@ def take(thread: EnumeratorThread[Split, int], count: int) -> None:
     def taken() -> None:
         for each in thread.pending.waiting()[:count]:
             thread.pending.remove(each.split.split_id)
-        thread.need()
 
     thread.submit(taken).result(LONG)
 
@@ -55,10 +56,14 @@ def test_each_has_a_thread_of_its_own_and_both_end() -> None:
     assert world.heard("close") == [None]
 
 
-def test_it_discovers_until_nothing_is_found_and_says_that_no_more_come() -> None:
+def test_it_discovers_until_nothing_is_found_and_says_that_no_more_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 10)
+    served: list[SplitCoordinator[Any]] = []
+    monkeypatch.setattr(SplitCoordinator, "serve", lambda coordinator: served.append(coordinator))
     world = World(25)
-    changes: list[int] = []
-    with running(world, most=10, changed=lambda: changes.append(world.calls)) as thread:
+    with running(world) as thread:
         thread.caught_up().result(LONG)
         # While so many wait nobody looks for others: what a checkpoint has to hold is bounded.
         assert len(names(thread)) == 10 == known(thread)
@@ -69,7 +74,7 @@ def test_it_discovers_until_nothing_is_found_and_says_that_no_more_come() -> Non
         assert names(thread) == [f"s{number}" for number in range(20, 25)]
         assert exhausted(thread)
         assert world.heard("discover") == [0, 10, 20, 25]
-        assert len(changes) == 4
+        assert len(served) == 4
 
 
 @pytest.mark.contract
@@ -91,7 +96,7 @@ def test_between_two_discoveries_the_interval_passes() -> None:
         thread.caught_up().result(LONG)
         # Something was found, so another look followed; now it is quiet, however often somebody needs more.
         for _ in range(5):
-            thread.submit(thread.need).result(LONG)
+            thread.submit(lambda: None).result(LONG)
         thread.caught_up().result(LONG)
         assert world.calls == 2
 
@@ -123,7 +128,7 @@ def test_a_first_discovery_that_fails_ends_it_and_everybody_is_told() -> None:
         assert over.wait(LONG)
         thread._thread.join(LONG)
         with pytest.raises(OSError, match="no such bucket"):
-            thread.submit(lambda: None)
+            thread.call(lambda: None)
         with pytest.raises(OSError, match="no such bucket"):
             thread.caught_up().result(LONG)
         assert not thread.execute(lambda: None)
@@ -137,10 +142,11 @@ def test_a_later_discovery_that_fails_is_logged_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enumerating_module, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 3)
     world = World(5)
     world.failures[2] = OSError("the service is away")
     world.failures[3] = OSError("the service is away")
-    with caplog.at_level(logging.WARNING), running(world, most=3) as thread:
+    with caplog.at_level(logging.WARNING), running(world) as thread:
         thread.caught_up().result(LONG)
         take(thread, 3)
         world.until(lambda: world.calls >= 5)
@@ -230,7 +236,8 @@ def test_what_has_finished_is_told_at_once_where_the_next_discovery_has_not_begu
         assert world.heard("finished") == [["s1"]]
         assert known(thread) == KNOWS_OTHER
         # And that begins with what is known now.
-        assert thread._order is not None and thread._order[0] == KNOWS_OTHER
+        thread._put_order(0.0, partial(thread._discover, 1))
+        world.until(lambda: KNOWS_OTHER in [what for kind, what in world.told if kind == "discover"])
 
 
 def test_a_split_that_is_found_twice_ends_it_and_is_named() -> None:
@@ -243,7 +250,9 @@ def test_a_split_that_is_found_twice_ends_it_and_is_named() -> None:
         )
 
 
-def test_more_splits_than_asked_for_are_refused() -> None:
+def test_more_splits_than_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 5)
+
     class Greedy(Finder):
         def discover(self, checkpoint: int, most: int) -> Any:
             return [Split(f"s{number}") for number in range(most + 1)], 1
@@ -253,12 +262,12 @@ def test_more_splits_than_asked_for_are_refused() -> None:
             return Greedy(context, checkpoint, self.world)
 
     failed: Future[BaseException] = Future()
-    with EnumeratorThread(Source(World()), NoContext(), most=5, failed=failed.set_result):
+    with SplitCoordinator[Split](4).thread(Source(World()), failed=failed.set_result):
         assert "6 splits: at most most=5" in str(failed.result(LONG))
 
 
 def test_what_making_the_enumerator_raises_start_raises() -> None:
-    thread = EnumeratorThread(Findable(World(), broken=True), NoContext())
+    thread = SplitCoordinator[Split](4).thread(Findable(World(), broken=True))
     with pytest.raises(OSError, match="no such service"):
         thread.start()
     thread.close()
@@ -282,18 +291,13 @@ def test_a_discovery_that_does_not_end_is_left_behind_and_said(
 
 def test_who_waits_when_it_ends_is_told() -> None:
     world = World(1)
-    kept: list[Future[None]] = []
     with running(world) as thread:
-        raised = thread.promise(lambda future: (_ for _ in ()).throw(KeyError("nothing")))
-        assert isinstance(raised.exception(LONG), KeyError)
-        thread.promise(kept.append)
+        with pytest.raises(ZeroDivisionError):
+            thread.call(lambda: 1 / 0)
+        # The answer would have come later.
+        waiting = thread.submit(Future[None])
         thread.caught_up().result(LONG)
-    late: Future[None] = thread.promise(kept.append)
-    assert "has been closed" in str(late.exception(LONG))
-    with pytest.raises(RuntimeError, match="has been closed"):
-        thread.submit(lambda: None)
-
-
-def test_a_most_that_makes_no_sense_is_named() -> None:
-    with pytest.raises(ValueError, match="most=0"):
-        running(World(), most=0)
+    for each in (waiting, thread.submit(Future[None]), thread.caught_up()):
+        with pytest.raises(RuntimeError, match="has been closed"):
+            each.result(LONG)
+    assert not thread.execute(world.say, "late")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, TypeVar
 
 from pillarbox.sources.channel import Peer
@@ -96,19 +95,12 @@ class DriverRead:
             except BaseException as error:
                 answer.set_exception(error)
 
-        self._promise(partial(self.coordinator.next, partition, index, host, most)).add_done_callback(
-            answered
-        )
+        self._submit(self.coordinator.next, partition, index, host, most).add_done_callback(answered)
         return answer
 
     def hear(self, partition: int, event: SourceEvent) -> Future[None]:
         """A task says something to the enumerator."""
-
-        def hear(done: Future[None]) -> None:
-            self.coordinator.hear(partition, event)
-            done.set_result(None)
-
-        return self._promise(hear)
+        return self._submit(self.coordinator.hear, partition, event)
 
     def suspend(self) -> None:
         """Let the enumerator go, unless an attempt is there, and remember where it was. May block."""
@@ -117,12 +109,12 @@ class DriverRead:
             if thread is None or self.coordinator.attended:
                 return
             self._thread = None
-            try:
-                self._suspended = thread.stop(self.coordinator.suspend)
-            except Exception as error:
+            suspended = thread.submit(self.coordinator.suspend)
+            if thread.failure is None:
+                self._suspended = suspended
+            elif self.coordinator.size or self._suspended is not None:
                 # What it knew is gone; what was given out must not be found again.
-                if self.coordinator.size or self._suspended is not None:
-                    self._failure = error
+                self._failure = thread.failure
         thread.close()
 
     def close(self) -> None:
@@ -133,16 +125,15 @@ class DriverRead:
         with self._lock:
             thread, self._thread, self._failure = self._thread, None, over
         if thread is not None:
-            thread.close()
-        self.coordinator.fail(over)
+            thread.close(over)
 
-    def _promise(self, ask: Callable[[Future[T]], None]) -> Future[T]:
+    def _submit(self, ask: Callable[..., Any], *args: Any) -> Future[Any]:
         """The answer of the enumerator's thread, which is begun if it is not there. Waits for nothing."""
         with self._lock:
             try:
-                return self._begun().promise(ask)
+                return self._begun().submit(ask, *args)
             except BaseException as error:
-                failed: Future[T] = Future()
+                failed: Future[Any] = Future()
                 failed.set_exception(error)
                 return failed
 
