@@ -85,7 +85,9 @@ class SplitEnumerator(ABC, Generic[S, C]):
         """At most `most` splits that `checkpoint` does not know, and a checkpoint that does. May block.
 
         No splits: that is all there is now. A checkpoint that does not know the splits with it, or a split
-        that is found again, is an error that ends the job: such a discovery would have no end.
+        that is found again, is an error that ends the job: such a discovery would have no end. One that was
+        read to its end may come again when a discovery has found nothing since, or when the enumerator has
+        set another `checkpoint`, in `let_go` or `handle_finished`, that knows it no more.
 
         On the discovery thread, one call at a time. What it raises ends the job when nothing is known yet;
         later it is logged, and tried again after the interval. After one that has found splits another

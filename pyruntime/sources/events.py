@@ -1,6 +1,6 @@
-"""What an enumerator and the readers of its source say to each other. Plain values, any thread.
+"""Messages between a coordinator and the operators that it coordinates. Plain values, any thread.
 
-The idea is Flink's `SourceEvent` (FLIP-27).
+The idea is Flink's: `OperatorEvent` is the general message, `SourceEvent` (FLIP-27) one kind of it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ MAX_EVENT = 64 * 1024
 """Bytes of the payload of a `SourceEvent` as JSON."""
 
 
+class OperatorEvent:
+    """A message between an operator and its coordinator: handed over at most once, in the sender's order.
+
+    Those of the framework are in `pillarbox.sources.link`. What a source says to itself is a `SourceEvent`.
+    """
+
+
 @dataclass(frozen=True)
-class SourceEvent:
+class SourceEvent(OperatorEvent):
     """A message of a source's own, from its enumerator to a reader or the other way.
 
     `kind` tells its messages apart, `payload` is what JSON can hold, 64 KiB of it at most. A message is

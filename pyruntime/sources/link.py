@@ -13,9 +13,9 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.events import OperatorEvent, SourceEvent
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.split import Split
 
@@ -25,7 +25,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class AddSplits(Generic[S]):
+class AddSplits(OperatorEvent, Generic[S]):
     """Read these too."""
 
     splits: tuple[S, ...]
@@ -35,24 +35,28 @@ class AddSplits(Generic[S]):
     """By split id: how many of the first records from `start` on were emitted already. Most have none."""
 
 
-class NoMoreSplits(NamedTuple):
+@dataclass(frozen=True)
+class NoMoreSplits(OperatorEvent):
     """No other splits will come: end when those that are there have been read."""
 
 
-class Event(NamedTuple):
+@dataclass(frozen=True)
+class Event(OperatorEvent):
     """The enumerator says something to the reader."""
 
     event: SourceEvent
 
 
-class EventTimeLimit(NamedTuple):
+@dataclass(frozen=True)
+class EventTimeLimit(OperatorEvent):
     """Give nothing more of splits whose watermark is beyond this: event-time alignment. It may fall too."""
 
     seconds: float
     """Infinite: all may go on."""
 
 
-class Failed(NamedTuple):
+@dataclass(frozen=True)
+class Failed(OperatorEvent):
     """The coordinator has failed or cannot be reached. The task must end with `error`; nothing else comes."""
 
     error: BaseException

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from pillarbox.aio.observe.watch import read_totals
 from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, alignment, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator
+from pillarbox.sources.events import OperatorEvent
 from pillarbox.sources.link import (
     AddSplits,
     Event,
@@ -454,7 +456,18 @@ def test_who_holds_whom_is_told_and_said_in_the_log_once_when_it_lasts(
         hold = coordinator.alignment_hold
         assert hold is not None
         assert (hold.held, hold.waits_for) == ({fast.ids[0]: 100.0}, {slow.ids[0]: 0.0})
+        totals = read_totals(coordinator)
+        assert totals.held_splits == 1 and totals.held_seconds >= 0.05
         slow.link.report({slow.ids[0]: 95.0})
         fast.until(EventTimeLimit(105.0))
         coordinator.snapshot({0: ReaderState(1), 1: ReaderState(1)})
         assert coordinator.alignment_hold is None
+        assert read_totals(coordinator).held_splits == 0
+
+
+def test_every_message_to_a_reader_is_an_operator_event() -> None:
+    event = SourceEvent("echo")
+    messages = [
+        AddSplits((), 1), NoMoreSplits(), Event(event), EventTimeLimit(1.0), Failed(OSError()), event,
+    ]  # fmt: skip
+    assert all(isinstance(each, OperatorEvent) for each in messages)

@@ -61,6 +61,10 @@ GAUGES = (
     Metric("waiting", "waiting", "Rows that wait for a slot, the rate or their retry"),
     Metric("finished_waiting", "finished_waiting", "Finished rows that wait for their order"),
     Metric("held", "held_bytes", "Bytes of rows held, by estimate", "bytes"),
+    Metric("held_splits", "held_splits", "Splits of a source that event-time alignment holds back"),
+    Metric(
+        "splits_held", "held_seconds", "For how long it has held splits back for the same ones", "seconds"
+    ),
 )
 DURATIONS = (
     Metric("attempt_duration", "latency", "How long attempts took", "seconds"),

@@ -68,7 +68,7 @@ class OpenTelemetryExporter:
         self._make(get_meter("pillarbox") if provider is None else provider.get_meter("pillarbox"))
 
     def add(self, source: Any, *, query: str = "", operator: str = "") -> None:
-        """Observe `source`: a `Progress`, a `Watch`, or the iterator of `async_map`.
+        """Observe `source`: a `Progress`, a `Watch`, the iterator of `async_map`, a `SourceCoordinator`.
 
         query, operator: its attributes; no two sources may have the same. Raises TypeError or ValueError for
         a bad argument, and where there are `most` sources already.

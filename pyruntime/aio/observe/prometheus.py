@@ -73,7 +73,7 @@ class PrometheusExporter:
         self._registry.register(self)
 
     def add(self, source: Any, *, query: str = "", operator: str = "") -> None:
-        """Observe `source`: a `Progress`, a `Watch`, or the iterator of `async_map`.
+        """Observe `source`: a `Progress`, a `Watch`, the iterator of `async_map`, a `SourceCoordinator`.
 
         query, operator: its labels; no two sources may have the same. Raises TypeError or ValueError for a
         bad argument, and where there are `most` sources already.

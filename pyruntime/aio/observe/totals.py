@@ -71,6 +71,10 @@ class Totals:
     """Bytes of rows held now, by estimate."""
     capacity: int = 0
     """Calls that may be in flight now."""
+    held_splits: int = 0
+    """Splits of a source that event-time alignment holds back now."""
+    held_seconds: float = 0.0
+    """Seconds for which it has held splits back for the same ones."""
     elapsed: float = 0.0
     """Seconds that operators have run, added up."""
     retries_by_reason: Mapping[str, int] = field(default_factory=dict)
@@ -108,7 +112,15 @@ COUNTS = (
     "elapsed",
 )
 """Counts that only grow, over all attempts of a task."""
-LEVELS = ("in_flight", "waiting", "finished_waiting", "held_bytes", "capacity")
+LEVELS = (
+    "in_flight",
+    "waiting",
+    "finished_waiting",
+    "held_bytes",
+    "capacity",
+    "held_splits",
+    "held_seconds",
+)
 """How much there is now: none when the operator has ended."""
 TABLES = ("retries_by_reason", "errors_by_type", "spent")
 """Counts by a key."""

@@ -24,7 +24,8 @@ def read_totals(source: Any) -> Totals:
     """The totals of what may be observed, as they are now. Any thread.
 
     source: `Totals`; `OperatorStatistics`; an object with `totals` (a `Progress`, a `Watch`); an object with
-        a method `statistics()` (what `async_map` gives).
+        a method `statistics()` (what `async_map` gives); one with an `alignment_hold` (the
+        `SourceCoordinator` of a task's source).
 
     Raises TypeError for anything else.
     """
@@ -40,9 +41,14 @@ def read_totals(source: Any) -> Totals:
         found = statistics()
         if found is None or isinstance(found, OperatorStatistics):
             return totals_of(found)
+    if hasattr(source, "alignment_hold"):
+        hold = source.alignment_hold
+        if hold is None:
+            return Totals()
+        return Totals(held_splits=len(hold.held), held_seconds=max(0.0, time.time() - hold.since))
     raise TypeError(
-        f"source={source!r}: must be a Progress, a Watch, the iterator of async_map, or totals, "
-        f"not {type(source).__name__}"
+        f"source={source!r}: must be a Progress, a Watch, the iterator of async_map, a SourceCoordinator, "
+        f"or totals, not {type(source).__name__}"
     )
 
 
