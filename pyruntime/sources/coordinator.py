@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from pillarbox.mailbox.check import check_positive_int
@@ -178,8 +179,16 @@ class SourceCoordinator(Generic[S]):
 
         restored: what `digest_of` gives for its state.
         """
-        if not self._thread.execute(self._coordinator.open, end, subtask, host, restored):
-            end.deliver(Failed(self._thread.over))
+
+        def opened(done: Future[None]) -> None:
+            error = done.exception()
+            if error is not None:
+                # Told here, as it may have ended before it has heard of the reader.
+                end.deliver(Failed(error))
+                self._thread.execute(_raise, error)
+
+        opening = self._thread.submit(self._coordinator.open, end, subtask, host, restored)
+        opening.add_done_callback(opened)
 
     def said(self, end: ReaderEnd, subtask: int, what: Callable[..., None], *args: Any) -> None:
         """A reader says something: `what` is the method of `SplitCoordinator` that takes it, with `args`."""
@@ -190,6 +199,10 @@ class SourceCoordinator(Generic[S]):
                 what(self._coordinator, subtask, *args)
 
         self._thread.execute(hear)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class LocalLink(Generic[S]):

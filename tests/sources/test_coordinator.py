@@ -164,6 +164,21 @@ def test_what_the_enumerator_raises_fails_every_reader_and_who_comes_later(
             coordinator.snapshot({})
 
 
+def test_a_reader_that_comes_while_the_coordinator_fails_is_told(
+    channel: SourceChannel, reader: Links
+) -> None:
+    world, goes_on = World(1), threading.Event()
+    with SourceCoordinator(Findable(world), 2, channel=channel) as coordinator:
+        first, second = reader(coordinator, 0).open(), reader(coordinator, 1)
+        world.until(lambda: world.heard("reader") == [0])
+        coordinator._thread.execute(goes_on.wait, LONG)
+        first.link.send(SourceEvent("bad"))
+        second.open()
+        goes_on.set()
+        for each in (first, second):
+            assert "the enumerator is broken" in str(each.wait(Failed).error)
+
+
 def test_the_end_of_the_coordinator_fails_its_readers(channel: SourceChannel, reader: Links) -> None:
     with SourceCoordinator(Findable(World(1)), 1, channel=channel) as coordinator:
         one = reader(coordinator, 0).open()

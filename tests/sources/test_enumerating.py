@@ -250,6 +250,25 @@ def test_a_split_that_is_found_twice_ends_it_and_is_named() -> None:
         )
 
 
+def test_what_was_read_to_its_end_comes_again_where_the_enumerator_knows_it_no_more() -> None:
+    world = World(1)
+    with running(world, on_demand=True) as thread:
+
+        def look(forgets: bool) -> list[str]:
+            if forgets:
+                thread.enumerator.checkpoint = 0
+            thread.forget(["s0"])
+            thread._due = 0.0
+            thread.look(9)
+            return [each.split.split_id for each in thread.pending.take_all()]
+
+        for forgets in (False, True, True):
+            thread.call(look, forgets)
+            thread.caught_up().result(LONG)
+            assert names(thread) == ["s0"]
+        assert world.heard("discover") == [0, 0, 0]
+
+
 def test_more_splits_than_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enumerating_module, "MAX_SPLITS_PER_DISCOVERY", 5)
 
