@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.alignment import Alignment, Hold
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
-from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
+from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
 from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
@@ -23,7 +23,7 @@ from pillarbox.sources.remote_link import LinkService
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
-from pillarbox.sources.split_coordinator import Checkpoint, ReaderEnd, SplitCoordinator
+from pillarbox.sources.split_coordinator import ReaderEnd, SplitCoordinator
 
 S = TypeVar("S", bound=Split)
 
@@ -65,18 +65,12 @@ class SourceCoordinator(Generic[S]):
         self._parallelism = parallelism
         self._channel = channel
         self._service = f"source-{uuid.uuid4().hex}"
-        restored: Restored[S, Any] | None = None
-        had: list[ReaderState[S]] | None = None
-        if checkpoint is not None:
-            earlier = checkpoint_from_json(source, checkpoint)
-            restored = Restored(earlier.checkpoint, earlier.unread())
-            had = [*earlier.readers.values()]
+        restored = None if checkpoint is None else checkpoint_from_json(source, checkpoint)
         drift = None if watermarks is None else watermarks.max_drift
         self._coordinator: SplitCoordinator[S] = SplitCoordinator(
             parallelism,
             alignment=None if drift is None else Alignment(drift),
             idle_after=None if watermarks is None else watermarks.idle_after,
-            restored=had,
         )
         self._thread: EnumeratorThread[S, Any] = self._coordinator.thread(
             source, restored=restored, failed=failed
@@ -153,12 +147,11 @@ class SourceCoordinator(Generic[S]):
         Raises ValueError for a state that is missing or is from an earlier life of its reader, and what has
         ended the coordinator.
         """
-        serializer = self._source.split_serializer
-        parts: dict[int, ReaderState[S]] = {}
-        for subtask, state in states.items():
-            parts[subtask] = state if isinstance(state, ReaderState) else state_from_json(state, serializer)
-        checkpoint = self._thread.call(self._coordinator.snapshot, parts)
-        return checkpoint_to_json(self._source, checkpoint)
+        parts = {
+            at: state if isinstance(state, ReaderState) else state_from_json(state, self.split_serializer)
+            for at, state in states.items()
+        }
+        return checkpoint_to_json(self._source, self._thread.call(self._coordinator.snapshot, parts))
 
     def complete(self, checkpoint: Mapping[str, Any]) -> None:
         """Say that `checkpoint`, which `snapshot` gave, is durable: a reader's death undoes what came later.
@@ -191,14 +184,8 @@ class SourceCoordinator(Generic[S]):
         opening.add_done_callback(opened)
 
     def said(self, end: ReaderEnd, subtask: int, what: Callable[..., None], *args: Any) -> None:
-        """A reader says something: `what` is the method of `SplitCoordinator` that takes it, with `args`."""
-
-        def hear() -> None:
-            # What a former reader still says is nothing to its place: it counts as dead.
-            if self._coordinator.is_there(end, subtask):
-                what(self._coordinator, subtask, *args)
-
-        self._thread.execute(hear)
+        """See `SplitCoordinator.said`."""
+        self._thread.execute(self._coordinator.said, end, subtask, what, *args)
 
 
 def _raise(error: BaseException) -> None:
@@ -254,7 +241,7 @@ class LocalLink(Generic[S]):
         return f"<LocalLink of reader {self._subtask}>"
 
 
-def checkpoint_to_json(source: Source[S, Any], checkpoint: Checkpoint[S]) -> dict[str, Any]:
+def checkpoint_to_json(source: Source[S, Any], checkpoint: Checkpoint[S, Any]) -> dict[str, Any]:
     """A checkpoint as what JSON can hold."""
     splits = source.split_serializer
     known = source.checkpoint_serializer
@@ -268,7 +255,7 @@ def checkpoint_to_json(source: Source[S, Any], checkpoint: Checkpoint[S]) -> dic
     }
 
 
-def checkpoint_from_json(source: Source[S, Any], written: Mapping[str, Any]) -> Checkpoint[S]:
+def checkpoint_from_json(source: Source[S, Any], written: Mapping[str, Any]) -> Checkpoint[S, Any]:
     """Read what `checkpoint_to_json` has written. Raises ValueError for what it has not."""
     if not isinstance(written, Mapping) or written.get("version") != CHECKPOINT_VERSION:
         raise ValueError(
@@ -278,8 +265,7 @@ def checkpoint_from_json(source: Source[S, Any], written: Mapping[str, Any]) -> 
     known = written["enumerator"]
     version = written["split_version"]
     return Checkpoint(
-        written["number"],
         source.checkpoint_serializer.from_json(known["version"], known["checkpoint"]),
-        tuple(Waiting(splits.from_json(version, split), skip) for split, skip in written["waiting"]),
+        [Waiting(splits.from_json(version, split), skip) for split, skip in written["waiting"]],
         {int(at): state_from_json(state, splits) for at, state in written["readers"].items()},
     )

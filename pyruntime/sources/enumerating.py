@@ -11,15 +11,16 @@ import logging
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from pillarbox.kernel import MailboxClosedError
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
+from pillarbox.sources.link import ReaderState
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 
@@ -56,11 +57,25 @@ class Waiting(Generic[S]):
 
 
 @dataclass(frozen=True)
-class Restored(Generic[S, C]):
-    """A state that an enumerator goes on from: what was known, and the splits that waited."""
+class Checkpoint(Generic[S, C]):
+    """All of a run at one moment: what is known, what nobody has, what each reader has. A plain value."""
 
     checkpoint: C
+    """The knowledge of the enumerator."""
     waiting: Sequence[Waiting[S]] = ()
+    readers: Mapping[int, ReaderState[S]] = field(default_factory=dict)
+    """Of tasks only: a plan or a log says itself who has what."""
+    number: int = 0
+    """Counts the checkpoints of a coordinator of tasks, from 1."""
+
+    def unread(self) -> list[Waiting[S]]:
+        """All that is to be read after it, whoever had it."""
+        return [*self.waiting, *(each for state in self.readers.values() for each in waiting_of(state))]
+
+
+def waiting_of(state: ReaderState[S]) -> list[Waiting[S]]:
+    """The splits of a reader, and what of each is behind it."""
+    return [Waiting(split, state.skip.get(split.split_id, 0)) for split in state.splits]
 
 
 class PendingSplits(Generic[S]):
@@ -239,7 +254,7 @@ class EnumeratorThread(Generic[S, C]):
         source: Source[S, C],
         coordinator: SplitCoordinator[S],
         *,
-        restored: Restored[S, C] | Callable[[], Restored[S, C]] | None = None,
+        restored: Checkpoint[S, C] | Callable[[], Checkpoint[S, C]] | None = None,
         on_demand: bool = False,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -373,12 +388,6 @@ class EnumeratorThread(Generic[S, C]):
         if self._thread.is_alive():
             log.warning("the enumerator of %r does not end; its thread is left behind", self.source)
 
-    def __enter__(self) -> EnumeratorThread[S, C]:
-        return self if self._thread.ident is not None else self.start()
-
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
     # -- the enumerator's thread --------------------------------------------------------------
 
     def look(self, most: int) -> None:
@@ -447,12 +456,12 @@ class EnumeratorThread(Generic[S, C]):
         else:
             # spec: SplitAssignment!Restore
             self.enumerator = self.source.restore_enumerator(self._coordinator, restored.checkpoint)
-            self._open.update(each.split.split_id for each in restored.waiting)
+            self._open.update(each.split.split_id for each in restored.unread())
         self._known = self.enumerator.checkpoint
         self.pending = PendingSplits(self.enumerator, self._coordinator.rule)
         self._coordinator.begin(self, restored)
         if restored is not None:
-            self.pending.add(restored.waiting)
+            self.pending.add(restored.unread())
         self._schedule()
 
     def _close_enumerator(self) -> None:

@@ -22,13 +22,13 @@ import enum
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from pillarbox.sources.alignment import Alignment, HoldReport
-from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
+from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting, waiting_of
 from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import (
@@ -71,22 +71,6 @@ class ReaderEnd(Protocol):
         """Take a message to it; after it has gone, nothing."""
 
 
-@dataclass(frozen=True)
-class Checkpoint(Generic[S]):
-    """All of an assignment at one moment: what nobody has, and what each reader has. A plain value."""
-
-    number: int
-    """Counts the checkpoints of this coordinator, from 1."""
-    checkpoint: Any
-    """The knowledge of the enumerator."""
-    waiting: tuple[Waiting[S], ...]
-    readers: dict[int, ReaderState[S]]
-
-    def unread(self) -> tuple[Waiting[S], ...]:
-        """All that is to be read after it, whoever had it."""
-        return (*self.waiting, *(each for state in self.readers.values() for each in _of(state)))
-
-
 class _Reader(Generic[S]):
     """The state of the reader of one place."""
 
@@ -127,7 +111,6 @@ class SplitCoordinator(Generic[S]):
 
     delivery: how splits come to readers. alignment: None where splits are not aligned.
     idle_after: as in the strategy, for what is said of splits that hold others up.
-    restored: what readers had in the checkpoint that it goes on from; None if it begins anew.
 
     A reader that asks is told that no more come only when nothing waits, nothing will be found and nobody has
     an unfinished split: until then a task might die, and leave it something to do. What a partition has stays
@@ -142,14 +125,13 @@ class SplitCoordinator(Generic[S]):
         *,
         alignment: Alignment | None = None,
         idle_after: float | None = None,
-        restored: Collection[ReaderState[S]] | None = None,
     ) -> None:
         if parallelism < 1:
             raise ValueError(f"parallelism={parallelism!r}: must be 1 or more")
         self.parallelism = parallelism
         self._delivery = delivery
         self._alignment = alignment
-        self._restored = restored
+        self._restored: Checkpoint[S, Any] | None = None
         self._thread: EnumeratorThread[S, Any]
         self._readers: tuple[_Reader[S], ...] = tuple(_Reader() for _ in range(parallelism))
         # Who asks, in this order, and for how many splits at most.
@@ -174,15 +156,15 @@ class SplitCoordinator(Generic[S]):
 
     # -- what its thread has to say -----------------------------------------------------------
 
-    def begin(self, thread: EnumeratorThread[S, Any], restored: Restored[S, Any] | None) -> None:
+    def begin(self, thread: EnumeratorThread[S, Any], restored: Checkpoint[S, Any] | None) -> None:
         """The enumerator is there, and nothing waits yet. restored: what it goes on from, if anything."""
-        self._thread = thread
+        self._thread, self._restored = thread, restored
         self._asking.clear()
         for reader in self._readers:
             reader.info, reader.answers = None, []
         if restored is not None and self._delivery is Delivery.PUSHED:
             # spec: SplitAssignment!Restore
-            thread.enumerator.handle_restored([each.split for each in restored.waiting])
+            thread.enumerator.handle_restored([each.split for each in restored.unread()])
 
     def rule(self, split: S) -> int | None:
         """The reader that is to have a split: by the source's own rule, or evenly if it has no end."""
@@ -220,8 +202,8 @@ class SplitCoordinator(Generic[S]):
     @property
     def readers(self) -> Mapping[int, ReaderInfo]:
         """See `EnumeratorContext`."""
-        there = {at: each.info for at, each in enumerate(self._readers) if self._is_given(each) or each.ends}
-        return {at: info for at, info in there.items() if info is not None}
+        there = [each for each in self._readers if self._is_given(each) or each.ends]
+        return {each.info.subtask: each.info for each in there if each.info is not None}
 
     def assign(self, splits: Collection[S], subtask: int) -> None:
         """See `EnumeratorContext`.
@@ -418,14 +400,14 @@ class SplitCoordinator(Generic[S]):
             self.request(subtask, max(1, min(most, MAX_SPLITS_PER_ANSWER)))
         return answer
 
-    def suspend(self) -> Restored[S, Any]:
+    def suspend(self) -> Checkpoint[S, Any]:
         """Give what another enumerator goes on from, and end this one.
 
         In one step, as a checkpoint. A discovery that is under way has changed nothing yet: it finds the same
         again.
         """
         self._thread.end()
-        return Restored(self._thread.enumerator.snapshot(), tuple(self._thread.pending.waiting()))
+        return Checkpoint(self._thread.enumerator.snapshot(), self._thread.pending.waiting())
 
     # -- tasks --------------------------------------------------------------------------------
 
@@ -452,12 +434,14 @@ class SplitCoordinator(Generic[S]):
         reader.ends, reader.before = [end], reader.number
         reader.info = ReaderInfo(subtask, host)
         self._thread.enumerator.add_reader(reader.info)
-        self._append(subtask, _of(reader.base))
+        self._append(subtask, waiting_of(reader.base))
         self._give_ruled(subtask)
 
-    def is_there(self, end: ReaderEnd, subtask: int) -> bool:
-        """Return True if this is the reader of its place, and no former one."""
-        return end in self._readers[subtask].ends
+    def said(self, end: ReaderEnd, subtask: int, what: Callable[..., None], *args: Any) -> None:
+        """A reader says something: `what` is the method here that takes it, with `args`."""
+        # What a former reader still says is nothing to its place: it counts as dead.
+        if end in self._readers[subtask].ends:
+            what(self, subtask, *args)
 
     def finished(self, subtask: int, split_ids: Iterable[str]) -> None:
         """A reader has read splits to their end."""
@@ -504,16 +488,15 @@ class SplitCoordinator(Generic[S]):
         reader = self._readers[subtask]
         if restored is None:
             return None
-        had: Iterable[ReaderState[S]] = [reader.base]
-        if not self._completed or reader.info is None:
-            if self._restored is None and reader.info is None:
-                return (
-                    f"reader {subtask} was restored from a checkpoint, and its coordinator was not: "
-                    "both must begin anew, or go on from the same checkpoint"
-                )
-            if self._restored is not None:
-                # All was dealt out anew, perhaps to other readers; one that had nothing is in no checkpoint.
-                had = [*self._restored, ReaderState()]
+        had: list[ReaderState[S]] = [reader.base]
+        if self._restored is not None and (not self._completed or reader.info is None):
+            # All was dealt out anew, perhaps to other readers; one that had nothing is in no checkpoint.
+            had = [*self._restored.readers.values(), ReaderState()]
+        elif reader.info is None:
+            return (
+                f"reader {subtask} was restored from a checkpoint, and its coordinator was not: "
+                "both must begin anew, or go on from the same checkpoint"
+            )
         serializer = self._thread.source.split_serializer
         if any(digest_of(state, serializer) == restored for state in had):
             return None
@@ -524,7 +507,7 @@ class SplitCoordinator(Generic[S]):
 
     # -- checkpoints of tasks -----------------------------------------------------------------
 
-    def snapshot(self, states: Mapping[int, ReaderState[S]]) -> Checkpoint[S]:
+    def snapshot(self, states: Mapping[int, ReaderState[S]]) -> Checkpoint[S, Any]:
         """A checkpoint of all, from what readers have said of themselves, each at a moment of its own.
 
         Needed is the state of each reader that is there and was given something. One that has left meanwhile
@@ -543,7 +526,7 @@ class SplitCoordinator(Generic[S]):
         self._checkpoints += 1
         self._staged[self._checkpoints] = parts
         readers = {subtask: part for subtask, part in parts.items() if part.splits}
-        return Checkpoint(self._checkpoints, known, tuple(waiting), readers)
+        return Checkpoint(known, waiting, readers, self._checkpoints)
 
     def _part(self, subtask: int, reader: _Reader[S], state: ReaderState[S] | None) -> ReaderState[S]:
         # spec: SplitAssignment!Part
@@ -634,8 +617,3 @@ class SplitCoordinator(Generic[S]):
         self._align(
             min(math.inf if log_at is None else log_at, self._due if limit > self._limit else math.inf)
         )
-
-
-def _of(state: ReaderState[S]) -> list[Waiting[S]]:
-    """The splits of a reader, and what of each is behind it."""
-    return [Waiting(split, state.skip.get(split.split_id, 0)) for split in state.splits]

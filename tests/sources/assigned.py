@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pillarbox.sources import Split
-from pillarbox.sources.enumerating import PendingSplits, Waiting
+from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
 from pillarbox.sources.link import AddSplits, Message, NoMoreSplits, ReaderState, digest_of
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from tests.sources.found import Findable, Finder, World
@@ -79,12 +79,13 @@ class Run:
         self.world = World3()
         self.exhausted = False
         self.source = SOURCE
-        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(parallelism, delivery, restored=restored)
+        self.coordinator: SplitCoordinator[Split] = SplitCoordinator(parallelism, delivery)
         self.finder = self.enumerator = Finder(self.coordinator, known, self.world)
         self.pending: PendingSplits[Split] = PendingSplits(self.finder)
         self.pending.add(waiting)
         as_thread: Any = self
-        self.coordinator.begin(as_thread, None)
+        had = None if restored is None else Checkpoint(known, (), dict(enumerate(restored)))
+        self.coordinator.begin(as_thread, had)
         self.readers: dict[int, Reader] = {}
 
     def finished(self, splits: Collection[Split]) -> None:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pillarbox.sources import ReaderInfo, Split
-from pillarbox.sources.enumerating import PendingSplits, Waiting
+from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
 from pillarbox.sources.link import AddSplits, NoMoreSplits, ReaderState
-from pillarbox.sources.split_coordinator import Checkpoint
 from tests.search import examples
 from tests.sources.assigned import LENGTH, Reader, Run, given, shows
 from tests.sources.found import Finder, NoContext, World
@@ -30,8 +29,8 @@ class Assigning(RuleBasedStateMachine):
         self.committed: list[tuple[str, int]] = []
         # Output that waits for a checkpoint: by reader, what its part has put behind it.
         self.parts: dict[int, tuple[ReaderState[Split], int]] = {}
-        self.staged: tuple[Checkpoint[Split], dict[int, list[tuple[str, int]]]] | None = None
-        self.last: Checkpoint[Split] = Checkpoint(0, 0, (), {})
+        self.staged: tuple[Checkpoint[Split, Any], dict[int, list[tuple[str, int]]]] | None = None
+        self.last: Checkpoint[Split, Any] = Checkpoint(0)
         self.total = 0
         for subtask in range(READERS):
             self.run.open(subtask)
@@ -260,7 +259,7 @@ def test_what_a_complete_checkpoint_counts_in_waits_for_the_reader_itself() -> N
     first.hear()
     first.read()
     taken = run.coordinator.snapshot({0: first.part()})
-    assert taken.waiting == (Waiting(Split("s1", 0, LENGTH)),)
+    assert taken.waiting == [Waiting(Split("s1", 0, LENGTH))]
     run.coordinator.complete(taken.number)
     run.coordinator.request(0)
     run.coordinator.leave(0, False)
@@ -321,7 +320,7 @@ def test_records_that_were_emitted_go_with_their_split() -> None:
     assert reader.under_way == [AddSplits((Split("a", 0, 9),), 1, {"a": 4})]
     state = ReaderState(1, (Split("a", 5, 9),), {"a": 2})
     taken = run.coordinator.snapshot({0: state})
-    assert taken.unread() == (Waiting(Split("a", 5, 9), 2),)
+    assert taken.unread() == [Waiting(Split("a", 5, 9), 2)]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_the_part_of_a_reader_that_has_left_since_is_what_it_said() -> None:
     run.coordinator.leave(0, done=True)
     # What it read after its part is in the output of the next checkpoint, or of nobody.
     taken = run.coordinator.snapshot({0: part})
-    assert taken.unread() == (Waiting(Split("s0", 1, LENGTH)),)
+    assert taken.unread() == [Waiting(Split("s0", 1, LENGTH))]
     run.coordinator.complete(taken.number)
     # Now its last output is lost with it: it is read again, by the same reader.
     assert run.open(0).under_way == [AddSplits((Split("s0", 1, LENGTH),), 2)]
@@ -43,8 +43,8 @@ def test_who_has_left_has_read_all_that_no_part_of_it_says_otherwise() -> None:
         reader.read()
     run.coordinator.finished(0, ["s0"])
     run.coordinator.leave(0, done=True)
-    assert run.coordinator.snapshot({}).unread() == ()
-    assert run.coordinator.snapshot({0: reader.part()}).unread() == ()
+    assert run.coordinator.snapshot({}).unread() == []
+    assert run.coordinator.snapshot({0: reader.part()}).unread() == []
 
 
 def test_a_part_whose_reader_has_died_since_makes_no_checkpoint() -> None:
@@ -55,7 +55,7 @@ def test_a_part_whose_reader_has_died_since_makes_no_checkpoint() -> None:
         run.coordinator.snapshot({0: part})
     # Without it there is one: nobody has the split, and it waits from its beginning.
     taken = run.coordinator.snapshot({})
-    assert taken.unread() == (Waiting(Split("s0", 0, LENGTH)),)
+    assert taken.unread() == [Waiting(Split("s0", 0, LENGTH))]
     # One that had begun nothing has put nothing out either.
     assert run.coordinator.snapshot({0: ReaderState()}).unread() == taken.unread()
 

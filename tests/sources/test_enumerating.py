@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -13,14 +14,16 @@ import pytest
 
 from pillarbox.sources import Split
 from pillarbox.sources import enumerating as enumerating_module
-from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
+from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from tests.sources.found import LONG, Findable, Finder, World
 from tests.threads import begun
 
 
-def running(world: World, interval: float | None = None, **more: Any) -> EnumeratorThread[Split, int]:
-    return SplitCoordinator[Split](4).thread(Findable(world, interval), **more)
+def running(
+    world: World, interval: float | None = None, **more: Any
+) -> closing[EnumeratorThread[Split, int]]:
+    return closing(SplitCoordinator[Split](4).thread(Findable(world, interval), **more).start())
 
 
 def names(thread: EnumeratorThread[Split, int]) -> list[str]:
@@ -162,7 +165,7 @@ def test_after_a_restart_the_first_discovery_may_fail_as_well(
     monkeypatch.setattr(enumerating_module, "FIRST_RETRY_S", 0.01)
     world = World(5)
     world.failures[1] = OSError("the service is away")
-    restored = Restored(4, [Waiting(Split("s1", 5, 10), 2)])
+    restored = Checkpoint(4, [Waiting(Split("s1", 5, 10), 2)])
     with caplog.at_level(logging.WARNING), running(world, restored=restored) as thread:
         world.until(lambda: world.calls >= 3)
         thread.caught_up().result(LONG)
@@ -281,7 +284,7 @@ def test_more_splits_than_asked_for_are_refused(monkeypatch: pytest.MonkeyPatch)
             return Greedy(context, checkpoint, self.world)
 
     failed: Future[BaseException] = Future()
-    with SplitCoordinator[Split](4).thread(Source(World()), failed=failed.set_result):
+    with closing(SplitCoordinator[Split](4).thread(Source(World()), failed=failed.set_result).begin()):
         assert "6 splits: at most most=5" in str(failed.result(LONG))
 
 

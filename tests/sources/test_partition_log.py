@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from hypothesis import settings
@@ -149,7 +149,7 @@ class Reading:
 @contextmanager
 def reading(given: World | Findable, partitions: int) -> Iterator[Reading]:
     read = Reading(given if isinstance(given, Findable) else Findable(given), partitions)
-    with read.thread:
+    with closing(read.thread.start()):
         yield read
 
 

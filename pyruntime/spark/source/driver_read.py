@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from pillarbox.sources.channel import Peer
-from pillarbox.sources.enumerating import EnumeratorThread, Restored
+from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread
 from pillarbox.sources.events import SourceEvent, event_to_json
 from pillarbox.sources.link import Event, Message
 from pillarbox.sources.remote_link import pieces
@@ -68,7 +68,7 @@ class DriverRead:
         """Its logs and who is there outlive the enumerator. Elsewhere only what is for any thread."""
         self._lock = threading.Lock()
         self._thread: EnumeratorThread[Any, Any] | None = None
-        self._suspended: Future[Restored[Any, Any]] | None = None
+        self._suspended: Future[Checkpoint[Any, Any]] | None = None
         self._failure: BaseException | None = None
 
     @property

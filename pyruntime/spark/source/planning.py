@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import wait
 from typing import Any, Generic, TypeVar
 
-from pillarbox.sources.enumerating import EnumeratorThread, Restored, Waiting
+from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
 from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
@@ -113,9 +113,9 @@ class MicroBatches(Generic[S, C]):
         """Go on from `offset`, with a new enumerator."""
         # spec: MicroBatches!Restart
         self.close()
-        restored: Restored[S, Any] | None = None
+        restored: Checkpoint[S, Any] | None = None
         if offset.number:
-            restored = Restored(offset.checkpoint, [Waiting(split) for split in offset.splits])
+            restored = Checkpoint(offset.checkpoint, [Waiting(split) for split in offset.splits])
         self._number = offset.number
         self._open, self._endless = {}, False
         if self._aligner is not None:
