@@ -12,12 +12,12 @@ import threading
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from pillarbox.kernel import MailboxClosedError
 from pillarbox.mailbox.processor import Controller, MailboxProcessor
 from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
 from pillarbox.sources.link import ReaderState
@@ -117,17 +117,17 @@ class PendingSplits(Generic[S]):
 
         Raises ValueError for one that waits already, or a rule that names no reader.
         """
+        parallelism = self._enumerator.context.parallelism
         for each in waiting:
             name = each.split.split_id
             if name in self._all:
                 raise found_again(self._enumerator, name)
             reader = self._rule(each.split) if subtask is None else subtask
-            parallelism = self._enumerator.context.parallelism
             if reader is not None and not 0 <= reader < parallelism:
                 raise ValueError(
                     f"assigned_to({name!r}) is {reader!r}: must be None or from 0 to {parallelism - 1}"
                 )
-            keys = {None, *each.split.hosts} if reader is None else {reader}
+            keys = (None, *each.split.hosts) if reader is None else (reader,)
             for key in keys:
                 self._queues[key][name] = None
             self._all[name] = each, keys
@@ -137,7 +137,8 @@ class PendingSplits(Generic[S]):
         waiting, keys = self._all.pop(split_id, (None, ()))
         for key in keys:
             queue = self._queues[key]
-            del queue[split_id]
+            # A source may name a machine twice.
+            queue.pop(split_id, None)
             if not queue:
                 del self._queues[key]
         return waiting
@@ -334,21 +335,20 @@ class EnumeratorThread(Generic[S, C]):
         self._unanswered.add(answer)
         answer.add_done_callback(self._unanswered.discard)
 
-        def answered(done: Future[Any]) -> None:
-            if answer.done():
-                return
-            error = self.over if done.cancelled() else done.exception()
-            if error is not None:
+        def run() -> None:
+            try:
+                given = self._step(partial(fn, *args, **kwargs))
+            except Exception as error:
                 answer.set_exception(error)
-            elif isinstance(done.result(), Future):
-                done.result().add_done_callback(answered)
             else:
-                answer.set_result(done.result())
+                if isinstance(given, Future):
+                    given.add_done_callback(partial(_pass_on, answer))
+                else:
+                    answer.set_result(given)
 
-        try:
-            self._executor.submit(self._step, partial(fn, *args, **kwargs)).add_done_callback(answered)
-        except MailboxClosedError:
-            answer.set_exception(self.over)
+        # A mail that is dropped at the end leaves its answer among those that fail then.
+        if not self._executor.try_execute(run):
+            _fail(answer, self.over)
         return answer
 
     def call(self, fn: Callable[P, T | Future[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -446,8 +446,7 @@ class EnumeratorThread(Generic[S, C]):
             self._end_discovery()
             self._close_enumerator()
             for answer in [*self._unanswered]:
-                if not answer.done():
-                    answer.set_exception(self.over)
+                _fail(answer, self.over)
 
     def _make_enumerator(self) -> None:
         restored = self._restored() if callable(self._restored) else self._restored
@@ -596,6 +595,20 @@ class EnumeratorThread(Generic[S, C]):
             self._discoverer.join(STOP_TIMEOUT_S)
             if self._discoverer.is_alive():
                 log.warning("%r still discovers; its thread is left behind", self.source)
+
+
+def _fail(answer: Future[Any], error: BaseException) -> None:
+    """The answer has not come, and will not; unless it comes at this moment."""
+    with suppress(InvalidStateError):
+        answer.set_exception(error)
+
+
+def _pass_on(answer: Future[Any], done: Future[Any]) -> None:
+    error = done.exception()
+    if error is not None:
+        _fail(answer, error)
+    elif not answer.done():
+        answer.set_result(done.result())
 
 
 def _rest(controller: Controller) -> None:

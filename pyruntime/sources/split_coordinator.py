@@ -171,9 +171,10 @@ class SplitCoordinator(Generic[S]):
         if self._delivery is Delivery.PLANNED:
             return None
         subtask = self._thread.enumerator.assigned_to(split)
-        bounded = self._thread.source.boundedness is Boundedness.BOUNDED
-        if subtask is not None or split.stop is not None or bounded or self._delivery is Delivery.REPLAYED:
+        if subtask is not None or split.stop is not None or self._delivery is Delivery.REPLAYED:
             return subtask
+        if self._thread.source.boundedness is Boundedness.BOUNDED:
+            return None
         places = [*enumerate(self._readers)]
         living = [each for each in places if each[1].ends or each[1].info is None] or places
         ruled = self._thread.pending.ruled
@@ -295,22 +296,22 @@ class SplitCoordinator(Generic[S]):
 
     def _give_due(self, subtask: int) -> None:
         """Give a reader that asks what is due to it, or tell it that no more come."""
-        info, most = self._readers[subtask].info, self._asking.get(subtask, 0)
-        pending, enumerator = self._thread.pending, self._thread.enumerator
-        if type(enumerator).handle_split_request is SplitEnumerator.handle_split_request:
-            most = min(most, max(1, len(pending) // (SHARE_DIVISOR * self.parallelism)))
-        else:
-            most = min(most, 1)
-        taken: list[Waiting[S]] = []
+        info, pending, most = self._readers[subtask].info, self._thread.pending, self._asking.get(subtask, 0)
         assert info is not None
+        if most > 1:
+            default = SplitEnumerator.handle_split_request
+            share = max(1, len(pending) // (SHARE_DIVISOR * self.parallelism))
+            most = min(most, share) if type(self._thread.enumerator).handle_split_request is default else 1
+        taken: list[Waiting[S]] = []
         try:
             while len(taken) < most and (waiting := pending.take(info)) is not None:
                 taken.append(waiting)
         finally:
             # Also if the source's choice has raised: nobody else has these any more.
             self._append(subtask, taken)
-        nobody_reads = not any(reader.unfinished for reader in self._readers)
-        if not taken and nobody_reads and self._thread.exhausted and not len(pending):
+        if taken or len(pending) or not self._thread.exhausted:
+            return
+        if not any(reader.unfinished for reader in self._readers):
             self.no_more_splits(subtask)
 
     def _append(self, subtask: int, waiting: list[Waiting[S]]) -> None:
@@ -381,10 +382,10 @@ class SplitCoordinator(Generic[S]):
             found.append(None)
         return found
 
-    def next(self, subtask: int, index: int, host: str, most: int) -> Future[None]:
-        """Done when a partition's log has the entry `index`, which is given out if need be, or is closed.
+    def next(self, subtask: int, index: int, host: str, most: int) -> Future[None] | None:
+        """See to it that a partition's log has the entry `index`, or is closed.
 
-        most: of new entries. One that asks too early waits. Raises ValueError for a partition that does not
+        A future where that must wait. most: of new entries. Raises ValueError for a partition that does not
         exist or an index that nobody can have come to.
         """
         reader = self._reader(subtask)
@@ -392,13 +393,12 @@ class SplitCoordinator(Generic[S]):
             raise ValueError(f"index={index!r}: must be from 0 to {len(reader.log)} in partition {subtask}")
         if reader.info is None or reader.info.host != host:
             self.introduce(subtask, host)
-        answer: Future[None] = Future()
-        if index < len(reader.log) or reader.told:
-            answer.set_result(None)
-        else:
-            reader.answers.append(answer)
+        if index == len(reader.log):
             self.request(subtask, max(1, min(most, MAX_SPLITS_PER_ANSWER)))
-        return answer
+        if index < len(reader.log) or reader.told:
+            return None
+        reader.answers.append(Future())
+        return reader.answers[-1]
 
     def suspend(self) -> Checkpoint[S, Any]:
         """Give what another enumerator goes on from, and end this one.

@@ -33,8 +33,8 @@ class Attempts(RuleBasedStateMachine):
         self.committed: dict[int, list[str]] = {}
 
     def next(self, partition: int, index: int) -> list[Split | None] | None:
-        there = self.run.coordinator.next(partition, index, "host", 1).done()
-        return self.run.coordinator.logged(partition, index)[:1] if there else None
+        waits = self.run.coordinator.next(partition, index, "host", 1) is not None
+        return None if waits else self.run.coordinator.logged(partition, index)[:1]
 
     @rule(count=st.integers(0, 3))
     def find(self, count: int) -> None:
@@ -106,7 +106,7 @@ def test_nothing_is_appended_to_a_partition_that_has_ended() -> None:
     run = Run(2, delivery=Delivery.REPLAYED)
 
     def first(partition: int) -> Split | None:
-        run.coordinator.next(partition, 0, "h", 1).result(0)
+        assert run.coordinator.next(partition, 0, "h", 1) is None
         return run.coordinator.logged(partition, 0)[0]
 
     run.exhausted = True
