@@ -13,9 +13,9 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from pillarbox.mailbox.check import check_positive_int
-from pillarbox.sources.alignment import Alignment, Hold
+from pillarbox.sources.alignment import Hold
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
-from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
+from pillarbox.sources.enumerating import Checkpoint, Waiting
 from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
@@ -62,19 +62,11 @@ class SourceCoordinator(Generic[S]):
             raise TypeError(f"source={source!r}: must be a Source, not {type(source).__name__}")
         check_positive_int("parallelism", parallelism)
         self._source = source
-        self._parallelism = parallelism
         self._channel = channel
         self._service = f"source-{uuid.uuid4().hex}"
         restored = None if checkpoint is None else checkpoint_from_json(source, checkpoint)
-        drift = None if watermarks is None else watermarks.max_drift
-        self._coordinator: SplitCoordinator[S] = SplitCoordinator(
-            parallelism,
-            alignment=None if drift is None else Alignment(drift),
-            idle_after=None if watermarks is None else watermarks.idle_after,
-        )
-        self._thread: EnumeratorThread[S, Any] = self._coordinator.thread(
-            source, restored=restored, failed=failed
-        )
+        self._coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, watermarks=watermarks)
+        self._thread = self._coordinator.thread(source, restored=restored, failed=failed)
 
     def start(self) -> SourceCoordinator[S]:
         """Make the enumerator and begin to discover. Any thread, once. Raises what the source raises."""
@@ -102,7 +94,7 @@ class SourceCoordinator(Generic[S]):
     @property
     def parallelism(self) -> int:
         """The number of readers that are there, or will be."""
-        return self._parallelism
+        return self._coordinator.parallelism
 
     @property
     def split_serializer(self) -> Serializer[S]:
@@ -124,8 +116,8 @@ class SourceCoordinator(Generic[S]):
 
     def link(self, subtask: int) -> LocalLink[S]:
         """The link of a reader in this process. Any thread. Raises ValueError for a place that is none."""
-        if not 0 <= subtask < self._parallelism:
-            raise ValueError(f"subtask={subtask!r}: must be from 0 to {self._parallelism - 1}")
+        if not 0 <= subtask < self.parallelism:
+            raise ValueError(f"subtask={subtask!r}: must be from 0 to {self.parallelism - 1}")
         return LocalLink(self, subtask)
 
     @property

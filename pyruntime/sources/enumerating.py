@@ -335,19 +335,9 @@ class EnumeratorThread(Generic[S, C]):
         self._unanswered.add(answer)
         answer.add_done_callback(self._unanswered.discard)
 
-        def run() -> None:
-            try:
-                given = self._step(partial(fn, *args, **kwargs))
-            except Exception as error:
-                answer.set_exception(error)
-            else:
-                if isinstance(given, Future):
-                    given.add_done_callback(partial(_pass_on, answer))
-                else:
-                    answer.set_result(given)
-
         # A mail that is dropped at the end leaves its answer among those that fail then.
-        if not self._executor.try_execute(run):
+        step = partial(self._step, partial(fn, *args, **kwargs))
+        if not self._executor.try_execute(_resolve, answer, step):
             _fail(answer, self.over)
         return answer
 
@@ -502,14 +492,7 @@ class EnumeratorThread(Generic[S, C]):
     def _order_all(self, most: int) -> Future[list[tuple[Sequence[S], C]]]:
         found: Future[list[tuple[Sequence[S], C]]] = Future()
         steps = discover_all(self.enumerator, self.enumerator.checkpoint, most, self._open | self._new)
-
-        def discover_them() -> None:
-            try:
-                found.set_result([*steps])
-            except BaseException as error:
-                found.set_exception(error)
-
-        self._put_order(0.0, discover_them)
+        self._put_order(0.0, partial(_resolve, found, lambda: [*steps]))
         return found
 
     def _discovered(self, before: C, most: int, splits: Sequence[S], checkpoint: C) -> None:
@@ -603,12 +586,16 @@ def _fail(answer: Future[Any], error: BaseException) -> None:
         answer.set_exception(error)
 
 
-def _pass_on(answer: Future[Any], done: Future[Any]) -> None:
-    error = done.exception()
-    if error is not None:
+def _resolve(answer: Future[Any], fn: Callable[[], Any]) -> None:
+    """Answer with what `fn` gives or raises; where that is a future, with what that one has in the end."""
+    try:
+        given = fn()
+        if isinstance(given, Future):
+            given.add_done_callback(lambda done: _resolve(answer, done.result))
+        elif not answer.done():
+            answer.set_result(given)
+    except BaseException as error:
         _fail(answer, error)
-    elif not answer.done():
-        answer.set_result(done.result())
 
 
 def _rest(controller: Controller) -> None:

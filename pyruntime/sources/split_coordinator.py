@@ -30,6 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pillarbox.sources.alignment import Alignment, HoldReport
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting, waiting_of
 from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
+from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import (
     AddSplits,
@@ -109,8 +110,7 @@ class SplitCoordinator(Generic[S]):
 
     Confined to the enumerator's thread, but for what says otherwise.
 
-    delivery: how splits come to readers. alignment: None where splits are not aligned.
-    idle_after: as in the strategy, for what is said of splits that hold others up.
+    delivery: how splits come to readers. watermarks: with a `max_drift` it aligns the splits of tasks.
 
     A reader that asks is told that no more come only when nothing waits, nothing will be found and nobody has
     an unfinished split: until then a task might die, and leave it something to do. What a partition has stays
@@ -123,14 +123,14 @@ class SplitCoordinator(Generic[S]):
         parallelism: int,
         delivery: Delivery = Delivery.PUSHED,
         *,
-        alignment: Alignment | None = None,
-        idle_after: float | None = None,
+        watermarks: WatermarkStrategy | None = None,
     ) -> None:
         if parallelism < 1:
             raise ValueError(f"parallelism={parallelism!r}: must be 1 or more")
         self.parallelism = parallelism
         self._delivery = delivery
-        self._alignment = alignment
+        drift = None if watermarks is None else watermarks.max_drift
+        self._alignment = None if drift is None else Alignment(drift)
         self._restored: Checkpoint[S, Any] | None = None
         self._thread: EnumeratorThread[S, Any]
         self._readers: tuple[_Reader[S], ...] = tuple(_Reader() for _ in range(parallelism))
@@ -144,7 +144,7 @@ class SplitCoordinator(Generic[S]):
         self._due = -math.inf
         self._look_at = math.inf
         self._alarm = Alarm(self._ring, time.monotonic, "pillarbox-alignment")
-        self.holds = HoldReport(idle_after)
+        self.holds = HoldReport(None if watermarks is None else watermarks.idle_after)
         """Its `hold` is for any thread."""
 
     def thread(self, source: Source[S, Any], **options: Any) -> EnumeratorThread[S, Any]:
