@@ -13,10 +13,9 @@ import pytest
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
+from pillarbox.sources import Boundedness, ReaderContext, ReadFailed, ReadLimit, read_splits
 from pillarbox.sources.connectors.files import FileSource, FileSplit
 from pillarbox.sources.connectors.files.discovery import Known
-from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing import SourceHarness
 
 VALUE = pa.schema([("value", pa.string())])

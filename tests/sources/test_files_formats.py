@@ -20,12 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from pillarbox.sources import ReadLimit
+from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, FileSplit
 from pillarbox.sources.connectors.files import parquet as parquet_format
 from pillarbox.sources.connectors.files.json import JsonFormat
 from pillarbox.sources.connectors.files.reading import FileReader
-from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.sources.reader import SplitsAdded
 from pillarbox.testing import SourceHarness
 from tests.search import examples

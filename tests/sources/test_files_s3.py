@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pillarbox.sources import ReaderContext, read_splits
+from pillarbox.sources import ReaderContext, ReadFailed, read_splits
 from pillarbox.sources.connectors.files import FileSource
-from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing import SourceHarness
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server

@@ -19,11 +19,10 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow as pa
 import redis
 
-from pillarbox.sources import Boundedness, Fetched, ReadLimit, SplitsAdded
+from pillarbox.sources import Boundedness, Fetched, ReadFailed, ReadLimit, SplitsAdded
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
 from pillarbox.sources.errors import DataLossError
-from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.testing.source_harness import SourceHarness
 from tests.servers import fixtures
 from tests.servers.redis_server import PASSWORD, RedisServer
