@@ -6,8 +6,7 @@ from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimi
 from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.events import SourceEvent
-from pillarbox.sources.fetcher import ReadFailed
-from pillarbox.sources.fetching import FetchingReader, Threading
+from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
 from pillarbox.sources.reader import (
     Fetched,
     ReaderContext,

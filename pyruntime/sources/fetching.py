@@ -1,7 +1,12 @@
-"""`FetchingReader`: the reader of most sources. It runs split readers on fetchers and gives what they fetch.
+"""`FetchingReader`: the reader of most sources. It runs split readers on threads and gives what they fetch.
 
 Confined to the task's thread, the one that calls `start`, but for `close`. The threading models are those
-of FLIP-27: one split at a time, one client for many splits, a thread for each split.
+of FLIP-27: one split at a time, one client for many splits, a thread for each split. A `Fetcher` is one
+thread with one client, as Flink's `SplitFetcher`; the reader has one of them, or one for each split.
+
+There is no lock for checkpoints: where a split stands is settled when the task's thread takes its rows out of
+the hand-over, not when they are fetched. Fields of a split and of a fetcher have one thread that writes them;
+the other one reads what was so a moment ago.
 """
 
 from __future__ import annotations
@@ -10,16 +15,30 @@ import enum
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, InvalidStateError
-from threading import Lock
+from concurrent.futures import Future
+from functools import partial
+from threading import TIMEOUT_MAX, Lock
 from typing import Any, Generic, TypeVar
 
-from pillarbox.kernel import Handover, HandoverClosedError, WrongThreadError
+from pillarbox.kernel import Handover, HandoverClosedError, PillarboxError, WrongThreadError
 from pillarbox.kernel.confined import described_thread
 from pillarbox.mailbox.check import check_positive_int
-from pillarbox.sources.fetcher import Fetcher, Found, Held, check_pauses
-from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader, SplitReader
+from pillarbox.redaction import DEFAULT
+from pillarbox.sources.reader import (
+    Doorbell,
+    Fetched,
+    Progress,
+    ReaderContext,
+    ReaderContract,
+    SourceReader,
+    SplitReader,
+    SplitsAdded,
+    SplitsRemoved,
+    approximate_nbytes,
+    rest_of,
+)
 from pillarbox.sources.split import Split
 from pillarbox.task.moments import check_callable, check_duration
 
@@ -29,8 +48,31 @@ S = TypeVar("S", bound=Split)
 
 MAX_BATCHES = 4
 MAX_BYTES = 64 * 2**20
-GRACE = 5.0
+CLOSE_TIMEOUT_S = 5.0
 CLOSED = "the reader is closed"
+MAX_SPLITS_NAMED = 5
+"""Splits that an error names."""
+MAX_REMOVED_KNOWN = 10_000
+"""Splits that were removed and of which a client may still give rows."""
+
+
+class ReadFailed(PillarboxError):
+    """Reading these splits has failed; `__cause__` is what the reader has raised. Pickles."""
+
+    def __init__(self, split_ids: Sequence[str], what: str) -> None:
+        self.split_ids = tuple(split_ids)
+        self.what = what
+        super().__init__(self.split_ids, what)
+
+    def __str__(self) -> str:
+        named = ", ".join(map(repr, self.split_ids[:MAX_SPLITS_NAMED]))
+        more = len(self.split_ids) - MAX_SPLITS_NAMED
+        if more > 0:
+            named += f" and {more} more"
+        of = (
+            f"split{'s'[: len(self.split_ids) != 1]} {named}" if named else "a source, with no split at hand,"
+        )
+        return f"reading {of} failed: {self.what}"
 
 
 class Threading(enum.Enum):
@@ -44,18 +86,288 @@ class Threading(enum.Enum):
     """A thread and a client for each split, so that the task takes from each as it likes: shards."""
 
 
-class _Lane(Generic[S]):
-    """A fetcher and what comes from it. `held` is its only split, where each has a lane of its own."""
+class _Held(Progress[S]):
+    """A split that a reader has. `position` is where the rows end that were fetched.
 
-    __slots__ = ("fetcher", "handover", "held", "looked", "paused")
+    The fetcher's thread writes that one, `paused` and `turn`, the task's thread the others.
+    """
 
-    def __init__(self, fetcher: Fetcher[S], handover: Handover, held: Held[S] | None) -> None:
-        self.fetcher = fetcher
-        self.handover = handover
-        self.held = held
-        self.looked = 0.0
-        """How long its client had looked up to what was taken last."""
+    __slots__ = ("came", "fetcher", "given", "paused", "removed", "turn")
+
+    def __init__(self, split: S) -> None:
+        super().__init__(split)
+        self.fetcher: Fetcher[S]
+        self.given: Any = split.start
+        """Where the rows end that `poll` has given."""
+        self.removed = False
+        """True if what was fetched of it is to be dropped."""
+        self.came = 0.0
+        """How long its client had looked when it found the rows that `poll` gave last."""
         self.paused = False
+        self.turn: float | None = None
+        """How long its client had looked when it began to look for this split; None: it does not."""
+
+
+Found = tuple[_Held[Any], Fetched, float, float]
+"""Rows in a hand-over, how long their client had looked for rows in all when these were there, and when all
+was there that comes up to these: less, if others of the same fetch follow."""
+
+
+class Fetcher(Generic[S]):
+    """Runs a `SplitReader` in a thread of its own: take orders, fetch, hand over, and again.
+
+    Made and used by one thread, the task's. make_split_reader: called in the thread that is named `name`.
+    one_at_a_time: the reader is given the next split when it has finished the one before, and is never asked
+    to pause one. poke: called when there is a failure, in the fetcher's thread.
+
+    A fetch is woken when there is an order for it. What it has got is handed over all the same.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make_split_reader: Callable[[], SplitReader[S]],
+        handover: Handover,
+        *,
+        one_at_a_time: bool,
+        poke: Callable[[], None],
+    ) -> None:
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.handover = handover
+        self.skipped = False
+        """True while `take` takes nothing."""
+        self.looked_until = 0.0
+        """How long its client had looked up to what was taken last."""
+        self.failure: ReadFailed | None = None
+        """The error that the hand-over raises, once what was fetched before has been taken."""
+        self._make = make_split_reader
+        self._one_at_a_time = one_at_a_time
+        self._poke = poke
+        # Guarded by `_changed`: the orders for the thread, and whether it is in a fetch, or about to be.
+        self._changed = threading.Condition(threading.Lock())
+        self._orders: list[Callable[[SplitReader[S]], None]] = []
+        self._closing = False
+        self._fetching = False
+        # The thread's own.
+        self._reader: SplitReader[S] | None = None
+        self._waiting: deque[_Held[S]] = deque()
+        self._active: dict[str, _Held[S]] = {}
+        self._removed: deque[str] = deque(maxlen=MAX_REMOVED_KNOWN)
+        # Seconds in which the reader has fetched; and for the task's thread: up to when all of it is in the
+        # hand-over, and when the fetch at hand began.
+        self._total = 0.0
+        self._looking: tuple[float, float | None] = (0.0, None)
+
+    # -- for the task's thread -------------------------------------------------------------------
+
+    def add(self, splits: Sequence[_Held[S]]) -> None:
+        """Read these splits too."""
+        for held in splits:
+            held.fetcher = self
+        self._order(partial(self._take_up, splits))  # spec: SplitFetch!AddSplits
+
+    def remove(self) -> None:
+        """Read the splits no more that are `removed`."""
+        self._order(self._let_go)  # spec: SplitFetch!RemoveSplits
+
+    def pause_or_resume(self, pause: Collection[_Held[S]], resume: Collection[_Held[S]]) -> None:
+        """Fetch nothing of the splits `pause` until they are in `resume`."""
+        # spec: SplitFetch!Pause, SplitFetch!Resume
+        self._order(partial(self._pause, pause, resume))
+
+    def take(self) -> Found | None:
+        """The next rows that were fetched; None if there are none. Raises the failure behind them."""
+        if not self.skipped:
+            return self.handover.try_take()  # type: ignore[no-any-return]
+        # spec: SplitPerThread!PollRaises, SplitPerThread!PassOver
+        if self.failure is not None:
+            raise self.failure
+        return None
+
+    def arm(self, wake: Callable[[], None]) -> bool:
+        """Have `wake` called when `take` has something; False if it has now."""
+        return self.failure is None if self.skipped else self.handover.arm_wakeup_consumer(wake)
+
+    def looked(self) -> float:
+        """Seconds in which the client has looked for rows and found nothing but what is in the hand-over.
+
+        The time in which it waits for room there is none of them.
+        """
+        looked, began = self._looking
+        return looked if began is None else looked + max(0.0, time.monotonic() - began)
+
+    def close(self) -> None:
+        """Have it end: nothing that it fetches from now on is handed over. Does not wait. Any thread."""
+        # spec: SplitFetch!Close
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        # A put that waits for room ends with this.
+        self.handover.close()
+        with self._changed:
+            self._wake_up()
+
+    def _order(self, order: Callable[[SplitReader[S]], None]) -> None:
+        with self._changed:
+            self._orders.append(order)
+            self._changed.notify()
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        # Under the lock, so that none comes to a reader that is closed. It may have come back meanwhile: then
+        # the next fetch is woken for nothing, which does no harm.
+        if self._fetching and self._reader is not None:
+            try:
+                self._reader.wake_up()  # spec: SplitFetch!WakeUp, SplitPerThread!WakeUp
+            except Exception:
+                log.exception("the wake_up of the reader of %s raised", self.thread.name)
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._reader = self._make()  # spec: SplitPerThread!Make
+            self._fetch_all(self._reader)
+        except BaseException as error:
+            # Before the client is closed, which may take its time, or hang.
+            self._fail(error)
+        # spec: SplitFetch!End, SplitPerThread!End
+        with self._changed:
+            self._fetching = False
+        if self._reader is not None:
+            try:
+                self._reader.close()
+            except Exception:
+                log.exception("closing the split reader of %s raised", self.thread.name)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            closing = self._closing
+        if closing:
+            log.info("%s ended with an error after it was closed", self.thread.name, exc_info=error)
+            return
+        split_ids = [*self._active, *(held.split.split_id for held in self._waiting)]
+        failure = ReadFailed(split_ids, f"{type(error).__name__}: {DEFAULT.told(error)}")
+        # Spark prints it too.
+        failure.__cause__ = DEFAULT.chain(error)
+        # spec: SplitFetch!FetchFails, SplitPerThread!FetchFails, SplitPerThread!FailHandover
+        self.failure = failure
+        self.handover.fail(failure)
+        self._poke()
+
+    def _fetch_all(self, reader: SplitReader[S]) -> None:
+        contract = ReaderContract(reader, "fetch")
+        while self._prepare(reader):
+            before, began = self._total, time.monotonic()
+            self._looking = (before, began)
+            # spec: SplitPerThread!Fetch, SplitPerThread!FetchIsWoken
+            fetched_now = reader.fetch()  # spec: SplitFetch!Fetch
+            self._total = total = before + time.monotonic() - began
+            self._looking = (before, None)
+            # Without the lock: whoever sees the old value wakes the next fetch, for nothing.
+            self._fetching = False
+            checked = self._checked(contract, fetched_now)
+            left = len(checked)
+            for held, fetched in checked:
+                left -= 1
+                # spec: SplitFetch!HandOver, SplitPerThread!HandOver, SplitPerThread!PutRefused
+                found = (held, fetched, total, before if left else total)
+                if not self.handover.put(found, approximate_nbytes(fetched.records)):
+                    return
+
+    def _checked(self, contract: ReaderContract, fetched_now: Any) -> list[tuple[_Held[S], Fetched]]:
+        """Check all before any is handed over: what breaks the contract is not to lose its place."""
+        contract.check_list(fetched_now)
+        checked = []
+        for fetched in fetched_now:
+            contract.check_kind(fetched)
+            held = self._active.get(fetched.split_id)
+            if held is None and fetched.split_id in self._removed:
+                continue
+            contract.check(fetched, held)
+            assert held is not None
+            if fetched.finished:
+                del self._active[fetched.split_id]
+            else:
+                held.position = fetched.position
+            checked.append((held, fetched))
+        return checked
+
+    def _prepare(self, reader: SplitReader[S]) -> bool:
+        """Do what was ordered, and wait until there is something to fetch; False: end."""
+        while True:
+            readable = self._choose(reader)
+            with self._changed:
+                while not (readable or self._orders or self._closing):
+                    self._changed.wait()
+                if self._closing:
+                    return False
+                if not self._orders:
+                    self._fetching = True  # spec: SplitFetch!GoFetch, SplitPerThread!GoFetch
+                    return True
+                orders, self._orders = self._orders, []
+            for order in orders:
+                order(reader)  # spec: SplitFetch!TakeUp, SplitPerThread!TakeUp
+
+    def _choose(self, reader: SplitReader[S]) -> bool:
+        """Find a split to fetch from; False: there is none.
+
+        One at a time: go to the next where that one must wait.
+        """
+        if not all(held.paused for held in self._active.values()):
+            return True
+        chosen = next((held for held in self._waiting if not held.paused), None)
+        if chosen is None:
+            return False
+        # spec: SplitFetch!Choose, Alignment!Choose
+        # What is paused goes back into the queue, to where it was read: or the splits behind it would wait
+        # for it while it waits for them.
+        self._waiting.remove(chosen)
+        self._waiting.extendleft(self._active.values())
+        self._take_away(tuple(self._active), reader)
+        chosen.turn = self._total
+        self._active[chosen.split.split_id] = chosen
+        reader.handle_splits_changes(SplitsAdded((rest_of(chosen.split, chosen.position),)))
+        return True
+
+    # -- orders, in the thread -------------------------------------------------------------------
+
+    def _take_up(self, splits: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
+        if self._one_at_a_time:
+            self._waiting.extend(splits)
+            return
+        for held in splits:
+            self._active[held.split.split_id] = held
+            held.turn = self._total
+        reader.handle_splits_changes(SplitsAdded(tuple(held.split for held in splits)))
+
+    def _let_go(self, reader: SplitReader[S]) -> None:
+        self._waiting = deque(held for held in self._waiting if not held.removed)
+        self._take_away(tuple(name for name, held in self._active.items() if held.removed), reader)
+
+    def _take_away(self, split_ids: tuple[str, ...], reader: SplitReader[S]) -> None:
+        if split_ids:
+            for split_id in split_ids:
+                self._active.pop(split_id).turn = None
+            self._removed.extend(split_ids)
+            reader.handle_splits_changes(SplitsRemoved(split_ids))
+
+    def _pause(
+        self, pause: Collection[_Held[S]], resume: Collection[_Held[S]], reader: SplitReader[S]
+    ) -> None:
+        for held in pause:
+            held.paused, held.turn = True, None
+        for held in resume:
+            held.paused, held.turn = False, self._total if self._is_active(held) else None
+        if not self._one_at_a_time:
+            reader.pause_or_resume_splits(self._names(pause), self._names(resume))
+
+    def _is_active(self, held: _Held[S]) -> bool:
+        return self._active.get(held.split.split_id) is held
+
+    def _names(self, splits: Collection[_Held[S]]) -> list[str]:
+        # Of those that have been finished meanwhile the reader knows nothing.
+        return [held.split.split_id for held in splits if self._is_active(held)]
 
 
 class FetchingReader(SourceReader[S]):
@@ -75,6 +387,8 @@ class FetchingReader(SourceReader[S]):
     what a split reader has raised.
     """
 
+    is_checked = True
+
     def __init__(
         self,
         context: ReaderContext,
@@ -83,7 +397,7 @@ class FetchingReader(SourceReader[S]):
         threading: Threading = Threading.ONE_SPLIT_AT_A_TIME,
         max_batches: int = MAX_BATCHES,
         max_bytes: int | None = MAX_BYTES,
-        grace: float = GRACE,
+        grace: float = CLOSE_TIMEOUT_S,
     ) -> None:
         check_callable("make_split_reader", make_split_reader)
         if not isinstance(threading, Threading):
@@ -97,22 +411,21 @@ class FetchingReader(SourceReader[S]):
         """See the argument."""
         self.threading = threading
         """See the argument."""
-        self._max_batches = max_batches
-        self._max_bytes = max_bytes
-        self._grace = check_duration("grace", grace)
-        self._held: dict[str, Held[S]] = {}
-        self._lanes: list[_Lane[S]] = []
-        self._turn = 0
-        self._started = 0
-        self._must_pause = False
-        # Held where lanes come and go, as close may come from another thread. The list itself is replaced,
+        self._room = (max_batches, max_bytes)
+        self._grace = min(check_duration("grace", grace), TIMEOUT_MAX)
+        self._held: dict[str, _Held[S]] = {}
+        # Held where fetchers come and go, as close may come from another thread. The list itself is replaced,
         # never changed.
         self._guard = Lock()
-        # Fetchers that were told to end and may still be about it.
+        self._fetchers: list[Fetcher[S]] = []
+        # Those that were told to end and may still be about it.
         self._ending: list[Fetcher[S]] = []
-        self._future: Future[None] | None = None
-        self._thread = 0
         self._closed = False
+        self._bell = Doorbell()
+        self._turn = 0
+        self._started = 0
+        self._is_aligned = False
+        self._thread = 0
 
     # -- as a reader; the task's thread ------------------------------------------------------------
 
@@ -121,45 +434,37 @@ class FetchingReader(SourceReader[S]):
         self._thread = threading.get_ident()
 
     def poll(self) -> Fetched | None:
-        """The next rows that were fetched; None if there are none now.
+        """The next rows that were fetched, of each thread in turn; None if there are none now.
 
         Raises `ReadFailed`; RuntimeError after `close`.
         """
         # spec: SplitFetch!Poll, SplitPerThread!Poll
-        if threading.get_ident() != self._thread:
-            self._raise_for_thread()
-        lanes = self._lanes
-        left = len(lanes)
+        self._check_thread()
+        fetchers = self._fetchers
+        left = len(fetchers)
         if not left:
             self._check_open()
         while left:
-            self._turn = turn = (self._turn + 1) % len(lanes)
-            lane = lanes[turn]
-            if lane.paused:
-                # spec: SplitPerThread!PollRaises, SplitPerThread!PassOver
-                if lane.fetcher.failure is not None:
-                    raise lane.fetcher.failure
-                left -= 1
-                continue
+            self._turn = turn = (self._turn + 1) % len(fetchers)
+            fetcher = fetchers[turn]
             try:
-                found: Found | None = lane.handover.try_take()  # spec: SplitPerThread!Take
+                found = fetcher.take()  # spec: SplitPerThread!Take
             except HandoverClosedError:
                 raise RuntimeError(CLOSED) from None  # spec: SplitPerThread!PollEnds
             if found is None:
                 left -= 1
                 continue
-            held, fetched = found.held, found.fetched
-            held.came, lane.looked = found.came, found.looked
+            held, fetched = found[:2]
+            held.came, fetcher.looked_until = found[2:]
             # A split that was given again is held anew: what was fetched of the old one is not the new one's.
             if held.removed:
                 continue
             if fetched.finished:
                 self._held.pop(fetched.split_id, None)
-                if lane.held is not None:
-                    self._end(lane)
+                if self.threading is Threading.SPLIT_PER_THREAD:
+                    self._end(fetcher)
             else:
-                held.position = fetched.position
-                held.taken = True
+                held.given = fetched.position
             return fetched
         return None
 
@@ -172,27 +477,14 @@ class FetchingReader(SourceReader[S]):
         """
         self._check_thread()
         held = self._held.get(split_id)
-        lanes = self._lanes
-        if held is None or not lanes:
+        if held is None:
             return 0.0
-        lane: _Lane[S] = held.lane if held.lane is not None else lanes[0]
-        turn = held.turn
+        turn, fetcher = held.turn, held.fetcher
         # In this order: what comes in between is waited for.
-        looked = lane.fetcher.looked()
-        if len(lane.handover):
-            looked = lane.looked
+        looked = fetcher.looked()
+        if len(fetcher.handover):
+            looked = fetcher.looked_until
         return 0.0 if turn is None else max(0.0, looked - max(held.came, turn))
-
-    def require_pausing(self) -> None:
-        """Have it be an error at the start that splits cannot be paused. Before the first split.
-
-        Raises NotImplementedError, or `poll` raises `ReadFailed`, if a client with many splits has no
-        `pause_or_resume_splits`.
-        """
-        self._must_pause = self.threading is Threading.MANY_SPLITS
-        make = self.make_split_reader
-        if self._must_pause and isinstance(make, type):
-            check_pauses(make)
 
     def available(self) -> Future[Any] | None:
         """A future that is done when `poll` should be called again; None means now.
@@ -200,21 +492,11 @@ class FetchingReader(SourceReader[S]):
         Raises RuntimeError after `close`.
         """
         self._check_thread()
-        future = self._future
-        if future is None or future.done():
-            future = self._future = Future()  # spec: SplitPerThread!Ask
-
-        def wake(future: Future[None] = future) -> None:
-            _set(future)  # spec: SplitPerThread!CallArmed
-
+        future = self._bell.future()
         # Behind the future: whoever closes, or fails, after this finds it.
         self._check_open()  # spec: SplitPerThread!AskLanes
-        for lane in self._lanes:
-            # spec: SplitPerThread!Arm
-            if lane.paused:
-                if lane.fetcher.failure is not None:
-                    return None
-            elif not lane.handover.arm_wakeup_consumer(wake):
+        for fetcher in self._fetchers:
+            if not fetcher.arm(self._bell.ring):  # spec: SplitPerThread!Arm
                 return None
         return future  # spec: SplitPerThread!Sleep, SplitPerThread!AskAgain
 
@@ -222,44 +504,39 @@ class FetchingReader(SourceReader[S]):
         """Read these too. Raises ValueError for one that it has."""
         self._check_thread()
         self._check_open()
-        new: dict[str, Held[S]] = {}
+        new: dict[str, _Held[S]] = {}
         for split in splits:
             if split.split_id in self._held or split.split_id in new:
                 raise ValueError(f"split {split.split_id!r}: the reader has it already")
-            new[split.split_id] = Held(split)  # spec: SplitPerThread!AddSplits
+            new[split.split_id] = _Held(split)  # spec: SplitPerThread!AddSplits
         self._held.update(new)
-        added = list(new.values())
+        added, fetchers = list(new.values()), self._fetchers
         if self.threading is Threading.SPLIT_PER_THREAD:
-            with self._guard:
-                self._ending = [fetcher for fetcher in self._ending if not fetcher.join(0.0)]
             for held in added:
-                self._open_lane([held], held)
-        elif added and self._lanes:
-            self._lanes[0].fetcher.add(added)
+                self._open([held])
+        elif added and fetchers:
+            fetchers[0].add(added)
         elif added:
-            self._open_lane(added, None)
-        self._poke()
+            self._open(added)
+        self._bell.ring()
 
     def remove_splits(self, split_ids: Collection[str]) -> None:
         """Read these no more; `poll` gives nothing of them. Those that it does not have are passed over."""
         self._check_thread()
-        removed = [self._held.pop(split_id) for split_id in split_ids if split_id in self._held]
+        removed = self._known(split_ids)
         for held in removed:
+            del self._held[held.split.split_id]
             held.removed = True
-        if self.threading is Threading.SPLIT_PER_THREAD:
-            for lane in [lane for lane in self._lanes if lane.held in removed]:
-                self._end(lane)  # spec: SplitPerThread!RemoveSplits
-        elif removed:
-            for lane in self._lanes:
-                lane.fetcher.remove([held.split.split_id for held in removed])
+        for fetcher in {held.fetcher for held in removed}:
+            if self.threading is Threading.SPLIT_PER_THREAD:
+                self._end(fetcher)  # spec: SplitPerThread!RemoveSplits
+            else:
+                fetcher.remove()
 
     def splits(self) -> list[S]:
         """The splits that are not finished, each from where the rows end that `poll` has given."""
         self._check_thread()
-        return [
-            held.split.starting_at(held.position) if held.taken else held.split
-            for held in self._held.values()
-        ]
+        return [rest_of(held.split, held.given) for held in self._held.values()]
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Give nothing of the splits `pause`, but what was fetched already, until they are in `resume`.
@@ -267,24 +544,20 @@ class FetchingReader(SourceReader[S]):
         Those that it does not have are passed over.
         """
         self._check_thread()
-        pause = [split_id for split_id in pause if split_id in self._held]
-        resume = [split_id for split_id in resume if split_id in self._held]
-        if not pause and not resume:
-            return
+        self._is_aligned = True
+        paused, resumed = self._known(pause), self._known(resume)
         if self.threading is not Threading.SPLIT_PER_THREAD:
-            for lane in self._lanes:
-                lane.fetcher.pause_or_resume(pause, resume)
+            for fetcher in self._fetchers:
+                fetcher.pause_or_resume(paused, resumed)
             return
-        for lane in self._lanes:
-            assert lane.held is not None
-            split_id = lane.held.split.split_id
-            if split_id in pause or split_id in resume:
-                # spec: SplitPerThread!Pause, SplitPerThread!Resume
-                lane.paused = split_id in pause and split_id not in resume
-                lane.fetcher.pause_or_resume(
-                    [split_id] if lane.paused else [], [] if lane.paused else [split_id]
-                )
-        self._poke()
+        # spec: SplitPerThread!Pause, SplitPerThread!Resume
+        for held in paused:
+            held.fetcher.skipped = True
+            held.fetcher.pause_or_resume([held], [])
+        for held in resumed:
+            held.fetcher.skipped = False
+            held.fetcher.pause_or_resume([], [held])
+        self._bell.ring()
 
     def close(self) -> None:
         """End the threads: wake what they fetch, and wait for them, `grace` seconds in all. Idempotent.
@@ -295,59 +568,52 @@ class FetchingReader(SourceReader[S]):
             if self._closed:
                 return
             self._closed = True  # spec: SplitPerThread!Close
-            lanes, self._lanes = self._lanes, []
-            ending, self._ending = self._ending, []
-        for lane in lanes:
-            lane.fetcher.close()  # spec: SplitPerThread!CloseLane
-            ending.append(lane.fetcher)
-        self._poke()  # spec: SplitPerThread!ClosePokes
+            fetchers, self._fetchers = self._fetchers, []
+        for fetcher in fetchers:
+            fetcher.close()  # spec: SplitPerThread!CloseLane
+        self._bell.ring()  # spec: SplitPerThread!ClosePokes
         deadline = time.monotonic() + self._grace
-        for fetcher in ending:
-            if not fetcher.join(max(0.0, deadline - time.monotonic())):
+        for fetcher in (*self._ending, *fetchers):
+            fetcher.thread.join(max(0.0, deadline - time.monotonic()))
+            if fetcher.thread.is_alive():
                 log.warning(
                     "%s has not ended within %g s of its wake-up; it goes on as a daemon, and nothing that "
                     "it fetches is read",
-                    fetcher.name,
+                    fetcher.thread.name,
                     self._grace,
                 )
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _open_lane(self, splits: Sequence[Held[S]], held: Held[S] | None) -> None:
-        handover = Handover(self._max_batches, self._max_bytes)
+    def _open(self, splits: Sequence[_Held[S]]) -> None:
         fetcher = Fetcher(
             f"pillarbox-fetch-{self.context.subtask}-{self._started}",
             self.make_split_reader,
-            handover,
+            Handover(*self._room),
             one_at_a_time=self.threading is not Threading.MANY_SPLITS,
-            must_pause=self._must_pause,
-            failed=self._poke,
+            poke=self._bell.ring,
         )
         self._started += 1
-        lane = _Lane(fetcher, handover, held)
-        if held is not None:
-            held.lane = lane
         fetcher.add(splits)
+        if self._is_aligned:
+            # For nothing, but that a client which cannot pause splits says so now.
+            fetcher.pause_or_resume((), ())
         # spec: SplitPerThread!Open
         with self._guard:
             self._check_open()
-            self._lanes = [*self._lanes, lane]
-            fetcher.start()
+            fetcher.thread.start()
+            self._fetchers = [*self._fetchers, fetcher]
 
-    def _end(self, lane: _Lane[S]) -> None:
+    def _end(self, fetcher: Fetcher[S]) -> None:
         with self._guard:
             if self._closed:
                 return
-            self._lanes = [each for each in self._lanes if each is not lane]
-            self._ending.append(lane.fetcher)
-        lane.fetcher.close()
+            self._fetchers = [each for each in self._fetchers if each is not fetcher]
+            self._ending = [each for each in self._ending if each.thread.is_alive()] + [fetcher]
+        fetcher.close()
 
-    def _poke(self) -> None:
-        """Have whoever waits ask again: something has changed. Any thread."""
-        # It stays where it is: whoever took it away might take one that was made since it was read.
-        future = self._future  # spec: SplitPerThread!PokeReads
-        if future is not None:
-            _set(future)  # spec: SplitPerThread!PokeSets
+    def _known(self, split_ids: Collection[str]) -> list[_Held[S]]:
+        return [self._held[split_id] for split_id in split_ids if split_id in self._held]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -355,25 +621,6 @@ class FetchingReader(SourceReader[S]):
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
-            self._raise_for_thread()
-
-    def _raise_for_thread(self) -> None:
-        if not self._thread:
-            raise RuntimeError("the reader was not started: call start() first")
-        raise WrongThreadError(described_thread(self._thread), described_thread(threading.get_ident()))
-
-
-def _set(future: Future[None]) -> None:
-    # Several threads may come at the same time.
-    try:
-        future.set_result(None)
-    except InvalidStateError:
-        return
-
-
-def check_can_pause(reader: SourceReader[Any]) -> None:
-    """NotImplementedError for a reader that cannot pause splits, as far as that can be known yet."""
-    check_pauses(type(reader))
-    require_pausing: Callable[[], None] | None = getattr(reader, "require_pausing", None)
-    if require_pausing is not None:
-        require_pausing()
+            if not self._thread:
+                raise RuntimeError("the reader was not started: call start() first")
+            raise WrongThreadError(described_thread(self._thread), described_thread(threading.get_ident()))

@@ -1,16 +1,24 @@
-"""What reads splits: `SplitReader`, on a fetcher's thread, and `SourceReader`, on the task's.
+"""Readers of splits: `SplitReader`, on a fetcher's thread, and `SourceReader`, on the task's; their contract.
 
 A connector writes a `SplitReader`; the framework's `FetchingReader` runs it on threads that it owns and is
 the `SourceReader` of a task. The two parts are those of Flink's source reader (FLIP-27).
+
+What they hand out is held to their contract batch by batch, in the words of the contract: a fetcher checks
+its `SplitReader`, `read_splits` and `SourceInput` check a `SourceReader` that does not do so itself. So a
+connector that breaks a rule fails in a batch, a stream and a task alike. No row is looked at.
 """
 
 from __future__ import annotations
 
+import math
 import socket
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
 from pillarbox.sources.events import SourceEvent
@@ -23,6 +31,21 @@ S = TypeVar("S", bound=Split)
 
 Records = Union["pa.RecordBatch", Sequence[Any]]
 """Rows: an Arrow record batch, or a sequence of rows as tuples in the order of the schema."""
+_JSON_SCALARS = frozenset({int, str, bool, type(None)})
+FETCH_RETURNS = "it must return a list of Fetched, one for each split that it has rows of, or [] for none"
+POSITION_RULE = (
+    "JSON must hold a position, as it goes into checkpoints: None, a bool, a finite number, a str, or lists "
+    "and dicts of these"
+)
+STOP_RULE = (
+    "it must hand out no row at or after `stop`, and say finished=True when it has come there, with the last "
+    "rows or with none"
+)
+SPLIT_RULE = (
+    "it must return only what is of splits that it was given, by their split_id, and nothing of one that is "
+    "finished"
+)
+RECORDS_RULE = "records must be an Arrow RecordBatch, or a list or tuple of rows"
 
 
 class Fetched(NamedTuple):
@@ -79,15 +102,19 @@ class SplitReader(ABC, Generic[S]):
         """Take splits up, or let go of them, before the next `fetch`."""
 
     def wake_up(self) -> None:
-        """Have a `fetch` that blocks return soon; the next one, if none is running. Any thread."""
+        """Have a `fetch` that blocks return soon; the next one, if none is running. Any thread.
+
+        It must not wait for its fetcher to go on.
+        """
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Fetch nothing of the splits `pause` until they are in `resume`. Named by their ids.
 
-        Needed for event-time alignment of a reader that has more than one split at a time. Raises
+        Needed for event-time alignment of a reader that has more than one split at a time: it is called
+        before the first fetch then, with none, so that one that cannot is refused at once. Raises
         NotImplementedError here.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot pause splits")
+        raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def close(self) -> None:
         """Let go of everything. Called once, after the last `fetch`, also after a failure."""
@@ -111,10 +138,13 @@ class ReaderContext:
 class SourceReader(ABC, Generic[S]):
     """Reads the splits of one task. Confined to its thread. Nothing blocks but `close`, and that not long.
 
-    Most sources return a `FetchingReader`; derive from this one for a client that is asynchronous itself. Two
-    methods are optional, for event time: `looked(split_id)`, the seconds for which it has looked for rows of
-    a split and found none, and `require_pausing()`, which raises if it cannot pause splits.
+    Most sources return a `FetchingReader`; derive from this one for a client that is asynchronous itself. One
+    method is optional, for event time: `looked(split_id)`, the seconds for which it has looked for rows of a
+    split since `poll` gave some, and found none.
     """
+
+    is_checked = False
+    """True if what `poll` gives was held to the contract already."""
 
     def start(self) -> None:
         """Called once, before everything else."""
@@ -140,8 +170,11 @@ class SourceReader(ABC, Generic[S]):
         """The splits that it has, each starting where the rows end that `poll` has given: its snapshot."""
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Give nothing of the splits `pause`, but what was fetched already, until they are in `resume`."""
-        raise NotImplementedError(f"{type(self).__name__} cannot pause splits")
+        """Give nothing of the splits `pause`, but what was fetched already, until they are in `resume`.
+
+        Called with none where alignment begins. Raises NotImplementedError here.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot pause splits, as max_drift needs it")
 
     def handle_source_event(self, event: SourceEvent) -> None:
         """Hear what the enumerator says. Raises TypeError here: one with events has a reader for them."""
@@ -150,3 +183,140 @@ class SourceReader(ABC, Generic[S]):
     @abstractmethod
     def close(self) -> None:
         """End its threads and let go of everything. Idempotent; also after a failure."""
+
+
+class Doorbell:
+    """A future for one thread that waits, which any thread may ring.
+
+    Whoever waits asks for the future first, and then looks whether there is anything: what comes after the
+    look finds the future. So there is no lock.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: Future[None] | None = None
+
+    def future(self) -> Future[None]:
+        """The future that the next `ring` completes: the same one until then. The thread that waits."""
+        future = self._future
+        if future is None or future.done():
+            future = self._future = Future()  # spec: SplitPerThread!Ask
+        return future
+
+    def ring(self) -> None:
+        """Have whoever waits look again. Any thread."""
+        # It stays where it is: whoever took it away might take one that was made since it was read.
+        future = self._future  # spec: SplitPerThread!PokeReads
+        if future is not None:
+            # Several threads may come at the same time.
+            with suppress(InvalidStateError):
+                future.set_result(None)  # spec: SplitPerThread!PokeSets, SplitPerThread!CallArmed
+
+
+class Progress(Generic[S]):
+    """A split, and the position up to which it was read. Confined."""
+
+    __slots__ = ("position", "split")
+
+    def __init__(self, split: S) -> None:
+        self.split = split
+        self.position: Any = split.start
+
+
+def approximate_nbytes(records: Records) -> int:
+    """Bytes that rows hold: an Arrow batch knows; others are judged by their first rows. Any thread."""
+    nbytes = getattr(records, "nbytes", None)
+    if nbytes is not None:
+        return int(nbytes)
+    if not records:
+        return 0
+    sampled = 0
+    for row in islice(records, 2):
+        sampled += sys.getsizeof(row)
+        if isinstance(row, tuple):
+            sampled += sum(map(sys.getsizeof, row))
+    return sampled * len(records) // min(2, len(records))
+
+
+def rest_of(split: S, position: Any) -> S:
+    """`split` from `position` on; as it is, with all that is known of it, where it starts there."""
+    return split if position == split.start else split.starting_at(position)
+
+
+class ReaderContract:
+    """Checks what `method` of `reader` gives. Confined to the thread that calls that method."""
+
+    def __init__(self, reader: object, method: str) -> None:
+        self._method = f"{type(reader).__name__}.{method}"
+        self._fitting: set[type[Any]] = {list, tuple}
+
+    def check_list(self, fetched: Any) -> None:
+        """Raise TypeError for what is no sequence of `Fetched`."""
+        if isinstance(fetched, Fetched):
+            raise TypeError(f"{self._method} returned one Fetched: {FETCH_RETURNS}")
+        if not (type(fetched) is list or _is_sequence(type(fetched))):
+            raise TypeError(f"{self._method} returned {_told(fetched)}: {FETCH_RETURNS}")
+
+    def check_kind(self, fetched: Any) -> None:
+        """Raise TypeError for what is no `Fetched`, or has records that are no rows."""
+        if not isinstance(fetched, Fetched):
+            raise TypeError(
+                f"{self._method} returned {_told(fetched)} where a Fetched must be: {FETCH_RETURNS}"
+            )
+        kind = type(fetched.records)
+        if kind not in self._fitting:
+            arrow = sys.modules.get("pyarrow")
+            if not (_is_sequence(kind) or (arrow is not None and issubclass(kind, arrow.RecordBatch))):
+                what = f"records={_told(fetched.records)} of split {fetched.split_id!r}"
+                raise TypeError(f"{self._method} returned {what}: {RECORDS_RULE}")
+            self._fitting.add(kind)
+
+    def check(self, fetched: Fetched, before: Progress[Any] | None) -> None:
+        """Raise TypeError or ValueError if these rows, or their position, cannot be.
+
+        before: the split as it was given to the reader, and the position that was said last; None where the
+        reader has no split of this name.
+        """
+        if before is None:
+            what = f"rows of split {fetched.split_id!r}, which it does not have"
+            raise ValueError(f"{self._method} returned {what}: {SPLIT_RULE}")
+        position, split = fetched.position, before.split
+        if not (type(position) in _JSON_SCALARS or fetched.finished or is_json(position)):
+            what = f"position={_told(position)} of split {split.split_id!r}"
+            raise TypeError(f"{self._method} returned {what}: {POSITION_RULE}")
+        stop = split.stop
+        if stop is None or not len(fetched.records):
+            return
+        if before.position == stop or _is_beyond(position, stop, split.start):
+            what = f"rows of split {split.split_id!r} up to position {position!r}, and its stop is {stop!r}"
+            raise ValueError(f"{self._method} returned {what}: {STOP_RULE}")
+
+
+def is_json(value: Any) -> bool:
+    """Return True if JSON gives `value` back as it is. Any thread."""
+    kind = type(value)
+    if kind in _JSON_SCALARS:
+        return True
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list:
+        return all(map(is_json, value))
+    return kind is dict and all(type(name) is str and is_json(each) for name, each in value.items())
+
+
+def _is_sequence(kind: type[Any]) -> bool:
+    return issubclass(kind, Sequence) and not issubclass(kind, str | bytes)
+
+
+def _is_beyond(position: Any, stop: Any, start: Any) -> bool:
+    """Positions that are numbers have an order. Where a source counts down, `stop` is not the highest."""
+    if not (type(position) in (int, float) and type(stop) in (int, float)):
+        return False
+    return bool(position > stop) and not (type(start) in (int, float) and start > stop)
+
+
+def _told(value: Any) -> str:
+    """A value of a reader may be long, and is named by its class as well."""
+    shown = repr(value)
+    return "None" if value is None else f"{shown[:80]}{'...' * (len(shown) > 80)} ({type(value).__name__})"

@@ -8,27 +8,18 @@ watermarks between them. Which splits it reads the coordinator says, over a link
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-from pillarbox.sources.contract import ReaderContract
-from pillarbox.sources.event_time import (
-    EventTimes,
-    IdlenessTracker,
-    LimitedReader,
-    SplitWatermarks,
-    WatermarkStrategy,
-)
-from pillarbox.sources.fetching import FetchingReader, check_can_pause
+from pillarbox.sources.event_time import REPORT_INTERVAL_S, EventTimeReader, WatermarkStrategy
 from pillarbox.sources.link import (
     AddSplits,
     CoordinatorLink,
     Event,
-    EventTimeLimit,
     Failed,
     Message,
     NoMoreSplits,
@@ -36,21 +27,38 @@ from pillarbox.sources.link import (
     state_from_json,
     state_to_json,
 )
-from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader
+from pillarbox.sources.reader import (
+    Doorbell,
+    Fetched,
+    Progress,
+    ReaderContext,
+    ReaderContract,
+    SourceReader,
+    rest_of,
+)
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.failures import Failures
 from pillarbox.task.moments import check_duration
-from pillarbox.task.output import MAX_WATERMARK, TaskOutput
+from pillarbox.task.output import OperatorOutput, TaskOutput
 from pillarbox.task.status import InputStatus
 
 S = TypeVar("S", bound=Split)
 
-AT_ONCE = 16
-"""Records that one call emits at most: mail waits for that many."""
-REPORT_EVERY = 0.1
-"""Seconds between two reports of watermarks to the coordinator."""
+MAX_ROWS_PER_CALL = 16
+"""Mail waits for so many."""
+
+
+class _Reading(Progress[S]):
+    """A split that is read: `position` is where the batch at hand begins, or the next one."""
+
+    __slots__ = ("skip",)
+
+    def __init__(self, split: S, skip: int) -> None:
+        super().__init__(split)
+        self.skip = skip
+        """Rows behind the batch at hand that were emitted before a restart."""
 
 
 class SourceInput(Generic[S]):
@@ -79,59 +87,37 @@ class SourceInput(Generic[S]):
         watermarks: WatermarkStrategy | None = None,
         context: ReaderContext | None = None,
         clock: Callable[[], float] = time.monotonic,
-        report_every: float = REPORT_EVERY,
+        report_every: float = REPORT_INTERVAL_S,
     ) -> None:
         if not isinstance(source, Source):
             raise TypeError(f"source={source!r}: must be a Source, not {type(source).__name__}")
+        check_duration("report_every", report_every)
         self._link = link
-        self._source = source
         self._serializer = source.split_serializer
         self._unbounded = source.boundedness is not Boundedness.BOUNDED
-        place = ReaderContext() if context is None else context
-        self._reader: SourceReader[S] = source.create_reader(
-            ReaderContext(place.subtask, place.host, link.send, place.schema)
-        )
-        # What fetchers give they have checked.
-        known = isinstance(self._reader, FetchingReader)
-        self._contract = None if known else ReaderContract(self._reader, "poll")
-        self._started = False
-        self._done = False
-        self._closed = False
+        place = replace(context or ReaderContext(), send=link.send)
+        self._reader: SourceReader[S] = source.create_reader(place)
+        self._contract = None if self._reader.is_checked else ReaderContract(self._reader, "poll")
+        self._poll = self._reader.poll
+        self._event_time: EventTimeReader | None = None
+        self._is_aligned = watermarks is not None and watermarks.max_drift is not None
+        if watermarks is not None:
+            columns = _columns(source, place, watermarks)
+            self._event_time = EventTimeReader(self._reader, watermarks, columns, clock, report_every)
+            self._poll = self._event_time.poll
+        self._started = self._done = self._closed = False
         self._restored: ReaderState[S] | None = None
         # What has come from the coordinator, on any thread.
         self._inbox: deque[Message[S]] = deque()
-        self._guard = threading.Lock()
-        self._wake: Future[None] | None = None
+        self._bell = Doorbell()
         self._watched: Future[Any] | None = None
-        # What it reads: splits as they were given, where the batch at hand begins, and the rows from there on
-        # that were emitted before a restart.
-        self._splits: dict[str, S] = {}
-        self._positions: dict[str, Any] = {}
-        self._skip: dict[str, int] = {}
+        self._splits: dict[str, _Reading[S]] = {}
         self._taken_up = 0
-        self._unfinished: set[str] = set()
-        self._asked = False
-        self._no_more = False
-        self._at_hand: Fetched | None = None
-        self._rows = 0
+        self._asked = self._no_more = False
+        self._at_hand: tuple[_Reading[S], Fetched] | None = None
         self._next = 0
-        self._idle = False
-        self._watermarks: SplitWatermarks | None = None
-        self._limited: LimitedReader[S] | None = None
-        self._idleness = IdlenessTracker(clock)
-        if watermarks is not None:
-            self._event_times = EventTimes(watermarks, _columns(source, place, watermarks))
-            # A reader may know better, as `FetchingReader` does.
-            looked: Callable[[str], float] = getattr(self._reader, "looked", self._idleness.looked)
-            self._watermarks = SplitWatermarks(watermarks, clock, looked)
-            if watermarks.max_drift is not None:
-                check_can_pause(self._reader)
-                self._limited = LimitedReader(self._reader, self._paused_or_resumed, self._watermarks.wake)
-        self._poll = self._reader.poll if self._limited is None else self._limited.poll
         self._emitted = -math.inf
-        self._clock = clock
-        self._report_every = check_duration("report_every", report_every)
-        self._reported_at = -math.inf
+        self._idle = False
         self._alarm = Alarm(self._ring, clock, f"pillarbox-source-{place.subtask}")
 
     # -- as an input; mailbox thread --------------------------------------------------------------
@@ -142,36 +128,32 @@ class SourceInput(Generic[S]):
             self._start()
         if self._inbox:
             self._hear()
-        fetched = self._at_hand
-        if fetched is None:
+        if self._at_hand is None:
             fetched = self._poll()
             if fetched is None:
-                self._idleness.nothing()
-                return self._nothing(output)
-            self._idleness.found()
+                self._emit_event_time(output, waiting=True)
+                self._done = self._no_more and not self._splits and not self._inbox
+                return InputStatus.END_OF_INPUT if self._done else InputStatus.NOTHING_AVAILABLE
             self._take(fetched)
-        return self._emit(fetched, output)
+        self._emit(output)
+        return InputStatus.MORE_AVAILABLE
 
     def available(self) -> Future[Any] | None:
         """A future that is done when a row, a message or a moment of idleness may be there; None: now."""
-        if not self._started or self._at_hand is not None:
+        future = self._bell.future()
+        if not self._started or self._at_hand is not None or self._inbox:
             return None
-        with self._guard:
-            if self._inbox:
-                return None
-            if self._wake is None or self._wake.done():
-                self._wake = Future()
-            wake = self._wake
         rows = self._reader.available()
         if rows is None:
-            self._idleness.something()
+            self._something()
             return None
         if rows is not self._watched:
             # A reader gives the same future until it is done; one call for each is enough.
             self._watched = rows
-            rows.add_done_callback(self._ring_for)
-        self._set_alarm()
-        return wake
+            rows.add_done_callback(self._something)
+        if self._event_time is not None:
+            self._alarm.reset(self._event_time.next_moment)
+        return future
 
     def close(self) -> None:
         """Close the reader and the link. Idempotent."""
@@ -190,15 +172,12 @@ class SourceInput(Generic[S]):
 
     def snapshot_state(self) -> Any:
         """Where it stands: what JSON can hold, with the versions of what has written it."""
-        skip = {split_id: rows for split_id, rows in self._skip.items() if rows}
+        skip = {split_id: reading.skip for split_id, reading in self._splits.items() if reading.skip}
         if self._at_hand is not None and self._next:
-            skip[self._at_hand.split_id] = self._next
-        splits = (
-            split.starting_at(self._positions[split_id]) if split_id in self._positions else split
-            for split_id, split in self._splits.items()
-        )
-        state = ReaderState(self._taken_up, tuple(splits), skip)
-        return state_to_json(state, self._serializer)
+            reading, fetched = self._at_hand
+            skip[fetched.split_id] = self._next + reading.skip
+        splits = (rest_of(reading.split, reading.position) for reading in self._splits.values())
+        return state_to_json(ReaderState(self._taken_up, tuple(splits), skip), self._serializer)
 
     def restore_state(self, state: Any) -> None:
         """Show the coordinator, at the start, what was read. Before the first `emit_next`.
@@ -215,29 +194,26 @@ class SourceInput(Generic[S]):
     def _start(self) -> None:
         self._started = True
         self._reader.start()
+        if self._is_aligned:
+            self._reader.pause_or_resume_splits((), ())
         self._link.open(self._receive, self._restored)
         self._ask()
 
     def _receive(self, message: Message[S]) -> None:
         """Any thread."""
         self._inbox.append(message)
-        self._ring()
+        self._bell.ring()
 
     def _ring(self) -> bool:
-        """Have the task ask again. Any thread."""
-        with self._guard:
-            wake, self._wake = self._wake, None
-        if wake is not None:
-            try:
-                wake.set_result(None)
-            except InvalidStateError:
-                return True
+        """Any thread."""
+        self._bell.ring()
         return True
 
-    def _ring_for(self, future: Future[Any]) -> None:
-        """Any thread."""
-        self._idleness.something()
-        self._ring()
+    def _something(self, _: Future[Any] | None = None) -> None:
+        """Note that the reader may have rows. Any thread."""
+        if self._event_time is not None:
+            self._event_time.something()
+        self._bell.ring()
 
     def _hear(self) -> None:
         while self._inbox:
@@ -246,17 +222,12 @@ class SourceInput(Generic[S]):
                 self._add(message)
             elif isinstance(message, NoMoreSplits):
                 self._no_more = True
-                if self._watermarks is not None:
-                    self._watermarks.end()
             elif isinstance(message, Event):
                 self._reader.handle_source_event(message.event)
-            elif isinstance(message, EventTimeLimit):
-                if self._limited is not None:
-                    self._limited.limit(message.seconds)
             elif isinstance(message, Failed):
                 raise message.error
-            else:
-                raise TypeError(f"the coordinator said {message!r}, which is no message to a reader")
+            elif self._event_time is not None and self._is_aligned:
+                self._event_time.limit(message.seconds)
 
     def _add(self, message: AddSplits[S]) -> None:
         if message.number <= self._taken_up:
@@ -264,22 +235,12 @@ class SourceInput(Generic[S]):
         self._taken_up = message.number
         self._asked = False
         for split in message.splits:
-            self._splits[split.split_id] = split
-            self._unfinished.add(split.split_id)
-            if skip := message.skip.get(split.split_id, 0):
-                self._skip[split.split_id] = skip
-        if self._watermarks is not None:
-            ids = [split.split_id for split in message.splits]
-            self._watermarks.add(ids)
-            self._idleness.begin(ids)
+            self._splits[split.split_id] = _Reading(split, message.skip.get(split.split_id, 0))
+        if self._event_time is not None:
+            self._event_time.add([split.split_id for split in message.splits])
         self._reader.add_splits(message.splits)
-        if self._unbounded or not self._unfinished:
+        if self._unbounded or not self._splits:
             self._ask()
-
-    def _paused_or_resumed(self, pause: Collection[str], resume: Collection[str]) -> None:
-        assert self._watermarks is not None
-        self._watermarks.pause_or_resume(pause, resume)
-        self._idleness.begin(resume)
 
     def _ask(self) -> None:
         if not self._asked and not self._no_more:
@@ -291,118 +252,66 @@ class SourceInput(Generic[S]):
     def _take(self, fetched: Fetched) -> None:
         """A batch is at hand. What of it was emitted before a restart is passed over."""
         if self._contract is not None:
-            self._check(self._contract, fetched)
-        split_id, rows = fetched.split_id, len(fetched.records)
-        skip = self._skip.pop(split_id, 0)
-        self._at_hand = fetched
-        self._rows = rows
-        self._next = min(skip, rows)
-        if skip > rows:
-            self._skip[split_id] = skip - rows
-        if fetched.finished:
-            self._unfinished.discard(split_id)
-            if not self._unfinished and not self._unbounded:
-                # While these rows are emitted the next ones come.
-                self._ask()
+            self._contract.check_kind(fetched)
+            self._contract.check(fetched, self._splits.get(fetched.split_id))
+        reading = self._splits[fetched.split_id]
+        self._at_hand = reading, fetched
+        self._next = min(reading.skip, len(fetched.records))
+        reading.skip -= self._next
+        if fetched.finished and len(self._splits) == 1:
+            # While these rows are emitted the next ones come.
+            self._ask()
 
-    def _check(self, contract: ReaderContract, fetched: Fetched) -> None:
-        contract.check_kind(fetched)
-        split = self._splits.get(fetched.split_id)
-        if split is None:
-            contract.refuse_unknown(fetched.split_id)
-        else:
-            contract.check(fetched, split, self._positions.get(split.split_id, split.start))
-
-    def _emit(self, fetched: Fetched, output: TaskOutput) -> InputStatus:
-        at, rows, records = self._next, self._rows, fetched.records
+    def _emit(self, output: TaskOutput) -> None:
+        assert self._at_hand is not None
+        reading, fetched = self._at_hand
+        records, at, rows = fetched.records, self._next, len(fetched.records)
         if at < rows:
             if self._idle:
                 self._set_idle(False, output)
             if isinstance(records, Sequence):
-                self._next = min(at + AT_ONCE, rows)
+                self._next = min(at + MAX_ROWS_PER_CALL, rows)
                 collect = output.collect
                 for record in records[at : self._next]:
                     collect(record)
+                if self._next < rows:
+                    return
             else:
                 output.collect(records.slice(at) if at else records)
-                self._next = rows
-        if self._next == rows:
-            self._put_behind(fetched)
-            if self._watermarks is not None:
-                self._emit_event_time(self._watermarks, output)
-        return InputStatus.MORE_AVAILABLE
-
-    def _put_behind(self, fetched: Fetched) -> None:
-        """All rows of the batch are out: the split stands behind it."""
-        split_id = fetched.split_id
-        if self._watermarks is not None and (self._rows or fetched.timestamp is not None):
-            watermark = self._watermarks.seen(split_id, self._event_times.latest(fetched))
-            self._idleness.begin([split_id])
-            if self._limited is not None:
-                self._limited.passed(split_id, watermark)
-        if self._watermarks is not None and fetched.idle:
-            self._watermarks.set_idle(split_id)
+        # All rows of the batch are out: the split stands behind it.
         self._at_hand = None
         self._next = 0
-        if not fetched.finished:
-            self._positions[split_id] = fetched.position
-            return
-        del self._splits[split_id]
-        self._positions.pop(split_id, None)
-        self._skip.pop(split_id, None)
-        if self._watermarks is not None:
-            self._watermarks.remove([split_id])
-            self._idleness.forget(split_id)
-        if self._limited is not None:
-            self._limited.finished(split_id)
-        # spec: Alignment!Finish
-        self._link.finished([split_id])
-
-    def _nothing(self, output: TaskOutput) -> InputStatus:
-        if self._watermarks is not None:
-            if self._limited is not None and self._limited.holds:
-                # It may be what is to be reported that all wait for.
-                self._reported_at = -math.inf
-            self._emit_event_time(self._watermarks, output)
-        if self._no_more and not self._splits and not self._inbox:
-            self._done = True
-            return InputStatus.END_OF_INPUT
-        return InputStatus.NOTHING_AVAILABLE
+        reading.position = fetched.position
+        if self._event_time is not None:
+            self._event_time.passed(fetched)
+        if fetched.finished:
+            del self._splits[fetched.split_id]
+            # spec: Alignment!Finish
+            self._link.finished([fetched.split_id])
+            if not self._splits:
+                self._ask()
+        self._emit_event_time(output)
 
     # -- event time ---------------------------------------------------------------------------------
 
-    def _emit_event_time(self, watermarks: SplitWatermarks, output: TaskOutput) -> None:
-        merged = watermarks.merged()
-        # The chain has the last watermark of all from the end of the input.
-        if merged.watermark is not None and self._emitted < merged.watermark < MAX_WATERMARK:
-            self._emitted = merged.watermark
-            output.emit_watermark(merged.watermark)
-        # A bounded source's reader with no split has asked for one, and has the answer soon.
-        idle = merged.idle and (self._unbounded or bool(self._splits))
+    def _emit_event_time(self, output: TaskOutput, *, waiting: bool = False) -> None:
+        if self._event_time is None:
+            return
+        watermark, idle = self._event_time.merged()
+        if watermark > self._emitted:
+            self._emitted = watermark
+            output.emit_watermark(watermark)
+        # A bounded source's reader with no split has asked for one, and has the answer soon; behind the last
+        # split the chain says the end.
+        idle = idle and (bool(self._splits) or (self._unbounded and not self._no_more))
         if idle != self._idle:
             self._set_idle(idle, output)
-        if self._limited is not None and watermarks.has_changes:
-            now = self._clock()
-            if now - self._reported_at >= self._report_every:
-                self._reported_at = now
-                # spec: Alignment!Report
-                self._link.report(watermarks.take_changes())
+        if changed := self._event_time.report(waiting=waiting):
+            self._link.report(changed)  # spec: Alignment!Report
 
     def _set_idle(self, idle: bool, output: TaskOutput) -> None:
         self._idle = idle
-        emit_status: Callable[[bool], None] | None = getattr(output, "emit_status", None)
-        if emit_status is not None:
-            emit_status(idle)
-
-    def _set_alarm(self) -> None:
-        """For the next split that becomes idle, or the report that is due."""
-        if self._watermarks is None:
-            return
-        moment = self._watermarks.next_idle()
-        if self._limited is not None and self._watermarks.has_changes:
-            report = self._reported_at + self._report_every
-            moment = report if moment is None else min(moment, report)
-        self._alarm.reset(moment)
+        cast("OperatorOutput", output).emit_status(idle)
 
 
 def _columns(
@@ -411,8 +320,7 @@ def _columns(
     """The names of the columns, where anybody needs and knows them."""
     if not isinstance(watermarks.timestamp, str):
         return None
-    if context.schema is not None:
-        return cast("Sequence[str]", context.schema.names)
-    if type(source).arrow_schema is Source.arrow_schema:
-        return None
-    return cast("Sequence[str]", source.arrow_schema().names)
+    schema = context.schema
+    if schema is None and type(source).arrow_schema is not Source.arrow_schema:
+        schema = source.arrow_schema()
+    return None if schema is None else cast("Sequence[str]", schema.names)

@@ -39,7 +39,7 @@ from pillarbox.sources import (
     Threading,
     read_splits,
 )
-from pillarbox.sources.contract import is_json
+from pillarbox.sources.reader import is_json
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 
 MAX_SPLITS = 10_000

@@ -136,7 +136,8 @@ class Batches(SourceReader[Range]):
         self.orders.append(("remove", list(split_ids)))
 
     def pause_or_resume_splits(self, pause: Any, resume: Any) -> None:
-        self.orders.append((list(pause), list(resume)))
+        if pause or resume:
+            self.orders.append((list(pause), list(resume)))
 
     def handle_source_event(self, event: SourceEvent) -> None:
         self.events.append(event)

@@ -19,7 +19,7 @@ from pillarbox.sources import (
     SplitsChange,
     read_splits,
 )
-from pillarbox.sources.contract import is_json
+from pillarbox.sources.reader import is_json
 from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import Range
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.sources import Fetched, WatermarkStrategy
-from pillarbox.sources.event_time import EventTimes, Merged, SplitWatermarks, seconds_of
+from pillarbox.sources.event_time import EventTimeReader, EventTimes, Merged, seconds_of
 from pillarbox.testing import FakeClock
+from tests.sources.linked import Batches
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
@@ -94,15 +95,25 @@ def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(monkeypatch: p
 )
 def test_a_bad_strategy_is_named(fields: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        EventTimes(WatermarkStrategy(**fields))
-    with pytest.raises(error, match=text):
-        SplitWatermarks(WatermarkStrategy(**fields))
+        WatermarkStrategy(**fields)
 
 
-def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> SplitWatermarks:
-    found = SplitWatermarks(WatermarkStrategy(**fields), clock)
+class Looking(Batches):
+    """A reader that has always looked."""
+
+    def looked(self, split_id: str) -> float:
+        return math.inf
+
+
+def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> EventTimeReader:
+    strategy = WatermarkStrategy(**{"max_drift": 60.0, **fields})
+    found = EventTimeReader(Looking(), strategy, clock=clock, report_interval=0.0)
     found.add(splits)
     return found
+
+
+def unknown(idle: bool) -> Merged:
+    return Merged(-math.inf, idle)
 
 
 @pytest.mark.contract(
@@ -110,17 +121,17 @@ def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> SplitWatermarks
 )
 def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
     marks = watermarks(FakeClock(), "a", "b", out_of_order=2.0)
-    assert marks.merged() == Merged(None, False)
+    assert marks.merged() == unknown(False)
     marks.seen("a", 10.0)
-    assert marks.merged() == Merged(None, False)
+    assert marks.merged() == unknown(False)
     marks.seen("b", 7.0)
     assert marks.merged() == Merged(5.0, False)
     marks.seen("b", 6.0)
     assert marks.merged() == Merged(5.0, False)
     marks.seen("b", 30.0)
     assert marks.merged() == Merged(8.0, False)
-    assert marks.take_changes() == {"a": 8.0, "b": 28.0}
-    assert marks.take_changes() == {}
+    assert marks.report() == {"a": 8.0, "b": 28.0}
+    assert marks.report() == {}
 
 
 def test_it_never_goes_back_when_a_split_comes() -> None:
@@ -138,19 +149,18 @@ def test_it_never_goes_back_when_a_split_comes() -> None:
 def test_nobody_waits_for_an_idle_split_until_it_has_a_record_again() -> None:
     clock = FakeClock()
     marks = watermarks(clock, "a", "b", idle_after=5.0)
-    marks.seen("a", 10.0)
-    assert marks.next_idle() == 5.0
+    assert marks.next_moment == 5.0
     clock.advance(4.0)
     marks.seen("a", 20.0)
     clock.advance(1.0)
     assert marks.merged() == Merged(20.0, False)
-    assert marks.take_changes() == {"a": 20.0, "b": None}
-    assert marks.next_idle() == 9.0
+    assert marks.report() == {"a": 20.0, "b": None}
+    assert marks.next_moment == 9.0
     clock.advance(4.0)
     assert marks.merged() == Merged(20.0, True)
     marks.seen("b", 25.0)
     assert marks.merged() == Merged(25.0, False)
-    assert marks.take_changes() == {"a": None, "b": 25.0}
+    assert marks.report() == {"a": None, "b": 25.0}
 
 
 def test_a_paused_split_does_not_become_idle() -> None:
@@ -158,23 +168,22 @@ def test_a_paused_split_does_not_become_idle() -> None:
     marks = watermarks(clock, "ahead", "behind", idle_after=5.0)
     marks.seen("ahead", 100.0)
     marks.seen("behind", 10.0)
-    marks.pause_or_resume(["ahead", "unknown"], [])
+    marks.limit(50.0)
     # What had been fetched already still comes.
     marks.seen("ahead", 110.0)
     clock.advance(6.0)
     assert marks.merged() == Merged(110.0, False)
-    assert marks.take_changes() == {"ahead": 110.0, "behind": None}
-    marks.pause_or_resume([], ["ahead", "unknown"])
-    assert marks.next_idle() == 11.0
+    assert marks.report() == {"ahead": 110.0, "behind": None}
+    marks.limit(110.0)
+    assert marks.next_moment == 11.0
     clock.advance(5.0)
     assert marks.merged() == Merged(110.0, True)
 
 
-def test_an_idle_split_may_have_a_record_though_no_other_split_comes() -> None:
+def test_the_only_split_may_be_idle_and_have_a_record_again() -> None:
     clock = FakeClock()
     marks = watermarks(clock, "a", idle_after=5.0)
     marks.seen("a", 10.0)
-    marks.end()
     assert marks.merged() == Merged(10.0, False)
     clock.advance(5.0)
     assert marks.merged() == Merged(10.0, True)
@@ -182,7 +191,7 @@ def test_an_idle_split_may_have_a_record_though_no_other_split_comes() -> None:
     assert marks.merged() == Merged(12.0, False)
 
 
-def test_finished_splits_are_not_waited_for_and_the_last_one_ends_event_time() -> None:
+def test_finished_splits_are_not_waited_for() -> None:
     marks = watermarks(FakeClock(), "a", "b")
     marks.seen("b", 7.0)
     marks.remove(["a"])
@@ -190,15 +199,11 @@ def test_finished_splits_are_not_waited_for_and_the_last_one_ends_event_time() -
     marks.remove(["b"])
     # Others may come.
     assert marks.merged() == Merged(7.0, True)
-    marks.seen("b", 70.0)
-    assert marks.merged() == Merged(7.0, True)
-    marks.end()
-    assert marks.merged() == Merged(math.inf, False)
 
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["add", "remove", "seen", "seen", "seen", "pause", "resume", "wait"]),
+        st.sampled_from(["add", "remove", "seen", "seen", "seen", "limit", "wait"]),
         st.sampled_from("abcd"),
         st.integers(0, 50),
     ),
@@ -213,9 +218,9 @@ def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -
     marks = watermarks(clock, idle_after=10.0, out_of_order=3.0)
     known: dict[str, float] = {}
     last: dict[str, float] = {}
-    paused: set[str] = set()
+    limit = math.inf
     idle: set[str] = set()
-    low: float | None = None
+    low = -math.inf
     reported: dict[str, float | None] = {}
     for operation, split_id, number in operations:
         if operation == "add" and split_id not in known:
@@ -225,31 +230,23 @@ def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -
             marks.remove([split_id])
             known.pop(split_id, None)
             reported.pop(split_id, None)
-            paused.discard(split_id)
             idle.discard(split_id)
-        elif operation == "seen":
+        elif operation == "seen" and split_id in known:
             marks.seen(split_id, float(number))
-            if split_id in known:
-                known[split_id] = max(known[split_id], number - 3.0)
-                last[split_id] = clock()
-                idle.discard(split_id)
-        elif operation == "pause":
-            marks.pause_or_resume([split_id], [])
-            if split_id in known and split_id not in idle:
-                paused.add(split_id)
-        elif operation == "resume":
-            marks.pause_or_resume([], [split_id])
-            if split_id in paused:
-                paused.discard(split_id)
-                last[split_id] = clock()
+            known[split_id] = max(known[split_id], number - 3.0)
+            last[split_id] = clock()
+            idle.discard(split_id)
+        elif operation == "limit":
+            marks.limit(float(number))
+            last.update((each, clock()) for each, at in known.items() if limit < at <= number)
+            limit = float(number)
         elif operation == "wait":
             clock.advance(float(number) / 5)
-        idle |= {each for each in known if each not in paused and last[each] + 10.0 <= clock()}
+        idle |= {each for each, at in known.items() if at <= limit and last[each] + 10.0 <= clock()}
         live = [known[each] for each in known if each not in idle]
-        if live and min(live) > -math.inf:
-            low = min(live) if low is None else max(low, min(live))
+        low = max([low, min(live)] if live else [low])
         assert marks.merged() == Merged(low, not live)
-        reported.update(marks.take_changes())
+        reported.update(marks.report())
         for each, watermark in known.items():
             shown = None if watermark == -math.inf else watermark
             assert reported.get(each) == (None if each in idle else shown)

@@ -16,13 +16,14 @@ from pillarbox.sources import (
     ReaderContext,
     ReadFailed,
     SourceInput,
+    SourceReader,
     SplitReader,
     SplitsChange,
     Threading,
     WatermarkStrategy,
 )
-from pillarbox.sources import fetcher as fetcher_module
-from tests.sources.linked import Link, With
+from pillarbox.sources.reader import Doorbell
+from tests.sources.linked import Batches, Link, Running, With
 from tests.sources.number_source import LONG, NumbersReader, Range, Script, next_batch, ranges
 
 ONE, MANY, EACH = Threading
@@ -135,7 +136,9 @@ def test_a_paused_split_whose_fetch_fails_is_told_at_once() -> None:
         reader.close()
 
 
-def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future() -> None:
+def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stalled, go_on = threading.Event(), threading.Event()
     fetching = {name: threading.Event() for name in ("s0", "s1")}
     fails = {name: threading.Event() for name in ("s0", "s1")}
@@ -150,12 +153,14 @@ def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future() -> N
             assert fails[self.name].wait(LONG)
             raise OSError(f"{self.name} cannot be read")
 
-    class Stalling(FetchingReader[Range]):
+    class Stalling(Doorbell):
         """The second thread stops where it has read which future to set."""
+
+        __slots__ = ("read",)
 
         @property
         def _future(self) -> Any:
-            future = self.__dict__["future"]
+            future = getattr(self, "read", None)
             if threading.current_thread().name == "pillarbox-fetch-3-1":
                 stalled.set()
                 assert go_on.wait(LONG)
@@ -163,9 +168,10 @@ def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future() -> N
 
         @_future.setter
         def _future(self, future: Any) -> None:
-            self.__dict__["future"] = future
+            self.read = future
 
-    reader = Stalling(ReaderContext(3), Failing, threading=EACH)
+    monkeypatch.setattr("pillarbox.sources.fetching.Doorbell", Stalling)
+    reader: FetchingReader[Range] = FetchingReader(ReaderContext(3), Failing, threading=EACH)
     reader.start()
     try:
         reader.add_splits([Range("s0"), Range("s1")])
@@ -179,7 +185,8 @@ def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future() -> N
         future = reader.available()
         assert future is not None
         go_on.set()
-        assert late.join(LONG)
+        late.thread.join(LONG)
+        assert not late.thread.is_alive()
         fails["s0"].set()
         future.result(timeout=LONG)
         with pytest.raises(ReadFailed, match="s0 cannot be read"):
@@ -191,10 +198,10 @@ def test_a_late_failure_of_a_removed_split_leaves_the_others_their_future() -> N
 
 
 @pytest.mark.parametrize("model", [ONE, MANY])
-def test_nothing_is_kept_of_splits_that_were_paused_or_removed(
+def test_of_splits_that_were_removed_a_few_are_known(
     model: Threading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher_module, "REMEMBERED", 5)
+    monkeypatch.setattr("pillarbox.sources.fetching.MAX_REMOVED_KNOWN", 5)
     script = Script()
     reader = started(script.make, model)
     try:
@@ -206,12 +213,11 @@ def test_nothing_is_kept_of_splits_that_were_paused_or_removed(
             while split_id in {split.split_id for split in reader.splits()}:
                 next_batch(reader)
             # Too late.
-            reader._lanes[0].fetcher.pause_or_resume([split_id], [])
+            reader.pause_or_resume_splits([split_id], [])
         last = Range("last", 0, 10)
         reader.add_splits([last])
         assert next_batch(reader).split_id == "last"
-        fetcher = reader._lanes[0].fetcher
-        assert fetcher._paused == set() and len(fetcher._removed) <= 5
+        assert len(reader._fetchers[0]._removed) <= 5
     finally:
         reader.close()
 
@@ -236,18 +242,24 @@ def test_alignment_of_a_client_that_cannot_pause_splits_is_refused_at_the_start(
 
     def with_client(make: Callable[[], SplitReader[Range]], model: Threading) -> Any:
         reader: FetchingReader[Range] = FetchingReader(ReaderContext(3), make, threading=model)
-        SourceInput(Link(), With(reader), watermarks=strategy)
-        reader.start()
-        reader.add_splits([Range("s0")])
+        running = Running(SourceInput(Link([Range("s0")]), With(reader), watermarks=strategy))
         try:
-            return next_batch(reader)
+            return running.rows(1)
         finally:
-            reader.close()
+            running.task.close()
 
-    with pytest.raises(NotImplementedError, match="Plain cannot pause splits, as max_drift needs it"):
-        with_client(Plain, MANY)
-    # What it makes is known when it has made one.
-    with pytest.raises(ReadFailed, match="Plain cannot pause splits, as max_drift needs it"):
-        with_client(lambda: Plain(), MANY)
+    for make in (Plain, lambda: Plain()):
+        with pytest.raises(ReadFailed, match="'s0' failed.*Plain cannot pause splits, as max_drift needs it"):
+            with_client(make, MANY)
     for make, model in ((Pausing, MANY), (Plain, ONE), (Plain, EACH)):
-        assert with_client(make, model).records == [1]
+        assert with_client(make, model)[0] == 1
+
+
+def test_alignment_of_a_reader_of_ones_own_that_cannot_pause_splits_is_refused_at_the_start() -> None:
+    class Unpausable(Batches):
+        pause_or_resume_splits = SourceReader.pause_or_resume_splits
+
+    strategy = WatermarkStrategy(max_drift=60.0)
+    running = Running(SourceInput(Link(), With(Unpausable()), watermarks=strategy))
+    with pytest.raises(NotImplementedError, match="Unpausable cannot pause splits, as max_drift needs it"):
+        running.task.run()

@@ -21,9 +21,10 @@ from pillarbox.sources import (
     SplitReader,
     SplitsAdded,
     Threading,
+    WatermarkStrategy,
 )
 from pillarbox.sources import event_time as event_time_module
-from pillarbox.sources.event_time import LimitedReader
+from pillarbox.sources.event_time import EventTimeReader
 from pillarbox.sources.reader import SplitsChange
 from tests.search import examples
 from tests.sources.linked import Batches
@@ -37,31 +38,28 @@ def batch(split_id: str, at: float, finished: bool = False) -> Fetched:
     return Fetched(split_id, [at], at, finished)
 
 
-def limited_to(limit: float, reader: SourceReader[Range]) -> LimitedReader[Range]:
-    limited = LimitedReader(reader, lambda pause, resume: None, lambda split_id: None)
+STRATEGY = WatermarkStrategy(max_drift=60.0)
+
+
+def limited_to(limit: float, reader: SourceReader[Range], splits: Sequence[str] = "ab") -> EventTimeReader:
+    limited = EventTimeReader(reader, STRATEGY)
+    limited.add(splits)
     limited.limit(limit)
     return limited
 
 
 def test_a_split_is_paused_when_it_is_beyond_and_resumed_behind_what_was_put_aside() -> None:
-    reader, told, came = Batches(), list[object](), list[str]()
-    limited = LimitedReader(
-        reader, lambda pause, resume: told.append((list(pause), list(resume))), came.append
-    )
-    limited.limit(10.0)
+    reader = Batches()
+    limited = limited_to(10.0, reader)
     reader.put(batch("a", 11.0), batch("a", 12.0), batch("a", 13.0))
     assert limited.poll() == batch("a", 11.0)
-    assert not limited.holds
-    limited.passed("a", 11.0)
-    assert limited.holds
+    limited.seen("a", 11.0)
     assert limited.poll() is None
-    assert came == ["a", "a"]
     limited.limit(math.inf)
-    assert not limited.holds
     assert limited.poll() == batch("a", 12.0)
     assert reader.orders == [(["a"], [])]
     assert limited.poll() == batch("a", 13.0)
-    assert reader.orders == told == [(["a"], []), ([], ["a"])]
+    assert reader.orders == [(["a"], []), ([], ["a"])]
 
 
 @pytest.mark.contract
@@ -70,7 +68,7 @@ def test_a_limit_that_falls_holds_what_is_beyond_it_already() -> None:
     limited = limited_to(math.inf, reader)
     for split_id, at in (("a", 5.0), ("b", 50.0)):
         assert limited.poll() == batch(split_id, at)
-        limited.passed(split_id, at)
+        limited.seen(split_id, at)
     limited.limit(20.0)
     reader.put(batch("b", 51.0), batch("a", 6.0))
     assert limited.poll() == batch("a", 6.0)
@@ -81,7 +79,7 @@ def test_a_split_that_is_held_again_before_it_could_go_on_gives_nothing() -> Non
     reader = Batches(batch("a", 11.0), batch("a", 12.0))
     limited = limited_to(10.0, reader)
     assert limited.poll() == batch("a", 11.0)
-    limited.passed("a", 11.0)
+    limited.seen("a", 11.0)
     assert limited.poll() is None
     limited.limit(20.0)
     limited.limit(10.0)
@@ -95,7 +93,7 @@ def test_a_split_that_is_at_the_limit_goes_on() -> None:
     limited = limited_to(10.0, reader)
     for at in (10.0, 11.0):
         assert limited.poll() == batch("a", at)
-        limited.passed("a", at)
+        limited.seen("a", at)
     assert limited.poll() is None
     limited.limit(11.0)
     assert limited.poll() == batch("a", 12.0)
@@ -109,7 +107,7 @@ def test_what_is_too_much_to_be_put_aside_is_given_out_in_order(monkeypatch: pyt
     given = []
     while (fetched := limited.poll()) is not None:
         given.append(fetched)
-        limited.passed(fetched.split_id, 0.0)
+        limited.seen(fetched.split_id, 0.0)
     assert len(given) == 20 - 3
     limited.limit(0.0)
     while (fetched := limited.poll()) is not None:
@@ -124,7 +122,7 @@ def test_what_is_too_much_to_be_put_aside_is_given_out_in_order(monkeypatch: pyt
 
 def test_one_at_a_time_a_held_split_that_has_nothing_lets_the_slower_ones_be_read() -> None:
     reader = FetchingReader(ReaderContext(), Known, threading=Threading.ONE_SPLIT_AT_A_TIME)
-    limited = limited_to(10.0, reader)
+    limited = limited_to(10.0, reader, ["ahead", "slow"])
     reader.start()
     reader.add_splits([Range("ahead"), Range("slow")])
     given = []
@@ -136,7 +134,7 @@ def test_one_at_a_time_a_held_split_that_has_nothing_lets_the_slower_ones_be_rea
                 future.result(LONG)
             continue
         given.append((fetched.split_id, fetched.position))
-        limited.passed(fetched.split_id, fetched.position)
+        limited.seen(fetched.split_id, fetched.position)
     assert given == [("ahead", 50), ("slow", 1), ("slow", 2), ("slow", 3)]
     reader.close()
     assert begun() == []
@@ -169,28 +167,32 @@ class Known(SplitReader[Range]):
             self.at = [each for each in self.at if each not in change.split_ids]
 
 
+class Paused(Batches):
+    """Is told once to pause a split, and once to resume it."""
+
+    def __init__(self, paused: set[str]) -> None:
+        super().__init__()
+        self.paused = paused
+
+    def pause_or_resume_splits(self, pause: Sequence[str], resume: Sequence[str]) -> None:
+        assert not self.paused & set(pause) and set(resume) <= self.paused
+        self.paused.update(pause)
+        self.paused.difference_update(resume)
+
+
 class Held(RuleBasedStateMachine):
     """A reader that heeds a pause late, limits that rise and fall, and splits that finish."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.reader = Batches()
-        self.limited = LimitedReader(self.reader, self.told, self.came)
-        self.to = math.inf
         self.paused: set[str] = set()
+        self.reader = Paused(self.paused)
+        self.limited = limited_to(math.inf, self.reader, SPLITS)
+        self.to = math.inf
         self.fetched: dict[str, list[Fetched]] = defaultdict(list)
         self.given: dict[str, list[Fetched]] = defaultdict(list)
         self.time: dict[str, float] = dict.fromkeys(SPLITS, 0.0)
         self.over: set[str] = set()
-
-    def told(self, pause: object, resume: object) -> None:
-        # The reader was told the same; nobody is paused or resumed twice.
-        assert self.reader.orders[-1] == (list(pause), list(resume))  # type: ignore[call-overload]
-        assert not self.paused & set(pause) and set(resume) <= self.paused  # type: ignore[call-overload]
-        self.paused = (self.paused | set(pause)) - set(resume)  # type: ignore[call-overload]
-
-    def came(self, split_id: str) -> None:
-        assert split_id in self.paused
 
     @rule(
         split=st.sampled_from(SPLITS),
@@ -226,9 +228,9 @@ class Held(RuleBasedStateMachine):
         assert self.reached(split_id) <= self.to
         self.given[split_id].append(fetched)
         if fetched.finished:
-            self.limited.finished(split_id)
+            self.limited.remove([split_id])
         else:
-            self.limited.passed(split_id, fetched.position)
+            self.limited.seen(split_id, fetched.position)
 
     def reached(self, split_id: str) -> float:
         given = self.given[split_id]

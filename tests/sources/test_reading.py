@@ -20,8 +20,7 @@ def read(script: Script, splits: Iterable[Range] | Callable[[], Range | None]) -
 
 
 def no_threads() -> bool:
-    names = [thread.name for thread in threading.enumerate()]
-    return not any("pillarbox-fetch-5" in name or name == "pillarbox-ask" for name in names)
+    return not any("pillarbox-fetch-5" in thread.name for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("model", list(Threading))
@@ -36,7 +35,7 @@ def test_all_splits_of_a_list_are_read(model: Threading) -> None:
 
 def test_the_next_split_is_asked_for_when_the_one_before_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     # As with splits that take long.
-    monkeypatch.setattr("pillarbox.sources.reading.SHORT", 0.0)
+    monkeypatch.setattr("pillarbox.sources.reading.SHORT_SPLIT_S", 0.0)
     script = Script()
     waiting = ranges(3, 20)
     said: list[str] = []
@@ -49,81 +48,28 @@ def test_the_next_split_is_asked_for_when_the_one_before_is_finished(monkeypatch
     assert said == ["ask", "s0", "s0", "ask", "s1", "s1", "ask", "s2", "s2", "ask"]
 
 
-class Asked:
-    """Gives splits out; from one call on, it waits until it is let go. Any thread."""
-
-    def __init__(self, *splits: Range, waits_from: int | None = None) -> None:
-        self.waiting = list(splits)
-        self.threads: list[str] = []
-        self.waits_from = waits_from
-        self.let_go = threading.Event()
-        self.changed = threading.Condition()
-
-    def __call__(self) -> Range | None:
-        with self.changed:
-            self.threads.append(threading.current_thread().name)
-            self.changed.notify_all()
-            waits = self.waits_from is not None and len(self.threads) >= self.waits_from
-        assert not waits or self.let_go.wait(LONG)
-        return self.waiting.pop(0) if self.waiting else None
-
-    def wait_for(self, calls: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.threads) == calls, LONG)
-
-
 @pytest.mark.parametrize("model", list(Threading))
 def test_of_short_splits_the_next_is_asked_for_while_the_last_is_read(
     model: Threading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.reading.SHORT", LONG)
+    monkeypatch.setattr("pillarbox.sources.reading.SHORT_SPLIT_S", LONG)
     script = Script()
     # The one that is being read cannot end.
-    asked = Asked(Range("s0", 0, 10), Range("s1"), Range("s2"))
-    rows = read_splits(reader_of(script, model), asked)
+    waiting = [Range("s0", 0, 10), Range("s1"), Range("s2"), Range("s3")]
+    rows = read_splits(reader_of(script, model), lambda: waiting.pop(0))
     assert next(rows).finished
     # The first was no reason yet: nobody knew how long it would take.
-    assert asked.threads == ["MainThread"]
+    assert len(waiting) == 3
     read = {next(rows).split_id}
-    asked.wait_for(3)
-    assert asked.threads == ["MainThread", "MainThread", "pillarbox-ask"]
+    assert len(waiting) == 1
     # One at a time the other waits for its turn.
     wanted = {"s1"} if model is Threading.ONE_SPLIT_AT_A_TIME else {"s1", "s2"}
     while read != wanted:
         read.add(next(rows).split_id)
     # Not more than one ahead.
     assert {next(rows).split_id for _ in range(10)} <= wanted
-    assert len(asked.threads) == 3
+    assert len(waiting) == 1
     rows.close()  # type: ignore[attr-defined]
-    assert no_threads()
-
-
-def test_who_waits_for_the_next_split_reads_on_meanwhile_and_close_does_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pillarbox.sources.reading.SHORT", LONG)
-    script = Script()
-    asked = Asked(Range("s0", 0, 10), Range("s1", 0, 1000), waits_from=3)
-    rows = read_splits(reader_of(script), asked)
-    assert [next(rows).split_id, next(rows).split_id] == ["s0", "s1"]
-    asked.wait_for(3)
-    for _ in range(50):
-        assert next(rows).split_id == "s1"
-    rows.close()  # type: ignore[attr-defined]
-    (thread,) = [each for each in threading.enumerate() if each.name == "pillarbox-ask"]
-    asked.let_go.set()
-    thread.join(LONG)
-    assert not thread.is_alive()
-    assert script.told("closed") == [None]
-
-
-def test_what_asking_ahead_raises_comes_behind_the_rows_of_the_splits_before() -> None:
-    waiting = ranges(3, 25)
-    rows: list[tuple[str, int]] = []
-    batches = read_splits(reader_of(Script()), lambda: waiting.pop(0))
-    with pytest.raises(IndexError):
-        rows.extend(row for fetched in batches for row in fetched.records)
-    assert by_split(rows) == expected(ranges(3, 25))
     assert no_threads()
 
 

@@ -70,7 +70,7 @@ def test_an_arrow_batch_is_one_element_and_a_row_of_a_sequence_is_one() -> None:
 def test_a_checkpoint_amid_a_batch_holds_how_much_of_it_is_out(
     out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.task_input.AT_ONCE", 1)
+    monkeypatch.setattr("pillarbox.sources.task_input.MAX_ROWS_PER_CALL", 1)
     splits = [Range("a", 0, 45)]
     script = Script(batch=20)
     if not out:
