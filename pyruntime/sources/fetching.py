@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from functools import partial
 from threading import TIMEOUT_MAX, Lock
 from typing import Any, Generic, TypeVar
 
@@ -89,10 +88,8 @@ class Threading(enum.Enum):
 class _Held(Progress[S]):
     """A split that a reader has. `position` is where the rows end that were fetched.
 
-    The fetcher's thread writes that one, `paused` and `turn`, the task's thread the others.
+    The fetcher's thread writes that one, `stopped` and `turn`, the task's thread the others.
     """
-
-    __slots__ = ("came", "fetcher", "given", "paused", "removed", "turn")
 
     def __init__(self, split: S) -> None:
         super().__init__(split)
@@ -101,9 +98,12 @@ class _Held(Progress[S]):
         """Where the rows end that `poll` has given."""
         self.removed = False
         """True if what was fetched of it is to be dropped."""
+        self.paused = False
+        """True if nothing of it is to be fetched."""
         self.came = 0.0
         """How long its client had looked when it found the rows that `poll` gave last."""
-        self.paused = False
+        self.stopped = False
+        """True if the fetcher has heeded that it is paused."""
         self.turn: float | None = None
         """How long its client had looked when it began to look for this split; None: it does not."""
 
@@ -114,24 +114,17 @@ was there that comes up to these: less, if others of the same fetch follow."""
 
 
 class Fetcher(Generic[S]):
-    """Runs a `SplitReader` in a thread of its own: take orders, fetch, hand over, and again.
+    """Runs a `SplitReader` of `owner` in a thread of its own: do what was told, fetch, hand over, and again.
 
-    Made and used by one thread, the task's. make_split_reader: called in the thread that is named `name`.
-    one_at_a_time: the reader is given the next split when it has finished the one before, and is never asked
-    to pause one. poke: called when there is a failure, in the fetcher's thread.
+    Made and used by one thread, the task's. number: of the thread, in its name. bell: rung when there is a
+    failure. Where the owner has one split at a time, the split reader is given the next one when it has
+    finished the one before, and is never asked to pause one.
 
-    A fetch is woken when there is an order for it. What it has got is handed over all the same.
+    A fetch is woken when there is something told. What it has got is handed over all the same.
     """
 
-    def __init__(
-        self,
-        name: str,
-        make_split_reader: Callable[[], SplitReader[S]],
-        handover: Handover,
-        *,
-        one_at_a_time: bool,
-        poke: Callable[[], None],
-    ) -> None:
+    def __init__(self, owner: FetchingReader[S], number: int, handover: Handover, bell: Doorbell) -> None:
+        name = f"pillarbox-fetch-{owner.context.subtask}-{number}"
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.handover = handover
         self.skipped = False
@@ -140,12 +133,13 @@ class Fetcher(Generic[S]):
         """How long its client had looked up to what was taken last."""
         self.failure: ReadFailed | None = None
         """The error that the hand-over raises, once what was fetched before has been taken."""
-        self._make = make_split_reader
-        self._one_at_a_time = one_at_a_time
-        self._poke = poke
-        # Guarded by `_changed`: the orders for the thread, and whether it is in a fetch, or about to be.
+        self._owner = owner
+        self._bell = bell
+        self._has_many = owner.threading is Threading.MANY_SPLITS
+        # Guarded by `_changed`: what the thread was told, and whether it is in a fetch, or about to be.
         self._changed = threading.Condition(threading.Lock())
-        self._orders: list[Callable[[SplitReader[S]], None]] = []
+        self._told = False
+        self._new: list[_Held[S]] = []
         self._closing = False
         self._fetching = False
         # The thread's own.
@@ -160,20 +154,15 @@ class Fetcher(Generic[S]):
 
     # -- for the task's thread -------------------------------------------------------------------
 
-    def add(self, splits: Sequence[_Held[S]]) -> None:
-        """Read these splits too."""
-        for held in splits:
+    def tell(self, new: Sequence[_Held[S]] = ()) -> None:
+        """Read these splits too, and heed which of the others are removed, and which are paused."""
+        for held in new:
             held.fetcher = self
-        self._order(partial(self._take_up, splits))  # spec: SplitFetch!AddSplits
-
-    def remove(self) -> None:
-        """Read the splits no more that are `removed`."""
-        self._order(self._let_go)  # spec: SplitFetch!RemoveSplits
-
-    def pause_or_resume(self, pause: Collection[_Held[S]], resume: Collection[_Held[S]]) -> None:
-        """Fetch nothing of the splits `pause` until they are in `resume`."""
-        # spec: SplitFetch!Pause, SplitFetch!Resume
-        self._order(partial(self._pause, pause, resume))
+        with self._changed:
+            self._told = True
+            self._new.extend(new)
+            self._changed.notify()
+            self._wake_up()
 
     def take(self) -> Found | None:
         """The next rows that were fetched; None if there are none. Raises the failure behind them."""
@@ -184,9 +173,9 @@ class Fetcher(Generic[S]):
             raise self.failure
         return None
 
-    def arm(self, wake: Callable[[], None]) -> bool:
-        """Have `wake` called when `take` has something; False if it has now."""
-        return self.failure is None if self.skipped else self.handover.arm_wakeup_consumer(wake)
+    def arm(self) -> bool:
+        """Have the bell rung when `take` has something; False if it has now."""
+        return self.failure is None if self.skipped else self.handover.arm_wakeup_consumer(self._bell.ring)
 
     def looked(self) -> float:
         """Seconds in which the client has looked for rows and found nothing but what is in the hand-over.
@@ -207,12 +196,6 @@ class Fetcher(Generic[S]):
         with self._changed:
             self._wake_up()
 
-    def _order(self, order: Callable[[SplitReader[S]], None]) -> None:
-        with self._changed:
-            self._orders.append(order)
-            self._changed.notify()
-            self._wake_up()
-
     def _wake_up(self) -> None:
         # Under the lock, so that none comes to a reader that is closed. It may have come back meanwhile: then
         # the next fetch is woken for nothing, which does no harm.
@@ -226,8 +209,11 @@ class Fetcher(Generic[S]):
 
     def _run(self) -> None:
         try:
-            self._reader = self._make()  # spec: SplitPerThread!Make
-            self._fetch_all(self._reader)
+            self._reader = reader = self._owner.make_split_reader()  # spec: SplitPerThread!Make
+            if self._has_many and self._owner.is_aligned:
+                # For nothing, but that one which cannot pause splits says so now.
+                reader.pause_or_resume_splits((), ())
+            self._fetch_all(reader)
         except BaseException as error:
             # Before the client is closed, which may take its time, or hang.
             self._fail(error)
@@ -253,7 +239,7 @@ class Fetcher(Generic[S]):
         # spec: SplitFetch!FetchFails, SplitPerThread!FetchFails, SplitPerThread!FailHandover
         self.failure = failure
         self.handover.fail(failure)
-        self._poke()
+        self._bell.ring()
 
     def _fetch_all(self, reader: SplitReader[S]) -> None:
         contract = ReaderContract(reader, "fetch")
@@ -294,28 +280,29 @@ class Fetcher(Generic[S]):
         return checked
 
     def _prepare(self, reader: SplitReader[S]) -> bool:
-        """Do what was ordered, and wait until there is something to fetch; False: end."""
+        """Do what was told, and wait until there is something to fetch; False: end."""
         while True:
             readable = self._choose(reader)
             with self._changed:
-                while not (readable or self._orders or self._closing):
+                while not (readable or self._told or self._closing):
                     self._changed.wait()
                 if self._closing:
                     return False
-                if not self._orders:
+                if not self._told:
                     self._fetching = True  # spec: SplitFetch!GoFetch, SplitPerThread!GoFetch
                     return True
-                orders, self._orders = self._orders, []
-            for order in orders:
-                order(reader)  # spec: SplitFetch!TakeUp, SplitPerThread!TakeUp
+                self._told = False
+                new, self._new = self._new, []
+            self._heed(new, reader)  # spec: SplitFetch!TakeUp, SplitPerThread!TakeUp
 
     def _choose(self, reader: SplitReader[S]) -> bool:
         """Find a split to fetch from; False: there is none.
 
         One at a time: go to the next where that one must wait.
         """
-        if not all(held.paused for held in self._active.values()):
-            return True
+        for held in self._active.values():
+            if not held.stopped:
+                return True
         chosen = next((held for held in self._waiting if not held.paused), None)
         if chosen is None:
             return False
@@ -325,25 +312,31 @@ class Fetcher(Generic[S]):
         self._waiting.remove(chosen)
         self._waiting.extendleft(self._active.values())
         self._take_away(tuple(self._active), reader)
-        chosen.turn = self._total
-        self._active[chosen.split.split_id] = chosen
-        reader.handle_splits_changes(SplitsAdded((rest_of(chosen.split, chosen.position),)))
+        self._take_up([chosen], reader)
         return True
 
-    # -- orders, in the thread -------------------------------------------------------------------
-
-    def _take_up(self, splits: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
-        if self._one_at_a_time:
-            self._waiting.extend(splits)
-            return
-        for held in splits:
-            self._active[held.split.split_id] = held
-            held.turn = self._total
-        reader.handle_splits_changes(SplitsAdded(tuple(held.split for held in splits)))
-
-    def _let_go(self, reader: SplitReader[S]) -> None:
+    def _heed(self, new: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
+        # What was removed first: a new one may have its name.
         self._waiting = deque(held for held in self._waiting if not held.removed)
         self._take_away(tuple(name for name, held in self._active.items() if held.removed), reader)
+        if self._has_many and new:
+            self._take_up(new, reader)
+        else:
+            self._waiting.extend(new)
+        pause, resume = list[str](), list[str]()
+        for split_id, held in self._active.items():
+            if held.paused != held.stopped:
+                held.stopped = held.paused
+                held.turn = None if held.stopped else self._total
+                (pause if held.stopped else resume).append(split_id)
+        if self._has_many and (pause or resume):
+            reader.pause_or_resume_splits(pause, resume)
+
+    def _take_up(self, splits: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
+        for held in splits:
+            self._active[held.split.split_id] = held
+            held.stopped, held.turn = False, self._total
+        reader.handle_splits_changes(SplitsAdded(tuple(rest_of(h.split, h.position) for h in splits)))
 
     def _take_away(self, split_ids: tuple[str, ...], reader: SplitReader[S]) -> None:
         if split_ids:
@@ -351,23 +344,6 @@ class Fetcher(Generic[S]):
                 self._active.pop(split_id).turn = None
             self._removed.extend(split_ids)
             reader.handle_splits_changes(SplitsRemoved(split_ids))
-
-    def _pause(
-        self, pause: Collection[_Held[S]], resume: Collection[_Held[S]], reader: SplitReader[S]
-    ) -> None:
-        for held in pause:
-            held.paused, held.turn = True, None
-        for held in resume:
-            held.paused, held.turn = False, self._total if self._is_active(held) else None
-        if not self._one_at_a_time:
-            reader.pause_or_resume_splits(self._names(pause), self._names(resume))
-
-    def _is_active(self, held: _Held[S]) -> bool:
-        return self._active.get(held.split.split_id) is held
-
-    def _names(self, splits: Collection[_Held[S]]) -> list[str]:
-        # Of those that have been finished meanwhile the reader knows nothing.
-        return [held.split.split_id for held in splits if self._is_active(held)]
 
 
 class FetchingReader(SourceReader[S]):
@@ -424,7 +400,8 @@ class FetchingReader(SourceReader[S]):
         self._bell = Doorbell()
         self._turn = 0
         self._started = 0
-        self._is_aligned = False
+        self.is_aligned = False
+        """True if splits are going to be paused."""
         self._thread = 0
 
     # -- as a reader; the task's thread ------------------------------------------------------------
@@ -496,7 +473,7 @@ class FetchingReader(SourceReader[S]):
         # Behind the future: whoever closes, or fails, after this finds it.
         self._check_open()  # spec: SplitPerThread!AskLanes
         for fetcher in self._fetchers:
-            if not fetcher.arm(self._bell.ring):  # spec: SplitPerThread!Arm
+            if not fetcher.arm():  # spec: SplitPerThread!Arm
                 return None
         return future  # spec: SplitPerThread!Sleep, SplitPerThread!AskAgain
 
@@ -515,7 +492,7 @@ class FetchingReader(SourceReader[S]):
             for held in added:
                 self._open([held])
         elif added and fetchers:
-            fetchers[0].add(added)
+            fetchers[0].tell(added)  # spec: SplitFetch!AddSplits
         elif added:
             self._open(added)
         self._bell.ring()
@@ -531,7 +508,7 @@ class FetchingReader(SourceReader[S]):
             if self.threading is Threading.SPLIT_PER_THREAD:
                 self._end(fetcher)  # spec: SplitPerThread!RemoveSplits
             else:
-                fetcher.remove()
+                fetcher.tell()  # spec: SplitFetch!RemoveSplits
 
     def splits(self) -> list[S]:
         """The splits that are not finished, each from where the rows end that `poll` has given."""
@@ -544,19 +521,17 @@ class FetchingReader(SourceReader[S]):
         Those that it does not have are passed over.
         """
         self._check_thread()
-        self._is_aligned = True
-        paused, resumed = self._known(pause), self._known(resume)
-        if self.threading is not Threading.SPLIT_PER_THREAD:
-            for fetcher in self._fetchers:
-                fetcher.pause_or_resume(paused, resumed)
-            return
-        # spec: SplitPerThread!Pause, SplitPerThread!Resume
-        for held in paused:
-            held.fetcher.skipped = True
-            held.fetcher.pause_or_resume([held], [])
-        for held in resumed:
-            held.fetcher.skipped = False
-            held.fetcher.pause_or_resume([], [held])
+        self.is_aligned = True
+        fetchers = set()
+        for split_ids, paused in ((pause, True), (resume, False)):
+            for held in self._known(split_ids):
+                held.paused = paused  # spec: SplitFetch!Pause, SplitFetch!Resume
+                # Of one that has a thread of its own nothing at all is taken.
+                # spec: SplitPerThread!Pause, SplitPerThread!Resume
+                held.fetcher.skipped = paused and self.threading is Threading.SPLIT_PER_THREAD
+                fetchers.add(held.fetcher)
+        for fetcher in fetchers:
+            fetcher.tell()
         self._bell.ring()
 
     def close(self) -> None:
@@ -586,18 +561,9 @@ class FetchingReader(SourceReader[S]):
     # -- inside --------------------------------------------------------------------------------------
 
     def _open(self, splits: Sequence[_Held[S]]) -> None:
-        fetcher = Fetcher(
-            f"pillarbox-fetch-{self.context.subtask}-{self._started}",
-            self.make_split_reader,
-            Handover(*self._room),
-            one_at_a_time=self.threading is not Threading.MANY_SPLITS,
-            poke=self._bell.ring,
-        )
+        fetcher = Fetcher(self, self._started, Handover(*self._room), self._bell)
         self._started += 1
-        fetcher.add(splits)
-        if self._is_aligned:
-            # For nothing, but that a client which cannot pause splits says so now.
-            fetcher.pause_or_resume((), ())
+        fetcher.tell(splits)
         # spec: SplitPerThread!Open
         with self._guard:
             self._check_open()
