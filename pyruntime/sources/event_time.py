@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
-from operator import attrgetter
-from typing import Any, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from pillarbox.sources.reader import Fetched, SourceReader, approximate_nbytes
 from pillarbox.task.moments import check_callable, check_duration
@@ -85,26 +85,20 @@ class EventTimes:
         timestamp, records = self._timestamp, fetched.records
         if timestamp is None:
             return None
-        if hasattr(records, "column"):
+        if not isinstance(records, Sequence):
             if isinstance(timestamp, str):
                 return _latest_in_column(records, timestamp)
             return seconds_of(timestamp(records))
-        moments = (seconds_of(value) for value in self._values(records))
+        if isinstance(timestamp, str):
+            key = timestamp if records and isinstance(records[0], Mapping) else self._at
+            if key is None:
+                raise ValueError(
+                    f"timestamp={timestamp!r}: the rows are no Arrow batches and the source has no "
+                    "arrow_schema, so that nothing says where this column is; give a function of a row"
+                )
+            timestamp = itemgetter(key)
+        moments = map(seconds_of, map(timestamp, records))
         return max((moment for moment in moments if moment is not None), default=None)
-
-    def _values(self, records: Sequence[Any]) -> Iterable[Any]:
-        timestamp, at = self._timestamp, self._at
-        if not isinstance(timestamp, str):
-            assert timestamp is not None
-            return map(timestamp, records)
-        if records and isinstance(records[0], Mapping):
-            return (row[timestamp] for row in records)
-        if at is None:
-            raise ValueError(
-                f"timestamp={timestamp!r}: the rows are no Arrow batches and the source has no arrow_schema, "
-                "so that nothing says where this column is; give a function of a row"
-            )
-        return (row[at] for row in records)
 
 
 def seconds_of(value: Any) -> float | None:
@@ -146,29 +140,19 @@ def _latest_in_column(batch: Any, name: str) -> float | None:
     return seconds_of(latest.as_py())
 
 
-class Merged(NamedTuple):
-    """The event time of all splits of a reader. A plain value."""
-
-    watermark: float
-    """The lowest watermark of those that are not idle, and never less than it was; -inf if unknown."""
-    idle: bool
-    """True if all of them are idle, or there is none: nobody need wait."""
-
-
+@dataclass(slots=True, eq=False)
 class _SplitTime:
-    """The event time of one split."""
+    """The event time of one split. Counts for `idle_after` from `since` on, in the clock's seconds."""
 
-    __slots__ = ("buffered", "held", "idle", "looked_from", "since", "watermark")
-
-    def __init__(self) -> None:
-        self.watermark = -math.inf
-        self.idle = False
-        self.held = False
-        """True if it is beyond the limit."""
-        self.buffered: deque[Fetched] = deque()
-        """What came of it while it was held."""
-        self.since = self.looked_from = 0.0
-        """When its last record came, or it was begun or resumed: by the clock, and in seconds of looking."""
+    since: float = 0.0
+    looked_from: float = 0.0
+    """What `since` is in seconds of looking."""
+    watermark: float = -math.inf
+    idle: bool = False
+    held: bool = False
+    """True if it is beyond the limit."""
+    buffered: deque[Fetched] = field(default_factory=deque)
+    """What came of it while it was held."""
 
     @property
     def is_paused(self) -> bool:
@@ -260,7 +244,7 @@ class EventTimeReader:
         if fetched.idle and not self._splits[split_id].is_paused:
             self._set_idle(split_id)
         if fetched.finished:
-            self.remove([split_id])
+            self.remove(split_id)
 
     # -- splits ------------------------------------------------------------------------------------
 
@@ -271,11 +255,10 @@ class EventTimeReader:
             self._begin(split)
         self._lowest = None
 
-    def remove(self, split_ids: Collection[str]) -> None:
-        """These splits are finished or gone: nobody waits for them."""
-        for split_id in split_ids:
-            self._splits.pop(split_id, None)
-            self._changed.pop(split_id, None)
+    def remove(self, split_id: str) -> None:
+        """The split is finished: nobody waits for it."""
+        del self._splits[split_id]
+        self._changed.pop(split_id, None)
         self._lowest = None
 
     def seen(self, split_id: str, latest: float | None) -> None:
@@ -300,16 +283,18 @@ class EventTimeReader:
 
     # -- what is said of them ----------------------------------------------------------------------
 
-    def merged(self) -> Merged:
-        """Merge them as they are now. Finds those that have become idle meanwhile."""
+    def merged(self) -> tuple[float, bool]:
+        """The lowest watermark of the splits that are not idle, and whether all are, or there is none.
+
+        It is never less than it was, and -inf while it is unknown. Finds those that have become idle.
+        """
         self._find_idle()
         if self._lowest is None:
             live = (split for split in self._splits.values() if not split.idle)
             self._lowest = min(live, key=attrgetter("watermark"), default=None)
-            if self._lowest is None:
-                return Merged(self._merged, True)
-        self._merged = max(self._merged, self._lowest.watermark)
-        return Merged(self._merged, False)
+        if self._lowest is not None:
+            self._merged = max(self._merged, self._lowest.watermark)
+        return self._merged, self._lowest is None
 
     def report(self, *, waiting: bool = False) -> dict[str, float | None]:
         """The watermarks that have changed since the last report, as `merged` found them; None: it is idle.

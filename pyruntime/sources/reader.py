@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
 from pillarbox.sources.events import SourceEvent
@@ -204,14 +203,15 @@ class Doorbell:
             future = self._future = Future()  # spec: SplitPerThread!Ask
         return future
 
-    def ring(self) -> None:
-        """Have whoever waits look again. Any thread."""
+    def ring(self) -> bool:
+        """Have whoever waits look again. Returns True, as an `Alarm` goes on then. Any thread."""
         # It stays where it is: whoever took it away might take one that was made since it was read.
         future = self._future  # spec: SplitPerThread!PokeReads
         if future is not None:
             # Several threads may come at the same time.
             with suppress(InvalidStateError):
                 future.set_result(None)  # spec: SplitPerThread!PokeSets, SplitPerThread!CallArmed
+        return True
 
 
 class Progress(Generic[S]):
@@ -225,18 +225,14 @@ class Progress(Generic[S]):
 
 
 def approximate_nbytes(records: Records) -> int:
-    """Bytes that rows hold: an Arrow batch knows; others are judged by their first rows. Any thread."""
-    nbytes = getattr(records, "nbytes", None)
-    if nbytes is not None:
-        return int(nbytes)
+    """Bytes that rows hold: an Arrow batch knows; others are judged by their first row. Any thread."""
+    if not isinstance(records, Sequence):
+        return int(records.nbytes)
     if not records:
         return 0
-    sampled = 0
-    for row in islice(records, 2):
-        sampled += sys.getsizeof(row)
-        if isinstance(row, tuple):
-            sampled += sum(map(sys.getsizeof, row))
-    return sampled * len(records) // min(2, len(records))
+    row = records[0]
+    fields = row if isinstance(row, tuple) else ()
+    return len(records) * (sys.getsizeof(row) + sum(map(sys.getsizeof, fields)))
 
 
 def rest_of(split: S, position: Any) -> S:

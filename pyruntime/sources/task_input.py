@@ -53,12 +53,12 @@ MAX_ROWS_PER_CALL = 16
 class _Reading(Progress[S]):
     """A split that is read: `position` is where the batch at hand begins, or the next one."""
 
-    __slots__ = ("skip",)
-
     def __init__(self, split: S, skip: int) -> None:
         super().__init__(split)
         self.skip = skip
         """Rows behind the batch at hand that were emitted before a restart."""
+        self.out = 0
+        """Rows of the batch at hand that were emitted."""
 
 
 class SourceInput(Generic[S]):
@@ -115,10 +115,9 @@ class SourceInput(Generic[S]):
         self._taken_up = 0
         self._asked = self._no_more = False
         self._at_hand: tuple[_Reading[S], Fetched] | None = None
-        self._next = 0
         self._emitted = -math.inf
         self._idle = False
-        self._alarm = Alarm(self._ring, clock, f"pillarbox-source-{place.subtask}")
+        self._alarm = Alarm(self._bell.ring, clock, f"pillarbox-source-{place.subtask}")
 
     # -- as an input; mailbox thread --------------------------------------------------------------
 
@@ -164,7 +163,7 @@ class SourceInput(Generic[S]):
         failures.run("closing the reader", self._reader.close)
         failures.run("closing the link", self._link.close, self._done)
         failures.run("closing the alarm", self._alarm.close)
-        self._ring()
+        self._bell.ring()
         if failures.first is not None:
             raise failures.first
 
@@ -172,12 +171,10 @@ class SourceInput(Generic[S]):
 
     def snapshot_state(self) -> Any:
         """Where it stands: what JSON can hold, with the versions of what has written it."""
-        skip = {split_id: reading.skip for split_id, reading in self._splits.items() if reading.skip}
-        if self._at_hand is not None and self._next:
-            reading, fetched = self._at_hand
-            skip[fetched.split_id] = self._next + reading.skip
-        splits = (rest_of(reading.split, reading.position) for reading in self._splits.values())
-        return state_to_json(ReaderState(self._taken_up, tuple(splits), skip), self._serializer)
+        skip = {split_id: each.skip + each.out for split_id, each in self._splits.items()}
+        splits = tuple(rest_of(reading.split, reading.position) for reading in self._splits.values())
+        state = ReaderState(self._taken_up, splits, {name: rows for name, rows in skip.items() if rows})
+        return state_to_json(state, self._serializer)
 
     def restore_state(self, state: Any) -> None:
         """Show the coordinator, at the start, what was read. Before the first `emit_next`.
@@ -203,11 +200,6 @@ class SourceInput(Generic[S]):
         """Any thread."""
         self._inbox.append(message)
         self._bell.ring()
-
-    def _ring(self) -> bool:
-        """Any thread."""
-        self._bell.ring()
-        return True
 
     def _something(self, _: Future[Any] | None = None) -> None:
         """Note that the reader may have rows. Any thread."""
@@ -256,8 +248,8 @@ class SourceInput(Generic[S]):
             self._contract.check(fetched, self._splits.get(fetched.split_id))
         reading = self._splits[fetched.split_id]
         self._at_hand = reading, fetched
-        self._next = min(reading.skip, len(fetched.records))
-        reading.skip -= self._next
+        reading.out = min(reading.skip, len(fetched.records))
+        reading.skip -= reading.out
         if fetched.finished and len(self._splits) == 1:
             # While these rows are emitted the next ones come.
             self._ask()
@@ -265,23 +257,21 @@ class SourceInput(Generic[S]):
     def _emit(self, output: TaskOutput) -> None:
         assert self._at_hand is not None
         reading, fetched = self._at_hand
-        records, at, rows = fetched.records, self._next, len(fetched.records)
-        if at < rows:
-            if self._idle:
-                self._set_idle(False, output)
-            if isinstance(records, Sequence):
-                self._next = min(at + MAX_ROWS_PER_CALL, rows)
-                collect = output.collect
-                for record in records[at : self._next]:
-                    collect(record)
-                if self._next < rows:
-                    return
-            else:
-                output.collect(records.slice(at) if at else records)
+        records, at, rows = fetched.records, reading.out, len(fetched.records)
+        if at < rows and self._idle:
+            self._set_idle(False, output)
+        if isinstance(records, Sequence):
+            reading.out = min(at + MAX_ROWS_PER_CALL, rows)
+            collect = output.collect
+            for record in records[at : reading.out]:
+                collect(record)
+            if reading.out < rows:
+                return
+        elif at < rows:
+            output.collect(records.slice(at) if at else records)
         # All rows of the batch are out: the split stands behind it.
         self._at_hand = None
-        self._next = 0
-        reading.position = fetched.position
+        reading.position, reading.out = fetched.position, 0
         if self._event_time is not None:
             self._event_time.passed(fetched)
         if fetched.finished:

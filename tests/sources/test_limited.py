@@ -228,7 +228,7 @@ class Held(RuleBasedStateMachine):
         assert self.reached(split_id) <= self.to
         self.given[split_id].append(fetched)
         if fetched.finished:
-            self.limited.remove([split_id])
+            self.limited.remove(split_id)
         else:
             self.limited.seen(split_id, fetched.position)
 
