@@ -142,11 +142,10 @@ def _latest_in_column(batch: Any, name: str) -> float | None:
 
 @dataclass(slots=True, eq=False)
 class _SplitTime:
-    """The event time of one split. Counts for `idle_after` from `since` on, in the clock's seconds."""
+    """The event time of one split."""
 
     since: float = 0.0
-    looked_from: float = 0.0
-    """What `since` is in seconds of looking."""
+    """When its last record came, or it was begun or resumed, by the clock."""
     watermark: float = -math.inf
     idle: bool = False
     held: bool = False
@@ -165,16 +164,16 @@ class EventTimeReader:
 
     *Watermarks.* A split that has had no record yet holds the lowest back, until it is idle. It is idle if it
     has had nothing for `idle_after` seconds, not if its records are there and nobody has taken them: one that
-    is paused does not become idle, nor one for which nobody has looked. `looked` of the reader says for how
-    long it has; of one without that method the time counts between a `poll` that found nothing and the moment
-    at which something was there. That the task did not look, for it was busy, says nothing.
+    is paused does not become idle, nor one for which nobody has looked, as `looked` of the reader says. One
+    without that method is taken to have what there is when it is polled: its splits become idle when it has
+    nothing at all.
 
     *The limit*, which is infinite at first. A split whose watermark is beyond it is held. A reader that is
     told to pause a split has fetched some of it already: that is buffered here, and comes first when the
     split goes on. So no split gives anything beyond the limit but the batch with which it has passed it.
 
-    Confined, but for `something`. columns: as in `EventTimes`. clock: seconds, monotonic; any thread.
-    report_interval: seconds between two reports. Raises what `EventTimes` does.
+    Confined. columns: as in `EventTimes`. clock: seconds, monotonic. report_interval: seconds between two
+    reports. Raises what `EventTimes` does.
     """
 
     def __init__(
@@ -196,10 +195,7 @@ class EventTimeReader:
         self._merged = -math.inf
         # No split becomes idle before.
         self._next_idle = math.inf
-        self._looked: Callable[[str], float] = getattr(reader, "looked", self._looked_by_polls)
-        self._total = 0.0
-        self._nothing_since: float | None = None
-        self._something_at: float | None = None
+        self._looked: Callable[[str], float] | None = getattr(reader, "looked", None)
         self._limit = math.inf
         # Splits of which something is buffered and which may go on, in that order.
         self._ready: dict[str, None] = {}
@@ -227,14 +223,7 @@ class EventTimeReader:
             self._nbytes += approximate_nbytes(fetched.records)
             if self._nbytes > MAX_BUFFERED_NBYTES:
                 return self._take_buffered(fetched.split_id)
-        if fetched is None or self._nothing_since is not None:
-            self._count_looking(fetched is not None)
         return fetched
-
-    def something(self) -> None:
-        """Note that `poll` may find rows from now on. Any thread."""
-        if self._something_at is None:
-            self._something_at = self._clock()
 
     def passed(self, fetched: Fetched) -> None:
         """Note that the rows which `poll` gave are given out."""
@@ -283,12 +272,14 @@ class EventTimeReader:
 
     # -- what is said of them ----------------------------------------------------------------------
 
-    def merged(self) -> tuple[float, bool]:
+    def merged(self, *, waiting: bool) -> tuple[float, bool]:
         """The lowest watermark of the splits that are not idle, and whether all are, or there is none.
 
         It is never less than it was, and -inf while it is unknown. Finds those that have become idle.
+        waiting: the last `poll` has found nothing.
         """
-        self._find_idle()
+        if self._clock() >= self._next_idle and (waiting or self._looked is not None):
+            self._find_idle()
         if self._lowest is None:
             live = (split for split in self._splits.values() if not split.idle)
             self._lowest = min(live, key=attrgetter("watermark"), default=None)
@@ -296,11 +287,11 @@ class EventTimeReader:
             self._merged = max(self._merged, self._lowest.watermark)
         return self._merged, self._lowest is None
 
-    def report(self, *, waiting: bool = False) -> dict[str, float | None]:
+    def report(self, *, waiting: bool) -> dict[str, float | None]:
         """The watermarks that have changed since the last report, as `merged` found them; None: it is idle.
 
-        Nothing if it is too early for a report. waiting: nothing comes; then it is not too early if a split
-        is held, as it may be what is to be reported that all wait for.
+        Nothing if it is too early for a report. waiting: as above; then it is not too early if a split is
+        held, as it may be what is to be reported that all wait for.
         """
         now = self._clock()
         if now < self._report_at and not (waiting and any(split.held for split in self._splits.values())):
@@ -319,7 +310,7 @@ class EventTimeReader:
     # -- inside ------------------------------------------------------------------------------------
 
     def _begin(self, split: _SplitTime) -> None:
-        split.since, split.looked_from = self._clock(), self._total
+        split.since = self._clock()
         self._next_idle = min(self._next_idle, split.since + self._idle_after)
 
     def _wake(self, split_id: str, split: _SplitTime) -> None:
@@ -335,32 +326,19 @@ class EventTimeReader:
         self._lowest = None
 
     def _find_idle(self) -> None:
-        now, after = self._clock(), self._idle_after
-        if now < self._next_idle:
-            return
-        self._next_idle = math.inf
+        now, after, self._next_idle = self._clock(), self._idle_after, math.inf
         for split_id, split in self._splits.items():
             if split.idle or split.is_paused:
                 continue
             due = split.since + after
             if due <= now:
-                left = after - self._looked(split_id)
+                left = 0.0 if self._looked is None else after - self._looked(split_id)
                 if left <= TOLERANCE_S:
                     self._set_idle(split_id)
                     continue
                 # Not much sooner either: it may come nearer by little.
                 due = now + max(left, after / 16)
             self._next_idle = min(self._next_idle, due)
-
-    def _count_looking(self, found: bool) -> None:
-        # Whatever rang before a poll that finds nothing: there was nothing up to now.
-        until = self._something_at if found else self._clock()
-        if self._nothing_since is not None and until is not None:
-            self._total += max(0.0, until - self._nothing_since)
-        self._nothing_since, self._something_at = (None if found else until), None
-
-    def _looked_by_polls(self, split_id: str) -> float:
-        return self._total - self._splits[split_id].looked_from
 
     def _obey(self, split_ids: Collection[str]) -> None:
         """Hold those of the splits that are beyond the limit, and let go of the others."""

@@ -49,6 +49,9 @@ MAX_BATCHES = 4
 MAX_BYTES = 64 * 2**20
 CLOSE_TIMEOUT_S = 5.0
 CLOSED = "the reader is closed"
+STILL_FETCHES = (
+    "%s has not ended within %g s of its wake-up; it goes on as a daemon, and nothing that it fetches is read"
+)
 MAX_SPLITS_NAMED = 5
 """Splits that an error names."""
 MAX_REMOVED_KNOWN = 10_000
@@ -64,14 +67,12 @@ class ReadFailed(PillarboxError):
         super().__init__(self.split_ids, what)
 
     def __str__(self) -> str:
+        count = len(self.split_ids)
+        if not count:
+            return f"reading a source, with no split at hand, failed: {self.what}"
         named = ", ".join(map(repr, self.split_ids[:MAX_SPLITS_NAMED]))
-        more = len(self.split_ids) - MAX_SPLITS_NAMED
-        if more > 0:
-            named += f" and {more} more"
-        of = (
-            f"split{'s'[: len(self.split_ids) != 1]} {named}" if named else "a source, with no split at hand,"
-        )
-        return f"reading {of} failed: {self.what}"
+        more = f" and {count - MAX_SPLITS_NAMED} more" if count > MAX_SPLITS_NAMED else ""
+        return f"reading split{'s' * (count > 1)} {named}{more} failed: {self.what}"
 
 
 class Threading(enum.Enum):
@@ -551,12 +552,7 @@ class FetchingReader(SourceReader[S]):
         for fetcher in (*self._ending, *fetchers):
             fetcher.thread.join(max(0.0, deadline - time.monotonic()))
             if fetcher.thread.is_alive():
-                log.warning(
-                    "%s has not ended within %g s of its wake-up; it goes on as a daemon, and nothing that "
-                    "it fetches is read",
-                    fetcher.thread.name,
-                    self._grace,
-                )
+                log.warning(STILL_FETCHES, fetcher.thread.name, self._grace)
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -138,8 +138,9 @@ class SourceReader(ABC, Generic[S]):
     """Reads the splits of one task. Confined to its thread. Nothing blocks but `close`, and that not long.
 
     Most sources return a `FetchingReader`; derive from this one for a client that is asynchronous itself. One
-    method is optional, for event time: `looked(split_id)`, the seconds for which it has looked for rows of a
-    split since `poll` gave some, and found none.
+    method is optional, for event time, of one that does not have what there is when it is polled:
+    `looked(split_id)`, the seconds for which it has looked for rows of a split since `poll` gave some, and
+    found none.
     """
 
     is_checked = False

@@ -144,12 +144,11 @@ class SourceInput(Generic[S]):
             return None
         rows = self._reader.available()
         if rows is None:
-            self._something()
             return None
         if rows is not self._watched:
             # A reader gives the same future until it is done; one call for each is enough.
             self._watched = rows
-            rows.add_done_callback(self._something)
+            rows.add_done_callback(lambda _: self._bell.ring())
         if self._event_time is not None:
             self._alarm.reset(self._event_time.next_moment)
         return future
@@ -199,12 +198,6 @@ class SourceInput(Generic[S]):
     def _receive(self, message: Message[S]) -> None:
         """Any thread."""
         self._inbox.append(message)
-        self._bell.ring()
-
-    def _something(self, _: Future[Any] | None = None) -> None:
-        """Note that the reader may have rows. Any thread."""
-        if self._event_time is not None:
-            self._event_time.something()
         self._bell.ring()
 
     def _hear(self) -> None:
@@ -287,7 +280,7 @@ class SourceInput(Generic[S]):
     def _emit_event_time(self, output: TaskOutput, *, waiting: bool = False) -> None:
         if self._event_time is None:
             return
-        watermark, idle = self._event_time.merged()
+        watermark, idle = self._event_time.merged(waiting=waiting)
         if watermark > self._emitted:
             self._emitted = watermark
             output.emit_watermark(watermark)

@@ -117,29 +117,29 @@ def watermarks(clock: FakeClock, *splits: str, **fields: Any) -> EventTimeReader
 )
 def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
     marks = watermarks(FakeClock(), "a", "b", out_of_order=2.0)
-    assert marks.merged() == (-math.inf, False)
+    assert marks.merged(waiting=True) == (-math.inf, False)
     marks.seen("a", 10.0)
-    assert marks.merged() == (-math.inf, False)
+    assert marks.merged(waiting=True) == (-math.inf, False)
     marks.seen("b", 7.0)
-    assert marks.merged() == (5.0, False)
+    assert marks.merged(waiting=True) == (5.0, False)
     marks.seen("b", 6.0)
-    assert marks.merged() == (5.0, False)
+    assert marks.merged(waiting=True) == (5.0, False)
     marks.seen("b", 30.0)
-    assert marks.merged() == (8.0, False)
-    assert marks.report() == {"a": 8.0, "b": 28.0}
-    assert marks.report() == {}
+    assert marks.merged(waiting=True) == (8.0, False)
+    assert marks.report(waiting=False) == {"a": 8.0, "b": 28.0}
+    assert marks.report(waiting=False) == {}
 
 
 def test_it_never_goes_back_when_a_split_comes() -> None:
     marks = watermarks(FakeClock(), "a")
     marks.seen("a", 10.0)
-    assert marks.merged()[0] == 10.0
+    assert marks.merged(waiting=True)[0] == 10.0
     marks.add(["b"])
     marks.seen("b", 3.0)
-    assert marks.merged()[0] == 10.0
+    assert marks.merged(waiting=True)[0] == 10.0
     marks.seen("b", 12.0)
     marks.seen("a", 11.0)
-    assert marks.merged()[0] == 11.0
+    assert marks.merged(waiting=True)[0] == 11.0
 
 
 def test_nobody_waits_for_an_idle_split_until_it_has_a_record_again() -> None:
@@ -149,14 +149,14 @@ def test_nobody_waits_for_an_idle_split_until_it_has_a_record_again() -> None:
     clock.advance(4.0)
     marks.seen("a", 20.0)
     clock.advance(1.0)
-    assert marks.merged() == (20.0, False)
-    assert marks.report() == {"a": 20.0, "b": None}
+    assert marks.merged(waiting=True) == (20.0, False)
+    assert marks.report(waiting=False) == {"a": 20.0, "b": None}
     assert marks.next_moment == 9.0
     clock.advance(4.0)
-    assert marks.merged() == (20.0, True)
+    assert marks.merged(waiting=True) == (20.0, True)
     marks.seen("b", 25.0)
-    assert marks.merged() == (25.0, False)
-    assert marks.report() == {"a": None, "b": 25.0}
+    assert marks.merged(waiting=True) == (25.0, False)
+    assert marks.report(waiting=False) == {"a": None, "b": 25.0}
 
 
 def test_a_paused_split_does_not_become_idle() -> None:
@@ -168,33 +168,33 @@ def test_a_paused_split_does_not_become_idle() -> None:
     # What had been fetched already still comes.
     marks.seen("ahead", 110.0)
     clock.advance(6.0)
-    assert marks.merged() == (110.0, False)
-    assert marks.report() == {"ahead": 110.0, "behind": None}
+    assert marks.merged(waiting=True) == (110.0, False)
+    assert marks.report(waiting=False) == {"ahead": 110.0, "behind": None}
     marks.limit(110.0)
     assert marks.next_moment == 11.0
     clock.advance(5.0)
-    assert marks.merged() == (110.0, True)
+    assert marks.merged(waiting=True) == (110.0, True)
 
 
 def test_the_only_split_may_be_idle_and_have_a_record_again() -> None:
     clock = FakeClock()
     marks = watermarks(clock, "a", idle_after=5.0)
     marks.seen("a", 10.0)
-    assert marks.merged() == (10.0, False)
+    assert marks.merged(waiting=True) == (10.0, False)
     clock.advance(5.0)
-    assert marks.merged() == (10.0, True)
+    assert marks.merged(waiting=True) == (10.0, True)
     marks.seen("a", 12.0)
-    assert marks.merged() == (12.0, False)
+    assert marks.merged(waiting=True) == (12.0, False)
 
 
 def test_finished_splits_are_not_waited_for() -> None:
     marks = watermarks(FakeClock(), "a", "b")
     marks.seen("b", 7.0)
     marks.remove("a")
-    assert marks.merged() == (7.0, False)
+    assert marks.merged(waiting=True) == (7.0, False)
     marks.remove("b")
     # Others may come.
-    assert marks.merged() == (7.0, True)
+    assert marks.merged(waiting=True) == (7.0, True)
 
 
 operations = st.lists(
@@ -241,8 +241,8 @@ def test_it_agrees_with_the_plain_rule(operations: list[tuple[str, str, int]]) -
         idle |= {each for each, at in known.items() if at <= limit and last[each] + 10.0 <= clock()}
         live = [known[each] for each in known if each not in idle]
         low = max([low, min(live)] if live else [low])
-        assert marks.merged() == (low, not live)
-        reported.update(marks.report())
+        assert marks.merged(waiting=True) == (low, not live)
+        reported.update(marks.report(waiting=False))
         for each, watermark in known.items():
             shown = None if watermark == -math.inf else watermark
             assert reported.get(each) == (None if each in idle else shown)

@@ -17,7 +17,6 @@ from pillarbox.sources import (
     Threading,
     WatermarkStrategy,
 )
-from pillarbox.sources.event_time import EventTimeReader
 from pillarbox.task import Idleness, Watermark
 from pillarbox.testing import FakeClock
 from tests.sources.linked import Batches, Link, Running, With
@@ -203,37 +202,3 @@ def test_a_reader_without_fetchers_is_not_idle_either_while_its_rows_wait() -> N
     running.settle()
     assert running.output.elements == [("ahead", 50.0), ("behind", 2.0), Watermark(2.0)]
     running.task.close()
-
-
-def test_looking_lasts_from_a_poll_that_finds_nothing_until_something_is_there() -> None:
-    clock, reader = FakeClock(), Batches()
-    looking = EventTimeReader(reader, WatermarkStrategy(), clock=clock)
-    looking.add(["a", "b"])
-
-    def seen(split_id: str) -> None:
-        reader.put(Fetched(split_id, [1], 1))
-        assert looking.poll() is not None
-        looking.seen(split_id, None)
-
-    def looked() -> tuple[float, float]:
-        return looking._looked("a"), looking._looked("b")
-
-    clock.advance(5.0)
-    assert looked() == (0.0, 0.0)
-    assert looking.poll() is None
-    clock.advance(2.0)
-    looking.something()
-    clock.advance(30.0)
-    seen("a")
-    assert looked() == (0.0, 2.0)
-    assert looking.poll() is None
-    clock.advance(1.0)
-    # It was woken for something else.
-    looking.something()
-    clock.advance(1.0)
-    assert looking.poll() is None
-    assert looked() == (2.0, 4.0)
-    # Found though nobody has said so: since when is not known.
-    clock.advance(9.0)
-    seen("b")
-    assert looked() == (2.0, 0.0)
