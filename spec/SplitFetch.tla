@@ -3,7 +3,7 @@
 (* task's thread leaves changes for the fetcher (splits to add or remove, to pause or resume) and wakes its fetch.    *)
 (* The fetcher takes the changes up, fetches, and puts each batch into a hand-over that holds MaxBatches; the task    *)
 (* polls, and only that moves the position of a split. A snapshot is those positions. The hand-over is an atomic      *)
-(* queue here: Handover.tla is about its inside. Modules pillarbox.sources.fetcher and .fetching.                     *)
+(* queue here: Handover.tla is about its inside. Module pillarbox.sources.fetching.                                   *)
 (*                                                                                                                    *)
 (* The wake-up. Under one lock the fetcher finds that there are no changes and says that it fetches, or the task      *)
 (* leaves a change and sees whether it fetches; if so, it wakes the client afterwards, without the lock. The wake-up  *)
