@@ -432,8 +432,8 @@ class FetchingReader(SourceReader[S]):
             if found is None:
                 left -= 1
                 continue
-            held, fetched = found[:2]
-            held.came, fetcher.looked_until = found[2:]
+            held, fetched, came, looked = found
+            held.came, fetcher.looked_until = came, looked
             # A split that was given again is held anew: what was fetched of the old one is not the new one's.
             if held.removed:
                 continue

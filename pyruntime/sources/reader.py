@@ -227,8 +227,9 @@ class Progress(Generic[S]):
 
 def approximate_nbytes(records: Records) -> int:
     """Bytes that rows hold: an Arrow batch knows; others are judged by their first row. Any thread."""
-    if not isinstance(records, Sequence):
-        return int(records.nbytes)
+    nbytes: int | None = getattr(records, "nbytes", None)
+    if nbytes is not None:
+        return nbytes
     if not records:
         return 0
     row = records[0]
@@ -250,10 +251,11 @@ class ReaderContract:
 
     def check_list(self, fetched: Any) -> None:
         """Raise TypeError for what is no sequence of `Fetched`."""
-        if isinstance(fetched, Fetched):
-            raise TypeError(f"{self._method} returned one Fetched: {FETCH_RETURNS}")
-        if not (type(fetched) is list or _is_sequence(type(fetched))):
-            raise TypeError(f"{self._method} returned {_told(fetched)}: {FETCH_RETURNS}")
+        if type(fetched) is list:
+            return
+        if isinstance(fetched, Fetched) or not _is_sequence(type(fetched)):
+            what = "one Fetched" if isinstance(fetched, Fetched) else _told(fetched)
+            raise TypeError(f"{self._method} returned {what}: {FETCH_RETURNS}")
 
     def check_kind(self, fetched: Any) -> None:
         """Raise TypeError for what is no `Fetched`, or has records that are no rows."""
