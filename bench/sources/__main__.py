@@ -52,6 +52,15 @@ def measure(part: str, spark: Any, folder: Path, effort: Effort) -> tuple[list[F
     return found, {}
 
 
+def jars(part: str) -> list[Path]:
+    """The jars that Spark needs for a part besides its own; skips the part where they cannot be had."""
+    if part != "kafka":
+        return []
+    from bench.sources.kafka_topics import spark_jars
+
+    return spark_jars()
+
+
 def run(parts: Sequence[str], effort: Effort, path: Path) -> dict[str, Any]:
     """Measure the parts; gives what the JSON file holds then."""
     import pytest
@@ -62,7 +71,7 @@ def run(parts: Sequence[str], effort: Effort, path: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                with session(CORES[part], folder) as spark:
+                with session(CORES[part], folder, jars(part)) as spark:
                     figures, more = measure(part, spark, folder / "part", effort)
             except pytest.skip.Exception as reason:
                 print(f"{part} is left out: {reason}", file=sys.stderr)

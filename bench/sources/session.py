@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from pyspark.sql import functions as sf
 
 
 @contextmanager
-def session(cores: int, folder: Path) -> Iterator[SparkSession]:
-    """A session with so many cores, whose files are in `folder`; ended at the end."""
+def session(cores: int, folder: Path, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """A session with so many cores and these jars, whose files are in `folder`; ended at the end."""
     # Without it workers run whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
@@ -30,6 +30,8 @@ def session(cores: int, folder: Path) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if jars:
+        settings["spark.jars"] = ",".join(map(str, jars))
     builder = SparkSession.builder.master(f"local[{cores}]").appName("pillarbox sources")
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -118,6 +118,12 @@ DEBEZIUM = Jars(
     "9c0ec84f417ad7ec0f0f688d1689ddb316077b006911b66906b3699fcf87d790",
 )
 """Kafka Connect, Debezium's connector for PostgreSQL, and the JDBC driver that it uses."""
+SPARK_KAFKA = Jars(
+    "spark-kafka/4.2.0",
+    ["org.apache.spark spark-sql-kafka-0-10_2.13 4.2.0"],
+    "6b9357d7d5e89ef9d1543eb2820f497af7b13fdbeaac2aa494b785bae3bd08d1",
+)
+"""Spark's own source for Kafka, which measurements compare with; it runs in PySpark 4.3 too."""
 
 
 def main() -> None:
