@@ -6,11 +6,10 @@ service, ranges of a table. Others derive `Source`, `SplitEnumerator` and `Split
 
 from __future__ import annotations
 
-import re
 import threading
 from abc import abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
@@ -107,21 +106,7 @@ class SimpleSource(Source[S, list[str]]):
 
         if not is_dataclass(cls):
             raise TypeError(f"{cls.__name__} cannot be made from options: it must be a dataclass")
-        found, given = Options(options), dict[str, Any]()
-        for field in fields(cls):
-            name = field.name.lower()
-            if name not in options:
-                found.text(name, required=field.default is field.default_factory is MISSING)
-                continue
-            kinds = re.findall(r"\w+", getattr(field.type, "__name__", str(field.type)))
-            if "bool" in kinds:
-                given[field.name] = found.flag(name, False)
-            elif "int" in kinds or "float" in kinds:
-                given[field.name] = found.number(name, int if "int" in kinds else float, 0)
-            else:
-                given[field.name] = found.text(name)
-        found.check_all_read()
-        return cls(**given)
+        return cls(**Options(options).arguments(cls))
 
 
 class _Enumerator(SplitEnumerator[S, list[str]]):

@@ -359,5 +359,5 @@ def test_the_next_reader_of_a_process_has_the_consumer_of_the_one_before(
         reader = source("kept", schema=PLACES).create_reader(ReaderContext())
         rows = [row for fetched in read_splits(reader, [split]) for row in rows_of(fetched.records)]
         assert rows == [(partition, offset) for offset in range(start, start + 250)]
-        used.append(client._idle[-1][1])
+        used.append([*client._idle.values()][-1])
     assert used[0] is used[1] is used[2]

@@ -7,7 +7,6 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -192,6 +191,34 @@ def test_a_paused_partition_gives_nothing_and_later_goes_on_where_it_was(
     assert list(rows.values()) == [list(range(5000))] * 2
 
 
+def test_a_range_that_is_paused_does_not_hold_up_another_one_of_its_partition(
+    server: KafkaServer, source: Callable[..., KafkaSource]
+) -> None:
+    server.create("two-ranges")
+    server.produce("two-ranges", *range(20))
+    first, second = (KafkaSplit(f"{at}", at, at + 10, "two-ranges", 0) for at in (0, 10))
+    reader = KafkaSplitReader(source("two-ranges"), PLACES)
+    found: dict[str, list[int]] = {"0": [], "10": []}
+
+    def read_until_finished(split: KafkaSplit) -> None:
+        until = time.monotonic() + LONG
+        while time.monotonic() < until:
+            for fetched in reader.fetch():
+                found[fetched.split_id] += [offset for _, offset in rows_of(fetched.records)]
+                if fetched.finished:
+                    assert fetched.split_id == split.split_id
+                    return
+
+    reader.handle_splits_changes(SplitsAdded((first, second)))
+    reader.pause_or_resume_splits([first.split_id], [])
+    read_until_finished(second)
+    assert found == {"0": [], "10": [*range(10, 20)]}
+    reader.pause_or_resume_splits([], [first.split_id])
+    read_until_finished(first)
+    assert found["0"] == [*range(10)]
+    reader.close()
+
+
 @pytest.mark.slow
 @pytest.mark.contract(needs="Kafka, whose process is killed")
 def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
@@ -321,32 +348,27 @@ def test_columns_that_kafka_does_not_have_are_named() -> None:
 
 
 class Failing:
-    """Requests to commit: the first fails at once, the others are answered at once."""
+    """Requests to commit, of which the first fails."""
 
     def __init__(self) -> None:
         self.asked: list[dict[Partition, int]] = []
 
-    def commit(self, offsets: dict[Partition, int], group: str) -> Future[None]:
-        self.asked.append(offsets)
+    def commit(self, offsets: dict[Partition, int], group: str) -> None:
+        self.asked.append(dict(offsets))
         if len(self.asked) == 1:
-            raise RuntimeError("the client is not ready")
-        future: Future[None] = Future()
-        future.set_result(None)
-        return future
+            raise ConnectionError("the group is not there")
 
 
-def test_a_commit_that_fails_at_once_is_tried_with_the_next_one(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_fails_is_tried_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = Failing()
     with SourceHarness(KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", group_id="g")) as harness:
         monkeypatch.setattr(harness.enumerator, "_offsets", offsets)
-        with caplog.at_level(logging.WARNING, "pillarbox"):
+        with pytest.raises(ConnectionError, match="not there"):
             harness.enumerator.notify_committed({"t/0/": 5, "t/1/": 6})
-        assert "the client is not ready" in caplog.text
         harness.enumerator.notify_committed({"t/0/": 7})
-    assert offsets.asked[1:] == [{Partition("t", 0): 7, Partition("t", 1): 6}]
-    assert "has not answered" not in caplog.text
+        harness.enumerator.notify_committed({"t/1/": 8})
+    zero, one = Partition("t", 0), Partition("t", 1)
+    assert offsets.asked == [{zero: 5, one: 6}, {zero: 7, one: 6}, {one: 8}]
 
 
 def test_a_time_in_milliseconds_is_refused() -> None:

@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow as pa
 
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
-from pillarbox.sources.connectors.redis_streams.rows import default_schema, to_batch
-from pillarbox.sources.connectors.redis_streams.source import RedisAddress
+from pillarbox.sources.connectors.redis_streams.client import RedisAddress
+from pillarbox.sources.connectors.redis_streams.rows import DEFAULT, to_batch
 
 SECRET = "correct-horse"
 URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
@@ -35,8 +35,8 @@ URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
         ({"on_data_loss": "warn"}, ValueError, "on_data_loss='warn': must be 'fail' or 'ignore'"),
         ({"event_time": "n"}, ValueError, "event_time='n': must be 'id' or None"),
         ({"splits_per_stream": 0, "bounded": True}, ValueError, "splits_per_stream=0: must be at least 1"),
-        ({"splits_per_stream": 2}, ValueError, "and 1 where bounded is False"),
-        ({"splits_per_stream": 1.5}, TypeError, "splits_per_stream=1.5: must be an int"),
+        ({"splits_per_stream": 2}, ValueError, "must be 1 where bounded is False"),
+        ({"splits_per_stream": 1.5}, TypeError, "splits_per_stream=1.5: must be a whole number"),
         ({"discovery_interval": 0}, ValueError, "discovery_interval=0: must be seconds above 0"),
         ({"bounded": True, "trim": True}, ValueError, "bounded=True: trim, positions_key"),
         ({"schema": pa.schema([("_key", pa.string())])}, ValueError, "column '_key': must be _stream"),
@@ -85,7 +85,7 @@ def test_an_option_of_the_url_that_the_client_does_not_know_is_refused_before_it
 @pytest.mark.parametrize("entry_id", [b"9223372036854775808-0", b"9300000000000000-7"])
 def test_an_id_that_is_no_time_is_named(entry_id: bytes) -> None:
     entries = [(b"1700000000000-0", [b"a", b"1"]), (entry_id, [b"a", b"1"])]
-    schema = default_schema()
+    schema = DEFAULT
     with pytest.raises(ValueError, match=f"stream 's', entry {entry_id.decode()}: .*_time"):
         to_batch("s", entries, schema)
     assert to_batch("s", entries, schema.remove(schema.get_field_index("_time"))).num_rows == 2

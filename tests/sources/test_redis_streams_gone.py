@@ -39,12 +39,6 @@ shared_redis, server = fixtures.shared_redis, fixtures.redis
 Row = tuple[str, int]
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch that finds nothing returns soon, and the next one looks which streams are gone."""
-    monkeypatch.setattr("pillarbox.sources.connectors.redis_streams.reader.WAIT", SOON)
-
-
 def streams_of(server: RedisServer, **how: Any) -> RedisStreamSource:
     given = {"on_data_loss": "ignore", "discovery_interval": SOON, **how}
     if "streams" not in given:
@@ -407,9 +401,9 @@ def test_a_stream_that_was_read_is_waited_for_and_is_an_error_when_another_one_c
     (fetched,) = reader.fetch()
     server.command("DEL", "s:a")
     until = time.monotonic() + LONG
-    while reader._splits["s:a"].missed is None:
+    while reader.cursors["s:a"].missed is None:
         assert reader.fetch() == [] and time.monotonic() < until
-    assert str(reader._splits["s:a"].position) == fetched.position
+    assert str(reader.cursors["s:a"].position) == fetched.position
     add(server, "s:a", 5)
     says = "stream 's:a', from 101-1 on: the stream was deleted and made anew"
     with pytest.raises(DataLossError, match=says):

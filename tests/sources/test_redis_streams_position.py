@@ -67,7 +67,8 @@ def test_loss_is_said_when_trimming_has_overtaken_the_reader_and_never_otherwise
             if position != Position():
                 assert (missing is not None) == (unread_gone > 0)
             if unread_gone and position.added is not None:
-                assert missing in (f"{unread_gone} entries were", "1 entry was")
+                number = "1 entry was" if unread_gone == 1 else f"{unread_gone} entries were"
+                assert missing == f"{number} trimmed or deleted before they were read"
                 said += 1
             position, unread_gone = settle(position, stream.state), 0
             rows = [each for each in stream.left if each >= position.next][: draw.randrange(1, 5)]
@@ -98,9 +99,9 @@ def test_loss_is_never_overlooked_where_single_entries_are_deleted_and_a_number_
             if position != Position():
                 if any(each >= position.next for each in trimmed):
                     assert missing is not None
-                if missing is not None and missing != "some entries may have been":
+                if missing is not None and not missing.startswith("some entries may have been"):
                     number = sum(each >= position.next for each in (*gone, *trimmed))
-                    assert missing == ("1 entry was" if number == 1 else f"{number} entries were")
+                    assert missing.startswith("1 entry was" if number == 1 else f"{number} entries were")
             settled = settle(position, stream.state)
             # A count that was set right says no more what has been said.
             trimmed, gone = [], [] if settled != position else gone + trimmed
@@ -143,7 +144,7 @@ def test_a_position_reads_what_it_wrote(text: str) -> None:
     assert str(parse_position(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "-", "a-1", "1-b", "1-2@", "1-2@x", 5, "-1-1"])
+@pytest.mark.parametrize("text", ["", "-", "a-1", "1-b", "1-2@", "1-2@x", "-1-1"])
 def test_what_is_no_position_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_position(text)

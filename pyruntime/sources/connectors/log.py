@@ -3,8 +3,8 @@
 Kafka's topics and the streams of Redis are logs. A log has parts, which are read each in its order: a topic
 its partitions, a stream only itself. What all logs have in common stands here: which ones are read and what
 becomes of the checkpoint when others are named, where reading starts and ends, how parts are found and
-given out, which are let go of. A connector says how its service is asked (`find`, `open`, `ahead`) and what
-rows look like.
+given out, which are let go of; and of reading, which parts are read now, how far, and what is at its end. A
+connector says how its service is asked (`find`, `open`, `ahead`; `read`) and what rows look like.
 
 Confined to the threads that `SplitEnumerator` and `SplitReader` name; sources are values, for any thread.
 """
@@ -12,17 +12,25 @@ Confined to the threads that `SplitEnumerator` and `SplitReader` name; sources a
 from __future__ import annotations
 
 import logging
-import threading
+import time
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from pillarbox.sources.connectors.options import Options, check_on_data_loss
+from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.errors import DataLossError
-from pillarbox.sources.reader import Fetched, SplitReader
+from pillarbox.sources.fetching import FetchingReader, Threading
+from pillarbox.sources.reader import (
+    Fetched,
+    ReaderContext,
+    Records,
+    SourceReader,
+    SplitReader,
+    SplitsChange,
+    SplitsRemoved,
+)
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 
@@ -31,12 +39,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pillarbox")
 
-ON_CHANGE = ("fail", "follow")
+LOOK_S = 0.05
+"""That a fetch looks for records, at most about: so it heeds orders that soon, and needs no wake-up."""
 
 Checkpoint = dict[str, Any]
 """of: which logs are read, as `LogSource.selection` says; known: of each log its identity, and how many of
-its parts are known; waiting: splits that were not given out, as their fields; begun: whether every part of
-the first look is known, so that those which come now are new."""
+its parts are known; waiting: splits that were not given out, as their fields; begun: whether the first look
+is behind, so that parts which come now are new."""
 
 
 class Part(NamedTuple):
@@ -62,56 +71,48 @@ class LogSplit(Split):
 
 
 S = TypeVar("S", bound=LogSplit)
-L = TypeVar("L", bound="LogSource[Any]")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LogSource(Source[S, Checkpoint]):
-    """What sources of logs have in common. `logs` is the argument that names them, "topics" or "streams".
+    """What sources of logs have in common. Each connector says what its arguments are; these are of all.
 
-    service: where they are; its text shows no secret. schema: None: `default_schema`. See the connectors
-    for the other arguments. Raises TypeError or ValueError for a bad one.
+    Raises TypeError or ValueError for a bad one.
     """
 
     logs: ClassVar[str]
-    event_times: ClassVar[str]
-    """The only `event_time` that there is."""
+    """The argument that names the logs."""
 
-    def __init__(
-        self,
-        service: Any,
-        names: str | Sequence[str] | None,
-        pattern: str | None,
-        *,
-        schema: pa.Schema | None,
-        bounded: bool,
-        discovery_interval: float,
-        on_data_loss: str,
-        on_change: str,
-        event_time: str | None,
-    ) -> None:
-        self.service = service
-        self.names = () if names is None else (names,) if isinstance(names, str) else tuple(names)
-        self.pattern = pattern
+    pattern: str | None = None
+    schema: pa.Schema | None = None
+    bounded: bool = option(False)
+    discovery_interval: float = option(10.0, above=0.0, unit="seconds")
+    on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
+    on_change: str = option("fail", one_of=("fail", "follow"))
+    event_time: str | None = None
+    password_env: str | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        given, pattern = getattr(self, self.logs), self.pattern
+        self.names = () if given is None else (given,) if isinstance(given, str) else tuple(given)
         if (not self.names) == (pattern is None):
-            raise ValueError(f"{self.logs}={names!r}, pattern={pattern!r}: give one of them")
+            raise ValueError(f"{self.logs}={given!r}, pattern={pattern!r}: give one of them")
         if not all(isinstance(name, str) and name for name in self.names):
-            raise TypeError(f"{self.logs}={names!r}: must be names")
+            raise TypeError(f"{self.logs}={given!r}: must be names")
         if len(set(self.names)) < len(self.names):
-            raise ValueError(f"{self.logs}={names!r}: each must be named once")
-        if event_time not in (None, self.event_times):
-            raise ValueError(f"event_time={event_time!r}: must be {self.event_times!r} or None")
-        if on_change not in ON_CHANGE:
-            raise ValueError(f"on_change={on_change!r}: must be 'fail' or 'follow'")
-        self.bounded = bool(bounded)
-        self.discovery_interval = float(check_seconds("discovery_interval", discovery_interval))
-        self.on_data_loss = check_on_data_loss(on_data_loss)
-        self.on_change = on_change
-        self.event_time = event_time
-        self._schema = None if schema is None else self.check_schema(schema)
+            raise ValueError(f"{self.logs}={given!r}: each must be named once")
+        if self.schema is not None:
+            self.schema = self.check_schema(self.schema)
+        self.service: Any = self.connects_to()
 
     def __repr__(self) -> str:
         what = self.pattern if self.pattern is not None else ", ".join(self.names)
         return f"<{self.logs} {what} of {self.service!r}>"
+
+    @abstractmethod
+    def connects_to(self) -> Any:
+        """The service in which the logs are; its text shows no secret."""
 
     @abstractmethod
     def default_schema(self) -> pa.Schema:
@@ -124,6 +125,10 @@ class LogSource(Source[S, Checkpoint]):
     @abstractmethod
     def matches(self, name: str) -> bool:
         """True if `pattern` finds a log of this name."""
+
+    @abstractmethod
+    def create_split_reader(self, schema: pa.Schema) -> LogReader[S, Any]:
+        """A reader of these columns, with one client for all its splits."""
 
     @property
     def boundedness(self) -> Boundedness:
@@ -145,71 +150,61 @@ class LogSource(Source[S, Checkpoint]):
         """True if logs that are gone are forgotten."""
         return not self.bounded and self.on_data_loss == "ignore"
 
-    def lost(self, text: str) -> None:
+    def lost(self, text: str, warn: Callable[[str], None] = log.warning) -> None:
         """Raise DataLossError, or warn where loss is ignored."""
         if self.on_data_loss == "fail":
             raise DataLossError(f"{text}. on_data_loss='ignore' goes on with what is left")
-        log.warning("%s", text)
+        warn(text)
 
     def arrow_schema(self) -> pa.Schema:
         """The columns: those that were given, or the default ones."""
-        return self.default_schema() if self._schema is None else self._schema
+        return self.default_schema() if self.schema is None else self.schema
+
+    def create_enumerator(self, context: EnumeratorContext[S]) -> SplitEnumerator[S, Checkpoint]:
+        """The enumerator of a new run. Raises ImportError without the package of the client."""
+        new = {"of": self.selection, "known": {}, "waiting": [], "begun": False}
+        return self.restore_enumerator(context, new)
+
+    def create_reader(self, context: ReaderContext) -> SourceReader[S]:
+        """A reader with one client for all its splits."""
+        schema = self.arrow_schema() if context.schema is None else self.check_schema(context.schema)
+        return FetchingReader(
+            context, lambda: self.create_split_reader(schema), threading=Threading.MANY_SPLITS
+        )
 
     @classmethod
-    def _from_options(cls: type[L], options: Mapping[str, str], schema: pa.Schema | None, **given: Any) -> L:
-        """The source whose arguments are options, each of the type of its default, and those in `given`."""
-        left = Options(options)
-        for name, parameter in signature(cls).parameters.items():
-            default = parameter.default
-            if name in given or name == "schema":
-                continue
-            if name == cls.logs:
-                given[name] = left.words(name)
-            elif isinstance(default, bool):
-                given[name] = left.flag(name, default)
-            elif isinstance(default, int | float):
-                given[name] = left.number(name, type(default), default)
-            elif default is Parameter.empty:
-                given[name] = left.text(name, required=True)
-            else:
-                given[name] = left.text(name) or default
-        left.check_all_read()
-        return cls(schema=schema, **given)
+    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> LogSource[S]:
+        """See `Source.from_options`. The options are the arguments; names are parted by commas."""
+        return cls(schema=schema, **Options(options).arguments(cls))
 
 
 class LogEnumerator(SplitEnumerator[S, Checkpoint]):
     """Finds the parts of logs. Confined to its thread, but `discover`, which calls `find`, `open` and `cut`.
 
-    checkpoint: what to go on from; None for a new run. Raises ValueError where it is of other logs than
-    those of `source`, and the source is not told to follow.
+    Raises ValueError where the checkpoint is of other logs than those of `source`, and the source is not told
+    to follow.
     """
 
-    def __init__(
-        self, source: LogSource[S], context: EnumeratorContext[S], checkpoint: Checkpoint | None
-    ) -> None:
+    def __init__(self, source: LogSource[S], context: EnumeratorContext[S], checkpoint: Checkpoint) -> None:
         now = source.selection
-        if checkpoint is None:
-            checkpoint = {"of": now, "known": {}, "waiting": [], "begun": False}
-        elif "of" not in checkpoint:
+        if "of" not in checkpoint:
             raise ValueError(
                 f"checkpoint={sorted(checkpoint)}: an earlier Pillarbox wrote it, without what it is of: "
                 "begin with a new checkpoint"
             )
-        elif (before := checkpoint["of"]) != now:
+        if (before := checkpoint["of"]) != now:
             change = f"{source.logs}: the checkpoint is of {before!r}, and what is to be read now is {now!r}"
             if source.on_change == "fail" or source.bounded:
-                ways = "begin with a new checkpoint"
-                if not source.bounded:
-                    ways += (
-                        ", or give on_change='follow', which lets go of what is no longer named and reads "
-                        "what is new from its beginning"
-                    )
-                raise ValueError(f"{change}: {ways}")
+                follow = (
+                    ", or give on_change='follow', which lets go of what is no longer named and reads what "
+                    "is new from its beginning"
+                )
+                raise ValueError(f"{change}: begin with a new checkpoint{follow * (not source.bounded)}")
             log.warning("%s: followed, as on_change says", change)
-            checkpoint = {**checkpoint, "of": now}
-        super().__init__(context, checkpoint)
-        self._log_source = source
+        super().__init__(context, {**checkpoint, "of": now})
+        self._source = source
         self._warned: set[str] = set()
+        self.discovery_interval = None if source.bounded else source.discovery_interval
 
     # -- what a connector says -----------------------------------------------------------------------
 
@@ -236,52 +231,42 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
     # -- discovery -------------------------------------------------------------------------------------
 
     def discover(self, checkpoint: Checkpoint, most: int) -> tuple[Sequence[S], Checkpoint]:
-        """Logs and parts that are there now; of a bounded source, ranges of them, found at its first look."""
+        """Parts that are there now and were not; of a bounded source, ranges of them, at its first look."""
         known, waiting, begun = dict(checkpoint["known"]), list(checkpoint["waiting"]), checkpoint["begun"]
-        looked = False
-        while not waiting and not (begun and (looked or self._log_source.bounded)):
-            looked, first_look = True, not begun
-            found = self.find(first_look=first_look)
+        if not waiting and not (begun and self._source.bounded):
             new: list[Part] = []
-            for name, (identity, parts) in found.items():
-                first = _count(known, name, identity)
-                until = min(parts, first + most - len(new))
-                if until > first:
-                    known[name] = [identity, until]
-                    new += [Part(name, number, identity) for number in range(first, until)]
-            begun = begun or all(_count(known, name, identity) == n for name, (identity, n) in found.items())
-            waiting = [vars(split) for split in self.open(new, first_look=first_look)]
+            for name, (identity, parts) in self.find(first_look=not begun).items():
+                of, count = known.get(name, (identity, 0))
+                # None is known of one that was made again.
+                first = count if of == identity else 0
+                if parts > first:
+                    known[name] = [identity, parts]
+                    new += [Part(name, number, identity) for number in range(first, parts)]
+            waiting = [vars(split) for split in self.open(new, first_look=not begun)]
         splits: list[S] = []
-        kind = self._log_source.split_type
         while waiting and len(splits) < most:
-            front, rest = self.cut(kind(**waiting.pop(0)))
+            front, rest = self.cut(self._source.split_type(**waiting.pop(0)))
             splits.append(front)
             if rest is not None:
                 waiting.insert(0, vars(rest))
-        return splits, {**checkpoint, "known": known, "waiting": waiting, "begun": begun}
+        return splits, {**checkpoint, "known": known, "waiting": waiting, "begun": True}
 
     # -- micro-batches ---------------------------------------------------------------------------------
 
     def advance(self, split: S, limit: ReadLimit) -> S | None:
         """What is there now of a part, at most so much. Raises DataLossError."""
-        return self.ahead(split, limit) if self._log_source.selects(split) else None
+        return self.ahead(split, limit) if self._source.selects(split) else None
 
     def let_go(self, splits: Sequence[S]) -> Collection[str]:
         """Those of logs that are no longer named; and that were deleted, where loss is ignored."""
-        source = self._log_source
+        source = self._source
         gone = [
             split
             for split in splits
             if split.stop is None and (not source.selects(split) or (source.lets_go and self.is_gone(split)))
         ]
-        self._forget({(split.part.name, split.part.identity) for split in gone})
+        self._forget({split.part._replace(number=0) for split in gone})
         return [split.split_id for split in gone]
-
-    def lost(self, text: str) -> None:
-        """Raise DataLossError; where loss is ignored, warn, once."""
-        if self._log_source.on_data_loss == "fail":
-            self._log_source.lost(text)
-        self.warn_once(text)
 
     def warn_once(self, text: str) -> None:
         """Warn of what may be seen at each look."""
@@ -294,56 +279,96 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
     def handle_finished(self, splits: Sequence[S]) -> None:
         """Forget the logs of which a task has let go, for good."""
         # spec: SplitAssignment!Complete
-        if not self._log_source.bounded:
-            self._forget({(split.part.name, split.part.identity) for split in splits})
+        if not self._source.bounded:
+            self._forget({split.part._replace(number=0) for split in splits})
 
     def handle_restored(self, unread: Collection[S]) -> None:
         """Forget the logs of which no reader had anything any more."""
         # spec: SplitAssignment!Restore
-        if not self._log_source.bounded:
+        if not self._source.bounded:
             there = {split.part.name for split in unread}
             known = self.checkpoint["known"]
-            self._forget({(name, known[name][0]) for name in known if name not in there})
+            self._forget({Part(name, 0, known[name][0]) for name in known if name not in there})
 
-    def _forget(self, logs: Collection[tuple[str, str]]) -> None:
+    def _forget(self, logs: Collection[Part]) -> None:
+        """Know nothing of the logs of these parts, which are numbered 0."""
         known = self.checkpoint["known"]
-        left = {name: each for name, each in known.items() if (name, each[0]) not in logs}
+        left = {name: each for name, each in known.items() if Part(name, 0, each[0]) not in logs}
         if len(left) < len(known):
             self.checkpoint = {**self.checkpoint, "known": left}
 
 
-class LogSplitReader(SplitReader[S]):
-    """What readers of logs have in common. Its fetcher's thread calls all but `wake_up`."""
+class Cursor(Generic[S]):
+    """A split that is read, and where reading stands."""
 
-    def __init__(self) -> None:
-        self._woken = threading.Event()
-        self._ended: list[Fetched] = []
-        """What the next fetch says is finished."""
-
-    def wake_up(self) -> None:
-        """End the wait of a `fetch`. Any thread; does not block."""
-        self._woken.set()
-
-    def _selected(self, source: LogSource[S], splits: Sequence[S]) -> list[S]:
-        """Those that are to be read; the others, of logs that are no longer named, end where they stand."""
-        for split in splits:
-            if not source.selects(split):
-                self._ended.append(Fetched(split.split_id, (), split.start, finished=True))
-        return [split for split in splits if source.selects(split)]
-
-    def _take_ended(self) -> list[Fetched]:
-        ended, self._ended = self._ended, []
-        return ended
+    def __init__(self, split: S) -> None:
+        self.split = split
+        self.position: Any = split.start
+        self.paused = False
+        self.ended = split.start == split.stop
+        """Whether there is nothing more to be read."""
 
 
-def check_seconds(name: str, value: Any) -> float:
-    """`value` if it is a number of seconds above 0. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{name}={value!r}: must be seconds above 0")
-    return value
+K = TypeVar("K", bound=Cursor[Any])
 
 
-def _count(known: Mapping[str, Sequence[Any]], name: str, identity: str) -> int:
-    """How many parts of a log are known: none of one that was made again."""
-    known_identity, count = known.get(name, (identity, 0))
-    return int(count) if known_identity == identity else 0
+class LogReader(SplitReader[S], Generic[S, K]):
+    """Keeps which splits are read, and how far. A connector derives one, and says how records come: `read`.
+
+    Its fetcher's thread calls all of it.
+    """
+
+    cursor_type: ClassVar[type[Cursor[Any]]] = Cursor
+
+    def __init__(self, source: LogSource[S]) -> None:
+        self.source = source
+        self.cursors: dict[str, K] = {}
+        """What is read, in the order in which it came, by the ids of the splits."""
+        self.changed = False
+        """Whether other splits are to be read than before, so that `settle` is due."""
+
+    @abstractmethod
+    def read(self, live: Sequence[K]) -> list[Fetched]:
+        """The next records of these, which are not paused; looks for them for about `LOOK_S`."""
+
+    def settle(self, live: Sequence[K]) -> None:
+        """Heed that these are read now. Those that it finds to be at their end it says are `ended`."""
+
+    def handle_splits_changes(self, change: SplitsChange[S]) -> None:
+        """Take splits up, or let go of them."""
+        self.changed = True
+        if isinstance(change, SplitsRemoved):
+            for split_id in change.split_ids:
+                self.cursors.pop(split_id, None)
+            return
+        for split in change.splits:
+            cursor: Any = self.cursor_type(split)
+            # One of a log that is no longer named ends where it stands.
+            cursor.ended |= not self.source.selects(split)
+            self.cursors[split.split_id] = cursor
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Fetch nothing of some splits for a while. What the client has fetched of them it may drop."""
+        self.changed = True
+        for split_ids, paused in ((pause, True), (resume, False)):
+            for split_id in self.cursors.keys() & split_ids:
+                self.cursors[split_id].paused = paused
+
+    def fetch(self) -> Sequence[Fetched]:
+        """The next records of splits that have any."""
+        live = [cursor for cursor in self.cursors.values() if not cursor.paused]
+        if self.changed:
+            self.changed = False
+            self.settle(live)
+        if ended := [self.finish(cursor) for cursor in live if cursor.ended]:
+            return ended
+        if live:
+            return self.read(live)
+        time.sleep(LOOK_S)
+        return []
+
+    def finish(self, cursor: K, records: Records = ()) -> Fetched:
+        """Let go of a split, with its last records."""
+        self.changed = True
+        del self.cursors[cursor.split.split_id]
+        return Fetched(cursor.split.split_id, records, cursor.split.stop, finished=True)

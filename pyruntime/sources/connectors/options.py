@@ -1,85 +1,120 @@
-"""How a connector reads the options that Spark hands over, and checks those that several have.
+"""Options of connectors: declared once, as the fields of a dataclass, and from there parsed and checked.
 
-`Options` is confined to who reads them; the functions may be called by any thread.
+A field's type and its `Rule` say what is allowed; both an argument and Spark's option of its name are held to
+them. What may hold a secret, as an address does, has no rule: so no error shows it. Any thread.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, Literal, TypeVar, overload
-
-T = TypeVar("T", int, float)
+from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import formatannotation, signature
+from typing import Any
 
 ON_DATA_LOSS = ("fail", "ignore")
 FLAGS = {"true": True, "false": False}
-KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-    "bool": (lambda text: FLAGS[text.lower()], "true or false"),
-    "str": (str, "text"),
+KINDS: dict[str, tuple[tuple[type, ...], Callable[[str], Any], str]] = {
+    "int": ((int,), int, "a whole number"),
+    "float": ((int, float), float, "a number"),
+    "bool": ((bool,), lambda text: FLAGS[text.lower()], "true or false"),
+    "str": ((str,), str, "text"),
 }
+"""Of each type: what an argument may be, what reads an option, and the words for both."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an option may be besides its type: one of some texts, or a number with a bound, in some unit.
+
+    parse: reads an option whose type is none of `KINDS`.
+    """
+
+    one_of: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    unit: str = ""
+    parse: Callable[[str], Any] | None = None
+
+    def refusal(self, value: Any) -> str | None:
+        """What a value of the right type must be that is not allowed; None where it is."""
+        if self.one_of:
+            return None if value in self.one_of else " or ".join(map(repr, self.one_of))
+        # What is no number is neither.
+        if self.at_least is not None and not value >= self.at_least:
+            return f"at least {self.at_least:g}"
+        if self.above is not None and not value > self.above:
+            return f"{self.unit} above {self.above:g}"
+        return None
+
+
+def option(default: Any = MISSING, **rule: Any) -> Any:
+    """Declare an option as a field of a dataclass: its default, none if it must be given, and its `Rule`."""
+    return field(default=default, metadata={"rule": Rule(**rule)})
+
+
+def check_options(source: Any) -> None:
+    """Check the fields of a dataclass. Raises TypeError or ValueError: name, value and what is allowed."""
+    for each in fields(source):
+        value, rule, (kind, or_none) = getattr(source, each.name), each.metadata.get("rule"), _kind(each)
+        if rule is None or kind not in KINDS or (value is None and or_none):
+            continue
+        types, _, words = KINDS[kind]
+        right = isinstance(value, types) and isinstance(value, bool) == (bool in types)
+        refusal = rule.refusal(value) if right else words
+        if refusal is not None:
+            error = ValueError if right else TypeError
+            raise error(f"{each.name}={value!r}: must be {refusal}{' or None' * or_none}")
 
 
 class Options:
-    """Options, each read once. Errors name the option, its value and what is allowed, but no secret."""
+    """Options that Spark hands over. Errors name the option, its value and what is allowed."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._left = dict(options)
-        self._known: list[str] = []
-
-    @overload
-    def text(self, name: str, *, required: Literal[True]) -> str: ...
-    @overload
-    def text(self, name: str) -> str | None: ...
-    def text(self, name: str, *, required: bool = False) -> str | None:
-        """The option as it is; None if it was not given. Raises ValueError if it must be."""
-        self._known.append(name)
-        found = self._left.pop(name, None)
-        if found is None and required:
-            raise ValueError(f"option {name!r} is missing")
-        return found
-
-    def words(self, name: str) -> list[str] | None:
-        """What stands between the commas; None if it was not given."""
-        found = self.text(name)
-        return None if found is None else [word.strip() for word in found.split(",") if word.strip()]
-
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false. Raises ValueError for anything else."""
-        found: bool = self._read(name, "bool", default)
-        return found
-
-    def number(self, name: str, kind: Callable[[Any], T], default: T) -> T:
-        """A number of this kind. Raises ValueError for anything else."""
-        found: T = self._read(name, "int" if kind is int else "float", default)
-        return found
+        self._given = dict(options)
 
     def arguments(self, kind: type) -> dict[str, Any]:
-        """Those that were given, as the annotations of the dataclass `kind` say: its arguments.
+        """Those that were given, as the fields of the dataclass `kind` say: its arguments.
 
-        Raises ValueError for one that is no field, or not of its type.
+        Fields of a type that text does not say, and without a rule that parses it, are no options. Raises
+        ValueError for an option that is no field, missing, or not of its type.
         """
-        kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(kind)}
-        values = {name: self._read(name, type_, None) for name, type_ in kinds.items() if type_ in KINDS}
-        self.check_all_read()
-        return {name: value for name, value in values.items() if value is not None}
+        declared = {each.name: each for each in fields(kind)}
+        left, known, arguments = dict(self._given), [], {}
+        # In the order of the arguments.
+        for name in signature(kind).parameters:
+            each, option_name = declared[name], name.lower()
+            parse, allowed = each.metadata.get("rule", Rule()).parse, "text"
+            if parse is None and _kind(each)[0] in KINDS:
+                _, parse, allowed = KINDS[_kind(each)[0]]
+            if parse is None:
+                continue
+            known.append(option_name)
+            if option_name in left:
+                text = left.pop(option_name)
+                try:
+                    arguments[name] = parse(text)
+                except (ValueError, KeyError):
+                    raise ValueError(f"option {option_name!r} is {text!r}: must be {allowed}") from None
+            elif each.default is each.default_factory is MISSING:
+                raise ValueError(f"option {option_name!r} is missing")
+        if left:
+            raise ValueError(f"option {min(left)!r} is unknown; there are {', '.join(known)}")
+        return arguments
 
-    def _read(self, name: str, kind: str, default: Any) -> Any:
-        found = self.text(name)
-        if found is None:
-            return default
-        read, allowed = KINDS[kind]
-        try:
-            return read(found)
-        except (ValueError, KeyError):
-            raise ValueError(f"option {name!r} is {found!r}: must be {allowed}") from None
 
-    def check_all_read(self) -> None:
-        """Raise ValueError if there is an option that nobody has asked for."""
-        if self._left:
-            raise ValueError(f"option {min(self._left)!r} is unknown; there are {', '.join(self._known)}")
+def words(text: str) -> list[str]:
+    """What stands between the commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _kind(each: Field[Any]) -> tuple[str, bool]:
+    """The type of a field, and whether it may be None instead."""
+    # A module without `from __future__ import annotations` has types where others have text.
+    text = each.type if isinstance(each.type, str) else formatannotation(each.type)
+    kind = re.sub(r"(?:typing\.)?Optional\[(\w+)\]| \| None", r"\1", text)
+    return kind, kind != text
 
 
 def check_whole(name: str, value: Any, least: int | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from pillarbox.sources.connectors.files.reading import FileReader
 from pillarbox.sources.connectors.files.seen import StateFolder
 from pillarbox.sources.connectors.files.split import FileSplit, FileSplitSerializer
 from pillarbox.sources.connectors.files.text import LinesFormat
-from pillarbox.sources.connectors.options import Options, check_on_data_loss
+from pillarbox.sources.connectors.options import Options, check_on_data_loss, option, words
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
@@ -76,7 +76,7 @@ class FileSource(Source[FileSplit, Known]):
     path: str
     format: str = "parquet"
     schema: pa.Schema | None = None
-    columns: Sequence[str] | None = None
+    columns: Sequence[str] | None = option(None, parse=words)
     recursive: bool = True
     discovery_interval: float | None = None
     split_bytes: int = 64 * 2**20
@@ -288,24 +288,13 @@ class FileSource(Source[FileSplit, Known]):
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> FileSource:
         """The source that options of the same names describe."""
-        found = Options(options)
         if "paths" in options:
             raise ValueError(f"option 'paths' is {options['paths']!r}: give one path, which may be a pattern")
-        given: dict[str, Any] = {"path": found.text("path", required=True)}
-        for each in fields(cls)[1:]:
-            kind = str(each.type).removesuffix(" | None")
-            default: Any = getattr(cls, each.name, None)
-            if kind == "bool":
-                given[each.name] = found.flag(each.name, default)
-            elif kind in ("int", "float"):
-                given[each.name] = found.number(each.name, int if kind == "int" else float, default)
-            elif kind == "str" and (text := found.text(each.name)) is not None:
-                given[each.name] = text
-        columns = found.words("columns")
-        found.check_all_read()
+        given = Options(options).arguments(cls)
+        columns = given.get("columns")
         if columns is not None and schema is not None and set(columns) != set(schema.names):
             raise ValueError(
                 f"option 'columns' is {options['columns']!r}, and the schema names {schema.names!r}: name "
                 "the columns that are to be read in one of them"
             )
-        return cls(schema=schema, columns=columns, **given)
+        return cls(schema=schema, **given)

@@ -8,35 +8,74 @@ from __future__ import annotations
 
 import atexit
 import re
-import threading
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from pillarbox.sources.connectors.kafka.records import Partition
 
 MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pip install "pillarbox[kafka]"'
 ANSWER = 30.0
 """Seconds for a broker to answer what is asked of it, besides reading."""
+COMMIT_WAIT_S = 5.0
+"""For a group to be told where it stands."""
 LEADER_RETRY_S = 0.05
 """Between two questions about a partition that has no leader."""
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 MAX_IDLE_CONSUMERS = 2
 """Of one process."""
 SECRET = re.compile(r"password|secret|token|credential|jaas|\.pem$|\.key$|oauthbearer\.config|userinfo")
-# Properties that the source settles itself, and the option that stands for them, if there is one.
 SETTLED = {
-    "group.id": "group_id",
-    "isolation.level": "isolation",
-    "auto.offset.reset": "on_data_loss",
-    "enable.auto.commit": None,
-    "enable.auto.offset.store": None,
-    "enable.partition.eof": None,
-    "partition.assignment.strategy": None,
-    "group.instance.id": None,
+    "group.id": "give 'group_id'",
+    "isolation.level": "give 'isolation'",
+    "auto.offset.reset": "give 'on_data_loss'",
+    "enable.auto.commit": "the source settles it",
+    "enable.auto.offset.store": "the source settles it",
+    "enable.partition.eof": "the source settles it",
+    "partition.assignment.strategy": "the source settles it",
+    "group.instance.id": "the source settles it",
 }
+"""Properties that the source settles itself, and what to do instead."""
+CONSUMER = {
+    # A consumer must have a group; it never joins it.
+    "group.id": "pillarbox",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+}
+
+
+def package() -> Any:
+    """The package `confluent_kafka`. Any thread. Raises ImportError, which says what to install."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError:
+        raise ImportError(MISSING) from None
+    return confluent_kafka
+
+
+class Consumer(NamedTuple):
+    """A consumer, and what is needed to use it again."""
+
+    client: Any
+    complaints: deque[str]
+    """The last thing that went wrong between it and its brokers; it goes on and tries again."""
+    key: str
+    """What it was made with: two with the same do the same."""
+
+
+_idle: dict[str, Consumer] = {}
+"""Consumers that read nothing now by their keys, the oldest first."""
+
+
+@atexit.register
+def _close_idle() -> None:
+    while _idle:
+        _idle.popitem()[1].client.close()
 
 
 class KafkaClients:
@@ -50,14 +89,13 @@ class KafkaClients:
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties: must be a mapping, not {type(properties).__name__}")
         self._properties = {str(name): value for name, value in properties.items()}
-        for name, option in SETTLED.items():
-            if name in self._properties:
-                instead = f"give {option!r}" if option else "the source settles it"
-                raise ValueError(f"property {name!r} cannot be given: {instead}")
-        servers = self._properties.get("bootstrap.servers")
-        if not isinstance(servers, str) or not servers.strip():
-            raise ValueError(f"property 'bootstrap.servers' is {servers!r}: must be host:port, by commas")
-        self.servers = servers
+        for name in self._properties.keys() & SETTLED.keys():
+            raise ValueError(f"property {name!r} cannot be given: {SETTLED[name]}")
+        self.servers = self._properties.get("bootstrap.servers")
+        if not isinstance(self.servers, str) or not self.servers.strip():
+            raise ValueError(
+                f"property 'bootstrap.servers' is {self.servers!r}: must be host:port, by commas"
+            )
 
     def __repr__(self) -> str:
         return f"Kafka at {self.servers}"
@@ -69,98 +107,47 @@ class KafkaClients:
                 text = text.replace(value, "***")
         return text
 
-    def admin(self) -> tuple[Any, Complaints]:
-        """A client that asks and orders, thread-safe, and what goes wrong with it."""
-        complaints = Complaints(self)
-        return self._made(package().admin.AdminClient, {}, {}, complaints), complaints
+    def made(
+        self, kind: Any, defaults: Mapping[str, Any], fixed: Mapping[str, Any]
+    ) -> tuple[Any, deque[str]]:
+        """A client, and its last complaint. What is in `defaults` can be overridden by a property."""
+        complaints: deque[str] = deque(maxlen=1)
 
-    def consumer(self, settings: Mapping[str, Any]) -> tuple[Any, Complaints]:
-        """A client that reads, for one thread, and what goes wrong with it. `settings` can be overridden.
+        def complain(error: Any) -> None:
+            # That all are down says less than why one is.
+            if not complaints or error.code() != error._ALL_BROKERS_DOWN:
+                complaints.append(self.hide(str(error.str())))
 
-        It is one that was `given_back`, if there is one with the same settings and properties.
-        """
-        with _idle_lock:
-            at = next((at for at, each in enumerate(_idle) if each[0] == (self._properties, settings)), None)
-            if at is not None:
-                return _idle.pop(at)[1:]
-        complaints = Complaints(self)
-        fixed = {
-            # A consumer must have a group; it never joins it.
-            "group.id": "pillarbox",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-        return self._made(package().Consumer, settings, fixed, complaints), complaints
-
-    def give_back(self, settings: Mapping[str, Any], consumer: Any, complaints: Complaints) -> None:
-        """Keep a consumer with which nothing went wrong, and which reads nothing, for who needs the same."""
-        with _idle_lock:
-            _idle.append(((self._properties, settings), consumer, complaints))
-            too_many = _idle.pop(0)[1] if len(_idle) > MAX_IDLE_CONSUMERS else None
-        if too_many is not None:
-            too_many.close()
-
-    def failed(self, doing: str, error: BaseException, complaints: Complaints | None = None) -> Exception:
-        """What to raise for what a client has raised: it says where, at what, and what else went wrong."""
-        why = complaints.last if complaints is not None else None
-        text = f"{self!r}: {doing}: {self.hide(str(error))}" + (f" ({why})" if why else "")
-        return ConnectionError(text)
-
-    def _made(
-        self, kind: Any, defaults: Mapping[str, Any], fixed: Mapping[str, Any], complaints: Complaints
-    ) -> Any:
         # The client would write to stderr what is in the errors already.
-        quiet = {"log_level": 0, "error_cb": complaints.take}
+        quiet = {"log_level": 0, "error_cb": complain}
         try:
-            return kind({**quiet, **defaults, **self._properties, **fixed})
+            return kind({**quiet, **defaults, **self._properties, **fixed}), complaints
         except Exception as error:
             raise ValueError(f"{self!r}: these properties cannot be: {self.hide(str(error))}") from None
 
+    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+        """A client that reads, for one thread: one that was given back, if it was made with the same."""
+        key = repr((self._properties, settings))
+        found = _idle.pop(key, None)
+        return found or Consumer(*self.made(package().Consumer, settings, CONSUMER), key)
 
-_idle: list[tuple[Any, Any, Complaints]] = []
-"""Consumers that read nothing now, the oldest first: of each its key, itself, and its complaints."""
-_idle_lock = threading.Lock()
+    def give_back(self, consumer: Consumer, sound: bool) -> None:
+        """Keep a consumer with which nothing went wrong for who needs the same; at most two in a process."""
+        surplus: Consumer | None = consumer
+        if sound and not consumer.complaints:
+            consumer.client.unassign()
+            surplus = _idle.pop(consumer.key, None)
+            _idle[consumer.key] = consumer
+            if len(_idle) > MAX_IDLE_CONSUMERS:
+                surplus = _idle.pop(next(iter(_idle)), None)
+        if surplus is not None:
+            # It is in no group, so nobody needs to be told.
+            surplus.client.close()
 
-
-@atexit.register
-def _close_idle() -> None:
-    while _idle:
-        _idle.pop()[1].close()
-
-
-class Complaints:
-    """What went wrong between a client and its brokers; the client goes on and tries again. Thread-safe."""
-
-    def __init__(self, clients: KafkaClients) -> None:
-        self._clients = clients
-        self._lock = threading.Lock()
-        self._last: str | None = None
-
-    def take(self, error: Any) -> None:
-        """A client complains. On whichever thread serves it."""
-        text = self._clients.hide(str(error.str()))
-        with self._lock:
-            # That all are down says less than why one is.
-            if self._last is None or error.code() != error._ALL_BROKERS_DOWN:
-                self._last = text
-
-    @property
-    def last(self) -> str | None:
-        """The last complaint."""
-        with self._lock:
-            return self._last
-
-
-def package() -> Any:
-    """The package `confluent_kafka`. Any thread. Raises ImportError, which says what to install."""
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ImportError:
-        raise ImportError(MISSING) from None
-    return confluent_kafka
+    def failed(self, doing: str, error: BaseException, complaints: Collection[str] = ()) -> Exception:
+        """What to raise for what a client has raised: it says where, at what, and what else went wrong."""
+        why = "".join(f" ({complaint})" for complaint in complaints)
+        return ConnectionError(f"{self!r}: {doing}: {self.hide(str(error))}{why}")
 
 
 class KafkaOffsets:
@@ -172,7 +159,7 @@ class KafkaOffsets:
 
     def __init__(self, clients: KafkaClients, committed_only: bool) -> None:
         self._clients = clients
-        self._admin, self._complaints = clients.admin()
+        self._admin, self._complaints = clients.made(package().admin.AdminClient, {}, {})
         level = package().IsolationLevel
         self._isolation = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
 
@@ -218,21 +205,22 @@ class KafkaOffsets:
         """Where a group stands; partitions for which it has said nothing are left out."""
         if not partitions:
             return {}
-        with self._asking(f"asking where group {group!r} stands"):
-            request = self._positions(group, [(*each,) for each in partitions])
-            answer = self._admin.list_consumer_group_offsets(request, request_timeout=ANSWER)[group].result()
-        found = {Partition(each.topic, each.partition): each.offset for each in answer.topic_partitions}
-        return {place: offset for place, offset in found.items() if offset >= 0}
-
-    def commit(self, offsets: Mapping[Partition, int], group: str) -> Future[Any]:
-        """Have a group stand at these offsets. Does not wait for it."""
-        request = self._positions(group, [(*each, offset) for each, offset in offsets.items()])
-        future: Future[Any] = self._admin.alter_consumer_group_offsets(request, request_timeout=ANSWER)[group]
-        return future
-
-    def _positions(self, group: str, places: Collection[tuple[Any, ...]]) -> list[Any]:
         kafka = package()
-        return [kafka.ConsumerGroupTopicPartitions(group, [kafka.TopicPartition(*each) for each in places])]
+        places = [kafka.TopicPartition(*place) for place in partitions]
+        request = kafka.ConsumerGroupTopicPartitions(group, places)
+        with self._asking(f"asking where group {group!r} stands"):
+            asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER)
+            answer = asked[group].result().topic_partitions
+        return {Partition(each.topic, each.partition): each.offset for each in answer if each.offset >= 0}
+
+    def commit(self, offsets: Mapping[Partition, int], group: str) -> None:
+        """Have a group stand at these offsets."""
+        kafka = package()
+        places = [kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        request = kafka.ConsumerGroupTopicPartitions(group, places)
+        with self._asking(f"telling group {group!r} where it stands"):
+            told = self._admin.alter_consumer_group_offsets([request], request_timeout=COMMIT_WAIT_S)
+            told[group].result()
 
     def _list(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
         kafka = package()

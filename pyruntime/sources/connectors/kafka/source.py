@@ -8,36 +8,22 @@ in one round, so a micro-batch over thousands of them costs a few requests.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import pyarrow as pa
 
 from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.records import (
-    KafkaSplit,
-    Partition,
-    check_schema,
-    default_schema,
-    partition_of,
-    split_of,
-)
-from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part, check_seconds
-from pillarbox.sources.connectors.options import password_from
+from pillarbox.sources.connectors.kafka.records import TYPES, KafkaSplit, Partition, check_schema, split_of
+from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
+from pillarbox.sources.connectors.options import Options, option, password_from, words
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
-from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import ReaderContext, SourceReader
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-log = logging.getLogger("pillarbox")
-
-ISOLATIONS = ("read_committed", "read_uncommitted")
 PREFIX = "kafka."
 LATEST_TIME = 1e11
 """Seconds since 1970, in the year 5138: what is above were milliseconds."""
@@ -46,10 +32,17 @@ FRESH_S = 0.5
 GONE_S = 60.0
 """After which a topic that is missing at each look was deleted: a broker that has just begun may not know
 all of them yet."""
-COMMIT_WAIT_S = 5.0
-"""That `close` waits for a group to be told where it stands."""
 
 
+def parse_where(text: str) -> Any:
+    """An option that is a word, a number or JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@dataclass(eq=False, repr=False)
 class KafkaSource(LogSource[KafkaSplit]):
     """Records of Kafka topics, those of each partition in the order of their offsets.
 
@@ -80,63 +73,41 @@ class KafkaSource(LogSource[KafkaSplit]):
 
     split_type = KafkaSplit
     logs = "topics"
-    event_times = "timestamp"
 
-    def __init__(
-        self,
-        properties: Mapping[str, Any],
-        topics: str | Sequence[str] | None = None,
-        *,
-        pattern: str | None = None,
-        schema: pa.Schema | None = None,
-        headers: bool = False,
-        start: str | float | Mapping[str, Mapping[int, int]] = "earliest",
-        bounded: bool = False,
-        stop: str | float | Mapping[str, Mapping[int, int]] = "latest",
-        split_rows: int | None = 1_000_000,
-        isolation: str = "read_committed",
-        on_data_loss: str = "fail",
-        on_change: str = "fail",
-        group_id: str | None = None,
-        event_time: str | None = None,
-        discovery_interval: float = 10.0,
-        patience: float = 120.0,
-        password_env: str | None = None,
-    ) -> None:
-        if password_env is not None:
-            properties = {**properties, "sasl.password": password_from(password_env)}
-        super().__init__(
-            KafkaClients(properties), topics, pattern, schema=schema, bounded=bounded, event_time=event_time,
-            discovery_interval=discovery_interval, on_data_loss=on_data_loss, on_change=on_change,
-        )  # fmt: skip
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except (TypeError, re.error) as error:
-                raise ValueError(f"pattern={pattern!r}: must be a regular expression: {error}") from None
-        if isolation not in ISOLATIONS:
-            raise ValueError(f"isolation={isolation!r}: must be one of {', '.join(ISOLATIONS)}")
-        if group_id is not None and (not isinstance(group_id, str) or not group_id):
-            raise ValueError(f"group_id={group_id!r}: must be a name or None")
-        if split_rows is not None and (
-            isinstance(split_rows, bool) or not isinstance(split_rows, int) or split_rows < 1
-        ):
-            raise ValueError(f"split_rows={split_rows!r}: must be an int of at least 1, or None")
-        self.start = _where("start", start, ("earliest", "latest", "committed"), self.names)
-        self.stop = _where("stop", stop, ("latest",), self.names)
-        if self.start == "committed" and group_id is None:
+    properties: Mapping[str, Any] = field()
+    topics: str | Sequence[str] | None = option(None, parse=words)
+    _: KW_ONLY
+    headers: bool = option(False)
+    start: Any = option("earliest", parse=parse_where)
+    stop: Any = option("latest", parse=parse_where)
+    split_rows: int | None = option(1_000_000, at_least=1)
+    isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
+    group_id: str | None = option(None)
+    event_time: str | None = option(None, one_of=("timestamp",))
+    patience: float = option(120.0, above=0.0, unit="seconds")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            re.compile(self.pattern or "")
+        except (TypeError, re.error) as error:
+            raise ValueError(f"pattern={self.pattern!r}: must be a regular expression: {error}") from None
+        self.start = _where("start", self.start, ("earliest", "latest", "committed"), self.names)
+        self.stop = _where("stop", self.stop, ("latest",), self.names)
+        if self.start == "committed" and not self.group_id:
             raise ValueError("start='committed': needs group_id")
-        if self.stop != "latest" and not bounded:
-            raise ValueError(f"stop={stop!r}: needs bounded=True")
-        self.split_rows = split_rows
-        self.isolation = isolation
-        self.group_id = group_id
-        self.patience = float(check_seconds("patience", patience))
-        self._headers = bool(headers)
+        if self.stop != "latest" and not self.bounded:
+            raise ValueError(f"stop={self.stop!r}: needs bounded=True")
+
+    def connects_to(self) -> KafkaClients:
+        """See `LogSource.connects_to`."""
+        if self.password_env is not None:
+            self.properties = {**self.properties, "sasl.password": password_from(self.password_env)}
+        return KafkaClients(self.properties)
 
     def default_schema(self) -> pa.Schema:
-        """All columns."""
-        return default_schema(self._headers)
+        """All columns; `headers` only if they are asked for."""
+        return pa.schema([(name, kind) for name, kind in TYPES.items() if self.headers or name != "headers"])
 
     def check_schema(self, schema: pa.Schema) -> pa.Schema:
         """See `records.check_schema`."""
@@ -146,49 +117,36 @@ class KafkaSource(LogSource[KafkaSplit]):
         """See `LogSource.matches`."""
         return re.fullmatch(self.pattern or "", name) is not None
 
-    def create_enumerator(self, context: EnumeratorContext[KafkaSplit]) -> KafkaEnumerator:
-        """The enumerator of a new run. Raises ImportError without the package `confluent-kafka`."""
-        return KafkaEnumerator(self, context, None)
-
     def restore_enumerator(
         self, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint
     ) -> KafkaEnumerator:
         """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other topics."""
         return KafkaEnumerator(self, context, checkpoint)
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[KafkaSplit]:
-        """A reader with one consumer for all its partitions."""
-        schema = self.arrow_schema() if context.schema is None else check_schema(context.schema)
-        return FetchingReader(
-            context, lambda: KafkaSplitReader(self, schema), threading=Threading.MANY_SPLITS
-        )
+    def create_split_reader(self, schema: pa.Schema) -> KafkaSplitReader:
+        """See `LogSource.create_split_reader`."""
+        return KafkaSplitReader(self, schema)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> KafkaSource:
-        """See `Source.from_options`. The options are the arguments, and `kafka.` before each property.
-
-        `topics` are parted by commas; offsets are JSON.
-        """
-        properties = {
-            name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)
-        }
+        """See `LogSource.from_options`. With `kafka.` before each property; offsets are JSON."""
+        properties = {name[len(PREFIX) :]: text for name, text in options.items() if name.startswith(PREFIX)}
         if "bootstrap.servers" not in properties:
             raise ValueError("option 'kafka.bootstrap.servers' is missing")
-        own = {name: value for name, value in options.items() if not name.startswith(PREFIX)}
-        where = {name: _read(name, own.pop(name)) for name in ("start", "stop") if name in own}
-        return cls._from_options(own, schema, properties=properties, **where)
+        own = {name: text for name, text in options.items() if not name.startswith(PREFIX)}
+        return cls(properties, schema=schema, **Options(own).arguments(cls))
 
 
 class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     """The enumerator of a `KafkaSource`. Confined to its thread, but for what `discover` calls."""
 
+    _source: KafkaSource
+
     def __init__(
-        self, source: KafkaSource, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint | None
+        self, source: KafkaSource, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint
     ) -> None:
         super().__init__(source, context, checkpoint)
-        self._source = source
         self._offsets = KafkaOffsets(source.service, source.isolation == "read_committed")
-        self.discovery_interval = None if source.bounded else source.discovery_interval
         # What the last round of questions has answered, and when it was asked.
         self._asked_at = -FRESH_S
         self._ends: dict[Partition, int] = {}
@@ -198,9 +156,8 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         # Since when topics that are known are missing.
         self._missing: dict[str, float] = {}
         self._times: tuple[float, dict[Partition, int]] | None = None
-        # What the group is to be told, and what it is being told.
-        self._uncommitted: dict[Partition, int] = {}
-        self._committing: Future[Any] | None = None
+        # What the group was not told yet.
+        self._untold: dict[Partition, int] = {}
 
     # -- discovery ---------------------------------------------------------------------------------
 
@@ -233,23 +190,18 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         edge = split.start + rows
         return split.up_to(edge), split_of(split.part, edge, split.stop)
 
-    def _settled(self, where: Any, places: Mapping[Partition, Any], *, rest: str) -> dict[Partition, int]:
+    def _settled(self, where: Any, places: Mapping[Partition, Part], *, rest: str) -> dict[Partition, int]:
         """Offsets of a time, of the group, or that were given; those of `rest` for all other partitions."""
         if isinstance(where, float):
             return self._offsets.at(places, where)
         found: dict[Partition, int] = {}
         if isinstance(where, Mapping):
-            given = {
-                Partition(topic, number): offset
-                for topic, offsets in where.items()
-                for number, offset in offsets.items()
-            }
+            given = {(topic, number): offset for topic in where for number, offset in where[topic].items()}
             found = {place: given[place] for place in places if place in given}
         elif where == "committed":
-            assert self._source.group_id is not None
-            found = self._offsets.committed(places, self._source.group_id)
+            found = self._offsets.committed(places, self._source.group_id or "")
         else:
-            rest = where
+            rest = str(where)
         left = [place for place in places if place not in found]
         return found | (self._offsets.earliest(left) if rest == "earliest" else self._offsets.latest(left))
 
@@ -278,21 +230,20 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         if stale or place not in self._fresh or self._ids.get(place.topic, topic_id) != topic_id:
             self._ask_for_ends(place)
         self._fresh.discard(place)
+        end, why = self._ends.get(place), ""
         if self._ids.get(split.topic) != topic_id:
-            self._lost(split, "its topic was deleted" + (", and made again" * (split.topic in self._ids)))
-            return None
-        end = self._ends.get(place)
-        if end is not None and end < split.start:
-            self._lost(split, f"it ends at offset {end} now")
+            end, why = None, "its topic was deleted" + ", and made again" * (split.topic in self._ids)
+        elif end is not None and end < split.start:
+            why = f"it ends at offset {end} now"
+        if why:
+            self._source.lost(split.unreadable_from(split.start, why), self.warn_once)
         return end
 
     def _ask_for_ends(self, place: Partition) -> None:
         """The ends of all partitions that are known, and of this one, in one round."""
         known: dict[str, list[Any]] = self.checkpoint["known"]
         found = self._offsets.topics({*known, place.topic})
-        self._fresh = {Partition(name, number) for name in known for number in range(known[name][1])} | {
-            place
-        }
+        self._fresh = {place, *(Partition(name, at) for name in known for at in range(known[name][1]))}
         self._ids = {name: topic_id for name, (topic_id, _) in found.items()}
         self._ends = self._offsets.latest(
             each for each in self._fresh if each.topic in found and each.number < found[each.topic][1]
@@ -306,9 +257,6 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
             return self._ids[split.topic] != split.topic_id
         return self._asked_at - self._missing.get(split.topic, self._asked_at) >= GONE_S
 
-    def _lost(self, split: KafkaSplit, why: str) -> None:
-        self.lost(split.unreadable_from(split.start, why))
-
     def position_at(self, split: KafkaSplit, timestamp: float) -> int | None:
         """The offset before which no record is later than `timestamp` seconds, by Kafka's own timestamps.
 
@@ -318,95 +266,48 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
             return None
         place = split.place
         if self._times is None or self._times[0] != timestamp or place not in self._times[1]:
-            places = [*self._ends] if place in self._ends else [place]
             # Kafka counts milliseconds, and finds the first that is not earlier.
-            self._times = timestamp, self._offsets.at(places, timestamp + 0.001)
+            self._times = timestamp, self._offsets.at({place, *self._ends}, timestamp + 0.001)
         return self._times[1].pop(place)
 
-    # -- commits -----------------------------------------------------------------------------------
-
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
-        """Have the group stand where the rows end that are durable downstream. Does not wait for it.
+        """Have the group stand where the rows end that are durable downstream.
 
-        One request at a time, for they may overtake each other: what comes meanwhile is told with what
-        comes next.
+        What it could not be told is told with what comes next.
         """
         for split_id, position in positions.items():
-            place = partition_of(split_id)
-            if place is not None and isinstance(position, int):
-                self._uncommitted[place] = position
-        if self._committing is None or self._committing.done():
-            self._commit()
-
-    def close(self) -> None:
-        """Wait a little for what the group is told."""
-        for _ in range(2):
-            if self._committing is not None and not wait((self._committing,), COMMIT_WAIT_S).done:
-                log.warning("%r has not answered where group %r stands", *self._group)
-                return
-            self._commit()
-
-    @property
-    def _group(self) -> tuple[Any, str | None]:
-        return self._source.service, self._source.group_id
-
-    def _commit(self) -> None:
-        offsets, self._uncommitted, self._committing = self._uncommitted, {}, None
-        service, group = self._group
-        if group is None or not offsets:
-            return
-
-        def answered(future: Future[Any] | None, error: BaseException | None = None) -> None:
-            error = error if future is None else future.exception()
-            if error is not None:
-                told = service.hide(str(error))
-                log.warning("%r: group %r could not be told where it stands: %s", service, group, told)
-
-        try:
-            self._committing = self._offsets.commit(offsets, group)
-            self._committing.add_done_callback(answered)
-        except Exception as error:
-            answered(None, error)
-            # With what is to be told next.
-            self._uncommitted = offsets
+            topic, number, rest = split_id.split("/", 2)
+            # A range is not read on, so it says nothing.
+            if "@" not in rest:
+                self._untold[Partition(topic, int(number))] = position
+        if self._source.group_id and self._untold:
+            self._offsets.commit(self._untold, self._source.group_id)
+        self._untold = {}
 
 
 def _where(name: str, where: Any, words: Sequence[str], topics: Sequence[str]) -> Any:
     """A word, a time, or offsets by topic and partition. Raises ValueError."""
-    if where in words if isinstance(where, str) else False:
+    if isinstance(where, str) and where in words:
         return where
     if isinstance(where, int | float) and not isinstance(where, bool) and where >= 0:
         if where > LATEST_TIME:
             raise ValueError(f"{name}={where!r}: must be seconds since 1970, not milliseconds")
         return float(where)
-    if isinstance(where, Mapping):
-        try:
-            offsets = {
-                str(topic): {int(number): int(offset) for number, offset in parts.items()}
-                for topic, parts in where.items()
-            }
-        except (AttributeError, TypeError, ValueError):
-            offsets = {"": {0: -1}}
-        if not any(offset < 0 for parts in offsets.values() for offset in parts.values()):
-            unknown = [topic for topic in offsets if topics and topic not in topics]
-            if unknown:
-                raise ValueError(f"{name}={where!r}: {unknown[0]!r} is not among the topics")
-            return offsets
-    allowed = ", ".join(map(repr, words))
-    raise ValueError(
-        f"{name}={where!r}: must be {allowed}, seconds since 1970, or offsets of 0 and more "
-        "as {topic: {partition: offset}}"
-    )
-
-
-def _read(name: str, text: str) -> Any:
-    """An option that is a word, a number or JSON."""
-    if text.strip().startswith("{"):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"option {name!r} is {text!r}: must be JSON: {error}") from None
     try:
-        return float(text)
-    except ValueError:
-        return text
+        offsets = {
+            str(topic): {int(number): int(offset) for number, offset in parts.items()}
+            for topic, parts in where.items()
+        }
+        if all(offset >= 0 for parts in offsets.values() for offset in parts.values()):
+            unknown = [topic for topic in offsets if topics and topic not in topics]
+            if not unknown:
+                return offsets
+            raise KeyError(f"{unknown[0]!r} is not among the topics")
+    except KeyError as error:
+        raise ValueError(f"{name}={where!r}: {error.args[0]}") from None
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise ValueError(
+        f"{name}={where!r}: must be {', '.join(map(repr, words))}, seconds since 1970, or offsets of 0 and "
+        "more as {topic: {partition: offset}}"
+    )

@@ -42,15 +42,31 @@ class EntryId(NamedTuple):
         return EntryId(self.ms - 1, LAST_SEQUENCE) if self.ms else self
 
 
+FIRST = EntryId(0, 0)
+LEAST = EntryId(0, 1)
+"""The least id that an entry can have."""
+
+
+class Position(NamedTuple):
+    """The least id that comes next, and how many entries were added before it; None if unknown."""
+
+    next: EntryId = FIRST
+    added: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.next) if self.added is None else f"{self.next}@{self.added}"
+
+
 @dataclass(frozen=True)
 class RedisStreamSplit(LogSplit):
-    """The entries of a stream from position `start` up to `stop`."""
+    """The entries of a stream from position `start` up to `stop`.
+
+    entries, size: how many there are, and bytes of their fields, where they were counted.
+    """
 
     stream: str = ""
     entries: int | None = None
-    """How many there are, where they were counted."""
     size: int | None = None
-    """Bytes of their fields, where they were counted."""
 
     @property
     def rows(self) -> int | None:
@@ -68,19 +84,10 @@ class RedisStreamSplit(LogSplit):
         return Part(self.stream, 0, "")
 
 
-FIRST = EntryId(0, 0)
-LEAST = EntryId(0, 1)
-"""The least id that an entry can have."""
-
-
-class Position(NamedTuple):
-    """The least id that comes next, and how many entries were added before it; None if unknown."""
-
-    next: EntryId = FIRST
-    added: int | None = None
-
-    def __str__(self) -> str:
-        return str(self.next) if self.added is None else f"{self.next}@{self.added}"
+def range_of(split_id: str, stream: str, start: Position, stop: Position) -> RedisStreamSplit:
+    """The split that is a range of a stream; with the number of its entries, where both ends have counts."""
+    entries = None if start.added is None or stop.added is None else stop.added - start.added
+    return RedisStreamSplit(split_id, str(start), str(stop), stream, entries)
 
 
 class StreamState(NamedTuple):
@@ -94,11 +101,6 @@ class StreamState(NamedTuple):
     """Entries ever added; None before Redis 7."""
     deleted: EntryId
     """The greatest id that was deleted singly, by XDEL."""
-
-    @property
-    def removed(self) -> int | None:
-        """How many entries are gone."""
-        return None if self.added is None else self.added - self.length
 
     @property
     def has_holes(self) -> bool:
@@ -120,9 +122,7 @@ def parse_position(written: Any) -> Position:
     """The position that is written so; None is the beginning. Raises ValueError."""
     if written is None:
         return Position()
-    if not isinstance(written, str):
-        raise ValueError(f"position={written!r}: must be a str or None")
-    text, mark, added = written.partition("@")
+    text, mark, added = str(written).partition("@")
     if mark and not added.isdecimal():
         raise ValueError(f"position={written!r}: behind the @ must be a number of entries")
     return Position(parse_id(text), int(added) if mark else None)
@@ -147,32 +147,19 @@ def lost(position: Position, state: StreamState) -> str | None:
 
     Where it cannot be told, because the count is not known or single entries were deleted, it may be missing.
     """
+    gone = "trimmed or deleted before they were read"
     if state.added is None or position == Position():
         return None
     if position.added is not None and (position.added > state.added or position.next > state.last.next):
         return "the stream was deleted and made anew"
-    if position.next > state.last:
+    if position.next > state.last or (state.first is not None and state.first < position.next):
         return None
-    if state.first is not None and state.first < position.next:
+    missing = state.added - state.length - (position.added or 0)
+    if missing <= 0:
         return None
-    removed = state.added - state.length
-    if position.added is None:
-        return "some entries may have been" if removed else None
-    if removed <= position.added:
-        return None
-    if state.has_holes:
-        return "some entries may have been"
-    return "1 entry was" if removed == position.added + 1 else f"{removed - position.added} entries were"
-
-
-def loss(stream: str, position: Position, state: StreamState) -> str | None:
-    """The words for what is `lost`; None where nothing is."""
-    missing = lost(position, state)
-    if missing is None:
-        return None
-    if missing.endswith(("was", "were", "been")):
-        missing += " trimmed or deleted before they were read"
-    return f"stream {stream!r}, from {position.next} on: {missing}"
+    if position.added is None or state.has_holes:
+        return f"some entries may have been {gone}"
+    return f"1 entry was {gone}" if missing == 1 else f"{missing} entries were {gone}"
 
 
 def settle(position: Position, state: StreamState) -> Position:

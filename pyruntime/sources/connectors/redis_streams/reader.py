@@ -8,23 +8,21 @@ when a wait is given up. EXISTS tells which of those that have nothing are gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.log import LogSplitReader
+from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
 from pillarbox.sources.connectors.redis_streams.position import (
     Position,
     RedisStreamSplit,
     behind,
-    loss,
     parse_id,
     parse_position,
     parse_state,
     settle,
 )
 from pillarbox.sources.connectors.redis_streams.rows import mean_size, to_batch
-from pillarbox.sources.reader import Fetched, SplitsAdded, SplitsChange
+from pillarbox.sources.reader import Fetched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,232 +35,139 @@ FIRST_ROWS = 200
 MAX_ROWS = 10_000
 BATCH_BYTES = 2_000_000
 """Of one stream in one request, about."""
-WAIT = 1.0
-"""Seconds that one fetch waits for entries."""
-STREAMS_PER_LOOK = 1000
-"""Streams that are asked for at once, whether they are there."""
-LOOK_INTERVAL_S = 0.05
-"""Seconds after which streams that have nothing are looked at, while others have."""
-BLOCK_MS, BLOCK_MS_PER_STREAM, MAX_BLOCK_MS = 50, 0.1, 1000
-"""How long XREAD blocks before it is seen whether the wait is to end."""
+BLOCK_MS_PER_STREAM = 0.1
+"""That XREAD blocks besides, for a request that names many streams costs more."""
 
 
-@dataclass
-class _Reading:
-    """A split, and how far it has been read."""
+class StreamCursor(Cursor[RedisStreamSplit]):
+    """A split that is read, and where reading stands."""
 
-    split: RedisStreamSplit
-    position: Position
-    stop: Position | None
-    paused: bool = False
-    hot: bool = True
-    """Whether there is something to read, or nobody has looked yet."""
-    due: bool = False
-    """Whether there were entries that were not read."""
-    missed: float | None = None
-    """When the stream was seen to be gone, if it has not been there since."""
-    rows: int = FIRST_ROWS
+    def __init__(self, split: RedisStreamSplit) -> None:
+        super().__init__(split)
+        self.position = parse_position(split.start)
+        self.stop: Position | None = None if split.stop is None else parse_position(split.stop)
+        self.ended = self.stop is not None and self.position.next >= self.stop.next
+        self.hot = True
+        """Whether there is something to read, or nobody has looked yet."""
+        self.due = False
+        """Whether there were entries that were not read."""
+        self.missed: float | None = None
+        """When the stream was seen to be gone, if it has not been there since."""
+        self.rows = FIRST_ROWS
 
 
-class RedisStreamReader(LogSplitReader[RedisStreamSplit]):
-    """One client for any number of streams. Its fetcher's thread calls all but `wake_up`."""
+class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
+    """One client for any number of streams."""
+
+    source: RedisStreamSource
+    cursor_type = StreamCursor
 
     def __init__(self, source: RedisStreamSource, schema: pa.Schema) -> None:
-        super().__init__()
-        self._source = source
+        super().__init__(source)
         self._schema = schema
         self._client = source.service.connect()
-        self._splits: dict[str, _Reading] = {}
         self._looked = 0.0
         self._looked_for = time.monotonic()
-
-    def handle_splits_changes(self, change: SplitsChange[RedisStreamSplit]) -> None:
-        """Take splits up, or let go of them."""
-        if not isinstance(change, SplitsAdded):
-            for split_id in change.split_ids:
-                self._splits.pop(split_id, None)
-            return
-        for split in self._selected(self._source, change.splits):
-            stop = None if split.stop is None else parse_position(split.stop)
-            self._splits[split.split_id] = _Reading(split, parse_position(split.start), stop)
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Leave the streams `pause` alone until they are in `resume`."""
-        for ids, paused in ((pause, True), (resume, False)):
-            for split_id in ids:
-                if split_id in self._splits:
-                    self._splits[split_id].paused = paused
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def fetch(self) -> Sequence[Fetched]:
-        """A batch of each of some streams that have entries; waits up to a second for the first."""
-        from redis.exceptions import RedisError
-
-        live = [each for each in self._splits.values() if not each.paused]
-        try:
-            if self._ended:
-                return self._take_ended()
-            if not live:
-                self._woken.wait(WAIT)
-                return []
-            if gone := self._look_for(live):
+    def read(self, live: Sequence[StreamCursor]) -> list[Fetched]:
+        """A batch of each of some streams that have entries."""
+        with self.source.service.asking("reading streams"):
+            if gone := list(self._look_for_gone(live)):
                 return gone
-            self._look([each for each in live if not each.hot], wait=not any(each.hot for each in live))
-            return self._read([each for each in live if each.hot][:STREAMS_PER_REQUEST])
-        except (RedisError, OSError) as error:
-            streams = ", ".join(sorted({each.split.stream for each in live})[:3])
-            raise self._source.service.failed(f"reading {streams}", error) from None
-        finally:
-            self._woken.clear()
+            self._look(live)
+            return list(self._take([cursor for cursor in live if cursor.hot][:STREAMS_PER_REQUEST]))
 
-    def _look(self, idle: list[_Reading], *, wait: bool) -> None:
-        """Find out which of the streams that had nothing have something now."""
-        if not idle or (not wait and time.monotonic() - self._looked < LOOK_INTERVAL_S):
-            return
-        names = [each.split.stream for each in idle]
-        after = [str(each.position.next.before) for each in idle]
-        block = min(MAX_BLOCK_MS, int(BLOCK_MS + BLOCK_MS_PER_STREAM * len(idle)))
-        until = time.monotonic() + WAIT
-        while True:
-            blocking = ["BLOCK", block] if wait and not self._woken.is_set() else []
-            answer = self._client.execute_command("XREAD", "COUNT", 1, *blocking, "STREAMS", *names, *after)
-            self._looked = time.monotonic()
-            if answer or not blocking or self._looked >= until:
-                break
-        found = {bytes(stream) for stream, _ in _pairs(answer)}
-        for each in idle:
-            each.hot = each.due = each.split.stream.encode() in found
-
-    def _look_for(self, live: list[_Reading]) -> list[Fetched]:
+    def _look_for_gone(self, live: Sequence[StreamCursor]) -> Iterator[Fetched]:
         """Now and then: find out which of the streams that have nothing are gone. XREAD does not say it."""
-        if time.monotonic() - self._looked_for < self._source.discovery_interval:
-            return []
-        idle = [each for each in live if not each.hot and each.stop is None]
-        fetched = []
-        for at in range(0, len(idle), STREAMS_PER_LOOK):
-            part = idle[at : at + STREAMS_PER_LOOK]
-            for each, there in zip(part, self._are_there([each.split.stream for each in part]), strict=True):
-                if not there:
-                    fetched.append(self._gone(each))
-                elif each.missed is not None:
-                    # What it is now is found by reading it.
-                    each.missed, each.hot = None, True
-        self._looked_for = time.monotonic()
-        return [found for found in fetched if found is not None]
-
-    def _are_there(self, streams: list[str]) -> list[bool]:
-        if self._client.exists(*streams) == len(streams):
-            return [True] * len(streams)
+        if time.monotonic() - self._looked_for < self.source.discovery_interval:
+            return
+        idle = [cursor for cursor in live if not cursor.hot and cursor.stop is None]
         pipeline = self._client.pipeline(transaction=False)
-        for stream in streams:
-            pipeline.exists(stream)
-        return [bool(answer) for answer in pipeline.execute()]
+        for cursor in idle:
+            pipeline.exists(cursor.split.stream)
+        for cursor, there in zip(idle, pipeline.execute(), strict=True):
+            if not there:
+                yield from self._gone(cursor)
+            elif cursor.missed is not None:
+                # What it is now is found by reading it.
+                cursor.missed, cursor.hot = None, True
+        self._looked_for = time.monotonic()
 
-    def _read(self, hot: list[_Reading]) -> list[Fetched]:
-        if not hot:
-            return []
+    def _look(self, live: Sequence[StreamCursor]) -> None:
+        """Find out which of the streams that had nothing have something now; wait, where all had nothing."""
+        idle = [cursor for cursor in live if not cursor.hot]
+        waits = len(idle) == len(live)
+        if not idle or not (waits or time.monotonic() - self._looked >= LOOK_S):
+            return
+        names = [cursor.split.stream for cursor in idle]
+        after = [str(cursor.position.next.before) for cursor in idle]
+        block = ["BLOCK", int(1000 * LOOK_S + BLOCK_MS_PER_STREAM * len(idle))] if waits else []
+        answer = self._client.execute_command("XREAD", "COUNT", 1, *block, "STREAMS", *names, *after)
+        self._looked = time.monotonic()
+        # RESP 2 gives pairs.
+        found = dict(answer or {})
+        for cursor in idle:
+            cursor.hot = cursor.due = cursor.split.stream.encode() in found
+
+    def _take(self, hot: Sequence[StreamCursor]) -> Iterator[Fetched]:
+        """Read streams that have something."""
         pipeline = self._client.pipeline(transaction=True)
-        for each in hot:
-            pipeline.execute_command("XINFO STREAM", each.split.stream)
-            stop = "+" if each.stop is None else str(each.stop.next.before)
-            pipeline.execute_command(
-                "XRANGE", each.split.stream, str(each.position.next), stop, "COUNT", each.rows
-            )
+        for cursor in hot:
+            stream, stop = cursor.split.stream, "+" if cursor.stop is None else str(cursor.stop.next.before)
+            pipeline.execute_command("XINFO STREAM", stream)
+            pipeline.execute_command("XRANGE", stream, str(cursor.position.next), stop, "COUNT", cursor.rows)
             # The others have their turn before it comes again.
-            self._splits[each.split.split_id] = self._splits.pop(each.split.split_id)
+            self.cursors[cursor.split.split_id] = self.cursors.pop(cursor.split.split_id)
         answers = pipeline.execute(raise_on_error=False)
-        fetched = []
-        for at, each in enumerate(hot):
-            found = self._take_up(each, answers[2 * at], answers[2 * at + 1])
-            if found is not None:
-                fetched.append(found)
-        return fetched
+        for cursor, info, entries in zip(hot, answers[::2], answers[1::2], strict=True):
+            if isinstance(info, Exception) and "no such key" in str(info).lower():
+                yield from self._gone(cursor)
+                continue
+            for answer in (entries, info):
+                if isinstance(answer, Exception):
+                    raise answer
+            yield from self._taken(cursor, info, entries)
 
-    def _take_up(self, each: _Reading, info: Any, entries: Any) -> Fetched | None:
-        """What Redis has answered for one split; None if there is nothing yet."""
-        if isinstance(entries, Exception):
-            raise entries
-        if isinstance(info, Exception):
-            if "no such key" not in str(info).lower():
-                raise info
-            return self._gone(each)
-        state = parse_state(info)
-        each.missed = None
-        empty = each.stop is not None and each.position.next >= each.stop.next
-        if self._source.on_data_loss == "fail" and not empty:
-            why = loss(each.split.stream, each.position, state)
-            if why is not None:
-                self._source.lost(why)
-        if empty:
-            entries = []
-        asked, each.position = each.rows, settle(each.position, state)
+    def _taken(self, cursor: StreamCursor, info: Any, entries: list[Any]) -> Iterator[Fetched]:
+        split, state, stop = cursor.split, parse_state(info), cursor.stop
+        self.source.check_loss(split.stream, cursor.position, state)
+        exhausted = len(entries) < cursor.rows
+        cursor.missed, cursor.position, timestamp = None, settle(cursor.position, state), None
+        records: Any = ()
         if entries:
-            each.position = behind(each.position, parse_id(entries[-1][0]), len(entries), state)
+            last = parse_id(entries[-1][0])
+            cursor.position = behind(cursor.position, last, len(entries), state)
             # As many next time as make a batch of the wanted size.
-            each.rows = max(1, min(MAX_ROWS, BATCH_BYTES // mean_size(entries), each.rows * 8))
-        exhausted = len(entries) < asked
-        finished = each.stop is not None and (
-            each.position.next >= each.stop.next or (exhausted and state.last.next >= each.stop.next)
-        )
-        each.hot = not exhausted
-        each.due = each.hot and each.position.next <= state.last
-        if finished:
-            del self._splits[each.split.split_id]
-        elif not entries:
-            return None
-        timestamp = None
-        if self._source.event_time == "id" and entries:
-            timestamp = parse_id(entries[-1][0]).ms / 1000
-        return Fetched(
-            each.split.split_id,
-            to_batch(each.split.stream, entries, self._schema),
-            str(each.position),
-            finished,
-            timestamp,
-        )
+            cursor.rows = max(1, min(MAX_ROWS, BATCH_BYTES // mean_size(entries), cursor.rows * 8))
+            records = to_batch(split.stream, entries, self._schema)
+            timestamp = None if self.source.event_time is None else last.ms / 1000
+        cursor.hot = not exhausted
+        cursor.due = cursor.hot and cursor.position.next <= state.last
+        reached = state.last.next if exhausted else cursor.position.next
+        if stop is not None and max(reached, cursor.position.next) >= stop.next:
+            yield self.finish(cursor, records)._replace(timestamp=timestamp)
+        elif entries:
+            yield Fetched(split.split_id, records, str(cursor.position), timestamp=timestamp)
 
-    def _gone(self, each: _Reading) -> Fetched | None:
-        """There is no such stream."""
-        each.hot = False
-        if self._source.on_data_loss == "fail" and (each.due or each.stop is not None):
-            upto = "on" if each.stop is None else f"up to {each.stop.next}"
-            self._source.lost(
-                f"stream {each.split.stream!r} is gone, with the entries from {each.position.next} {upto}"
-            )
-        if each.stop is None:
-            return self._missed(each)
-        return self._end(each, each.stop)
-
-    def _missed(self, each: _Reading) -> Fetched | None:
-        """A stream without end is gone: when it comes again it is another one. Later it is ended."""
-        now = time.monotonic()
-        since, each.missed = each.missed, now if each.missed is None else each.missed
-        if self._source.on_data_loss == "fail":
+    def _gone(self, cursor: StreamCursor) -> Iterator[Fetched]:
+        """There is no such stream; where it has no end, it is another one when it comes again."""
+        now, stop = time.monotonic(), cursor.stop
+        since, cursor.missed, cursor.hot = cursor.missed, cursor.missed or now, False
+        if self.source.on_data_loss == "fail":
+            if cursor.due or stop is not None:
+                entries = f"{cursor.position.next} {'on' if stop is None else f'up to {stop.next}'}"
+                self.source.lost(f"stream {cursor.split.stream!r} is gone, with the entries from {entries}")
             # By the old position it is told that it is another one.
-            return None
-        if since is None:
-            if each.position == self._source.beginning:
-                return None
+        elif stop is not None:
+            yield self.finish(cursor)
+        elif since is None and cursor.position != self.source.beginning:
             # spec: SplitAssignment!StartAgain
-            each.position = self._source.beginning
-            nothing = to_batch(each.split.stream, [], self._schema)
-            return Fetched(each.split.split_id, nothing, str(each.position))
-        if self._source.lets_go and now - since >= self._source.discovery_interval:
+            cursor.position = self.source.beginning
+            yield Fetched(cursor.split.split_id, (), str(cursor.position))
+        elif since is not None and self.source.lets_go and now - since >= self.source.discovery_interval:
             # spec: SplitAssignment!EndGone
-            return self._end(each, each.position)
-        return None
-
-    def _end(self, each: _Reading, position: Position) -> Fetched:
-        del self._splits[each.split.split_id]
-        nothing = to_batch(each.split.stream, [], self._schema)
-        return Fetched(each.split.split_id, nothing, str(position), finished=True)
-
-
-def _pairs(answer: Any) -> Iterable[tuple[Any, Any]]:
-    """Streams and their entries, as RESP 2 or 3 gives them."""
-    if not answer:
-        return ()
-    return answer.items() if isinstance(answer, dict) else answer
+            yield self.finish(cursor)

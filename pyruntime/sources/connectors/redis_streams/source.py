@@ -1,4 +1,4 @@
-"""Redis Streams as a source: `RedisStreamSource`, a value that pickles, its address and its enumerator.
+"""Redis Streams as a source: `RedisStreamSource`, a value that pickles, and its enumerator.
 
 Ranges of ids are read (XRANGE), never a consumer group: a group gives an entry to whoever asks first, so
 what was read could not be read again in the same way after a crash. Ranges are between ids that Redis has
@@ -8,16 +8,16 @@ until they are trimmed or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from math import floor
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
-from pillarbox.sources.connectors.options import password_from
+from pillarbox.sources.connectors.options import option, words
+from pillarbox.sources.connectors.redis_streams.client import RedisAddress
 from pillarbox.sources.connectors.redis_streams.position import (
     FIRST,
     EntryId,
@@ -25,80 +25,27 @@ from pillarbox.sources.connectors.redis_streams.position import (
     RedisStreamSplit,
     StreamState,
     behind,
-    loss,
+    lost,
     parse_id,
     parse_position,
     parse_state,
+    range_of,
     settle,
 )
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
-from pillarbox.sources.connectors.redis_streams.rows import check_schema, default_schema, mean_size
+from pillarbox.sources.connectors.redis_streams.rows import DEFAULT, check_schema, mean_size
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
-from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import ReaderContext, SourceReader
-from pillarbox.wire.redis_url import RedisUrl
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ANSWER = 10.0
-"""Seconds for Redis to answer, besides the time that it is told to wait."""
-MISSING = 'Redis Streams need the package redis, here and where tasks run: pip install "pillarbox[redis]"'
 COUNTED_FIRST = 16
 """Entries that are read to be counted, as long as nobody knows how large they are; then"""
 COUNTED_BYTES, MAX_COUNTED = 2**20, 1000
 """at most so many bytes, about, and entries by one request, so that Redis is not held for long."""
 
 
-class RedisAddress:
-    """Where a Redis is. A value; pickles with its password, and its text has none.
-
-    url: see `RedisUrl`. password_env: the name of an environment variable, read now, that holds the password.
-    Raises TypeError or ValueError, without the text.
-    """
-
-    def __init__(self, url: str, password_env: str | None = None) -> None:
-        self._url = RedisUrl(url, None if password_env is None else password_from(password_env))
-
-    def __repr__(self) -> str:
-        return repr(self._url)
-
-    def connect(self) -> Any:
-        """A client, thread-safe, that connects when it is used. Raises ImportError without the package."""
-        try:
-            import redis
-        except ImportError:
-            raise ImportError(MISSING) from None
-        given = {} if self._url.password is None else {"password": self._url.password}
-        client = redis.Redis.from_url(
-            self._url.text,
-            socket_timeout=ANSWER,
-            socket_connect_timeout=ANSWER,
-            decode_responses=False,
-            **given,
-        )
-        pool = client.connection_pool
-        try:
-            # Made, but not connected.
-            pool.connection_class(**pool.connection_kwargs)
-        except TypeError as error:
-            raise ValueError(
-                f"url: its query has what the client does not know: {self._url.hide(error)}"
-            ) from None
-        # As Redis has sent it: what the client makes of entries costs more than all else.
-        for command in ("XRANGE", "XREAD", "XINFO STREAM"):
-            client.set_response_callback(command, lambda answer, **_: answer)
-        return client
-
-    def failed(self, doing: str, error: BaseException) -> Exception:
-        """What to raise for what the client has raised: it says where and at what."""
-        from redis.exceptions import ConnectionError as Lost
-        from redis.exceptions import TimeoutError as Late
-
-        text = f"{self!r}: {doing}: {self._url.hide(error)}"
-        return ConnectionError(text) if isinstance(error, Lost | Late | OSError) else RuntimeError(text)
-
-
+@dataclass(eq=False, repr=False)
 class RedisStreamSource(LogSource[RedisStreamSplit]):
     """Entries of Redis streams, each stream in the order of its ids. Redis 6.2 or later; one server.
 
@@ -125,54 +72,39 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
 
     split_type = RedisStreamSplit
     logs = "streams"
-    event_times = "id"
 
-    def __init__(
-        self,
-        url: str,
-        streams: str | Sequence[str] | None = None,
-        *,
-        pattern: str | None = None,
-        schema: pa.Schema | None = None,
-        start: str = "earliest",
-        bounded: bool = False,
-        splits_per_stream: int = 1,
-        discovery_interval: float = 10.0,
-        on_data_loss: str = "fail",
-        on_change: str = "fail",
-        event_time: str | None = None,
-        trim: bool = False,
-        positions_key: str | None = None,
-        password_env: str | None = None,
-    ) -> None:
-        super().__init__(
-            RedisAddress(url, password_env), streams, pattern, schema=schema, bounded=bounded,
-            discovery_interval=discovery_interval, on_data_loss=on_data_loss, on_change=on_change,
-            event_time=event_time,
-        )  # fmt: skip
-        if start not in ("earliest", "latest"):
+    url: str = option()
+    streams: str | Sequence[str] | None = option(None, parse=words)
+    _: KW_ONLY
+    start: str = option("earliest")
+    splits_per_stream: int = option(1, at_least=1)
+    event_time: str | None = option(None, one_of=("id",))
+    trim: bool = option(False)
+    positions_key: str | None = option(None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start not in ("earliest", "latest"):
             try:
-                parse_id(start)
+                parse_id(self.start)
             except ValueError:
-                raise ValueError(f"start={start!r}: must be 'earliest', 'latest' or an entry's id") from None
-        if isinstance(splits_per_stream, bool) or not isinstance(splits_per_stream, int):
-            raise TypeError(f"splits_per_stream={splits_per_stream!r}: must be an int")
-        if splits_per_stream < 1 or (splits_per_stream > 1 and not bounded):
-            raise ValueError(
-                f"splits_per_stream={splits_per_stream}: must be at least 1, and 1 where bounded is False"
-            )
-        if bounded and (trim or positions_key or start == "latest"):
+                raise ValueError(
+                    f"start={self.start!r}: must be 'earliest', 'latest' or an entry's id"
+                ) from None
+        if self.splits_per_stream > 1 and not self.bounded:
+            raise ValueError(f"splits_per_stream={self.splits_per_stream}: must be 1 where bounded is False")
+        if self.bounded and (self.trim or self.positions_key or self.start == "latest"):
             raise ValueError(
                 "bounded=True: trim, positions_key and start='latest' are for streams without end"
             )
-        self.start = start
-        self.splits_per_stream = splits_per_stream
-        self.trim = trim
-        self.positions_key = positions_key
+
+    def connects_to(self) -> RedisAddress:
+        """See `LogSource.connects_to`."""
+        return RedisAddress(self.url, self.password_env)
 
     def default_schema(self) -> pa.Schema:
         """The four columns that every stream has."""
-        return default_schema()
+        return DEFAULT
 
     def check_schema(self, schema: pa.Schema) -> pa.Schema:
         """See `rows.check_schema`."""
@@ -192,9 +124,10 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
         """True if streams that are gone are forgotten: those that a pattern finds, where loss is ignored."""
         return self.pattern is not None and super().lets_go
 
-    def create_enumerator(self, context: EnumeratorContext[RedisStreamSplit]) -> RedisStreamEnumerator:
-        """The enumerator of a new run. Raises ImportError without the package `redis`."""
-        return RedisStreamEnumerator(self, context, None)
+    def check_loss(self, stream: str, position: Position, state: StreamState) -> None:
+        """Raise DataLossError if entries from `position` on are missing, and that is an error."""
+        if self.on_data_loss == "fail" and (missing := lost(position, state)) is not None:
+            self.lost(f"stream {stream!r}, from {position.next} on: {missing}")
 
     def restore_enumerator(
         self, context: EnumeratorContext[RedisStreamSplit], checkpoint: Checkpoint
@@ -202,42 +135,34 @@ class RedisStreamSource(LogSource[RedisStreamSplit]):
         """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other streams."""
         return RedisStreamEnumerator(self, context, checkpoint)
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[RedisStreamSplit]:
-        """A reader with one client for all its streams. Raises ImportError without the package `redis`."""
-        schema = self.arrow_schema() if context.schema is None else check_schema(context.schema)
-        return FetchingReader(
-            context, lambda: RedisStreamReader(self, schema), threading=Threading.MANY_SPLITS
-        )
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> RedisStreamSource:
-        """See `Source.from_options`. The options are the arguments; `streams` are parted by commas."""
-        return cls._from_options(options, schema)
+    def create_split_reader(self, schema: pa.Schema) -> RedisStreamReader:
+        """See `LogSource.create_split_reader`."""
+        return RedisStreamReader(self, schema)
 
 
 class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
     """The enumerator of a `RedisStreamSource`. Confined to its thread, but for what `discover` calls."""
 
+    _source: RedisStreamSource
+
     def __init__(
         self,
         source: RedisStreamSource,
         context: EnumeratorContext[RedisStreamSplit],
-        checkpoint: Checkpoint | None,
+        checkpoint: Checkpoint,
     ) -> None:
         super().__init__(source, context, checkpoint)
-        self._source = source
         self._client = source.service.connect()
         # Of the enumerator's thread: streams that were not there when they were last looked at.
         self._gone: set[str] = set()
-        self.discovery_interval = (
-            None if source.bounded or source.pattern is None else source.discovery_interval
-        )
+        if source.pattern is None:
+            self.discovery_interval = None
 
     def find(self, *, first_look: bool) -> Mapping[str, tuple[str, int]]:
         """Those that were named, there or not, or that match the pattern."""
         names = [*self._source.names]
         if self._source.pattern is not None:
-            with self._asking("looking for streams"):
+            with self._source.service.asking("looking for streams"):
                 for key in self._client.scan_iter(match=self._source.pattern, count=1000, _type="stream"):
                     try:
                         names.append(key.decode())
@@ -249,12 +174,11 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
 
     def open(self, parts: Sequence[Part], *, first_look: bool) -> list[RedisStreamSplit]:
         """Streams, or what is there of them; `start=latest` is about those of the first look."""
-        with self._asking("looking for streams"):
+        with self._source.service.asking("looking for streams"):
             return [split for part in parts for split in self._open(part.name, first_look)]
 
     def _open(self, stream: str, first_look: bool) -> list[RedisStreamSplit]:
-        source = self._source
-        state = self._state(stream)
+        source, state = self._source, self._state(stream)
         if state is not None and state.added is None and source.on_data_loss == "fail":
             raise ValueError(
                 f"{source.service!r} is older than Redis 7 and does not say how many entries a stream had. "
@@ -275,40 +199,35 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         begin = max(start.next, state.first or FIRST)
         span = stop.next.ms - begin.ms
         for part in range(1, source.splits_per_stream):
-            edge = f"{begin.ms + span * part // source.splits_per_stream}-0"
-            found = self._range(stream, edge, "+", 1)
+            found = self._range(
+                stream, EntryId(begin.ms + span * part // source.splits_per_stream, 0), "+", 1
+            )
             if found and edges[-1].next < parse_id(found[0][0]) < stop.next:
                 edges.append(Position(parse_id(found[0][0])))
-        edges.append(stop)
-        if len(edges) == 2:
-            return [_split(stream, stream, start, stop)]
         return [
-            _split(f"{stream}#{number}", stream, low, high)
-            for number, (low, high) in enumerate(pairwise(edges))
+            range_of(f"{stream}#{number}", stream, low, high)
+            for number, (low, high) in enumerate(pairwise([*edges, stop]))
         ]
 
     def ahead(self, split: RedisStreamSplit, limit: ReadLimit) -> RedisStreamSplit | None:
         """What is there now of a stream, at most so much. Raises DataLossError."""
-        with self._asking(f"looking for entries of stream {split.stream!r}"):
-            state = self._state(split.stream)
-            start = parse_position(split.start)
+        stream, start = split.stream, parse_position(split.start)
+        with self._source.service.asking(f"looking for entries of stream {stream!r}"):
+            state = self._state(stream)
             if state is None:
-                self._gone.add(split.stream)
+                self._gone.add(stream)
                 return None
-            self._gone.discard(split.stream)
-            if self._source.on_data_loss == "fail" and (why := loss(split.stream, start, state)):
-                self.lost(why)
-            start = settle(start, state)
-            end = Position(state.last.next, state.added)
+            self._gone.discard(stream)
+            self._source.check_loss(stream, start, state)
+            start, end = settle(start, state), Position(state.last.next, state.added)
             if split.stop is not None and parse_position(split.stop).next <= end.next:
                 end = parse_position(split.stop)
             if start.next >= end.next or state.first is None:
                 return None
-            there = _split(split.split_id, split.stream, start, end)
-            counted = there.entries is not None and limit.rows is not None and there.entries <= limit.rows
-            if limit.nbytes is None and (limit.rows is None or counted):
-                any_in = self._range(split.stream, str(start.next), str(end.next.before), 1)
-                piece = there if any_in else None
+            there = range_of(split.split_id, stream, start, end)
+            counted = limit.rows is None or (there.entries is not None and there.entries <= limit.rows)
+            if limit.nbytes is None and counted:
+                piece = there if self._range(stream, start.next, end.next.before, 1) else None
             else:
                 piece = self._cut(there, start, end, limit, state)
         if piece is not None and split.stop is not None and piece.stop == str(end):
@@ -323,30 +242,24 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         Only entries themselves tell where so many end. They are read for it, some at a time: a script that
         counts them in Redis would hold it for seconds, with a copy of all of them.
         """
-        rows, size, at, most = 0, 0, start.next, COUNTED_FIRST
-        last: EntryId | None = None
-        while at < end.next and rows != limit.rows:
+        rows, size, at, most, full = 0, 0, start.next, COUNTED_FIRST, False
+        while at < end.next and not full:
             asked = most if limit.rows is None else min(most, limit.rows - rows)
-            entries = self._range(there.stream, str(at), str(end.next.before), asked)
-            taken = 0
+            entries = self._range(there.stream, at, end.next.before, asked)
             for entry_id, fields in entries:
                 nbytes = sum(map(len, fields))
-                if limit.nbytes is not None and last is not None and size + nbytes > limit.nbytes:
+                full = limit.nbytes is not None and rows > 0 and size + nbytes > limit.nbytes
+                if full:
                     break
-                rows, size, taken, last = rows + 1, size + nbytes, taken + 1, parse_id(entry_id)
-            if last is not None:
-                at = last.next
-            if taken < len(entries):
-                break
-            if len(entries) < asked:
+                rows, size, at = rows + 1, size + nbytes, parse_id(entry_id).next
+            if len(entries) < asked and not full:
                 at = end.next
-            else:
-                most = max(1, min(MAX_COUNTED, COUNTED_BYTES // mean_size(entries)))
-        if last is None:
+            full = full or rows == limit.rows
+            most = max(1, min(MAX_COUNTED, COUNTED_BYTES // mean_size(entries))) if entries else most
+        if not rows:
             return None
-        if at >= end.next:
-            return replace(there, entries=rows, size=size)
-        return replace(there, stop=str(behind(start, last, rows, state)), entries=rows, size=size)
+        stop = there.stop if at >= end.next else str(behind(start, at.before, rows, state))
+        return replace(there, stop=stop, entries=rows, size=size)
 
     def is_gone(self, split: RedisStreamSplit) -> bool:
         """True if it was not there when it was last looked at."""
@@ -361,19 +274,14 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Trim what was read, or write down how far it was, if that was asked for."""
         source = self._source
-        if not (source.trim or source.positions_key):
-            return
-        with self._asking("saying what was read"):
+        next_ids = {stream: str(parse_position(each).next) for stream, each in positions.items() if each}
+        with source.service.asking("saying what was read"):
             pipeline = self._client.pipeline(transaction=False)
-            for split_id, position in positions.items():
-                if position is None:
-                    continue
+            for stream, next_id in next_ids.items():
                 if source.trim:
-                    pipeline.execute_command(
-                        "XTRIM", split_id, "MINID", "=", str(parse_position(position).next)
-                    )
+                    pipeline.execute_command("XTRIM", stream, "MINID", "=", next_id)
                 if source.positions_key:
-                    pipeline.hset(source.positions_key, split_id, str(parse_position(position).next))
+                    pipeline.hset(source.positions_key, stream, next_id)
             pipeline.execute()
 
     def close(self) -> None:
@@ -390,21 +298,8 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
                 return None
             raise
 
-    def _range(self, stream: str, first: str, last: str, count: int) -> list[Any]:
-        found: list[Any] = self._client.execute_command("XRANGE", stream, first, last, "COUNT", count)
+    def _range(self, stream: str, first: EntryId, last: EntryId | str, count: int) -> list[Any]:
+        found: list[Any] = self._client.execute_command(
+            "XRANGE", stream, str(first), str(last), "COUNT", count
+        )
         return found
-
-    @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
-        from redis.exceptions import RedisError
-
-        try:
-            yield
-        except (RedisError, OSError) as error:
-            raise self._source.service.failed(doing, error) from None
-
-
-def _split(split_id: str, stream: str, start: Position, stop: Position) -> RedisStreamSplit:
-    counted = start.added is not None and stop.added is not None
-    entries = (stop.added or 0) - (start.added or 0) if counted else None
-    return RedisStreamSplit(split_id, str(start), str(stop), stream, entries)

@@ -1,0 +1,68 @@
+"""A Redis: how it is reached, by an address whose password is never shown. A value, any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pillarbox.sources.connectors.options import password_from
+from pillarbox.wire.redis_url import RedisUrl
+
+ANSWER = 10.0
+"""Seconds for Redis to answer, besides the time that it is told to wait."""
+MISSING = 'Redis Streams need the package redis, here and where tasks run: pip install "pillarbox[redis]"'
+
+
+class RedisAddress:
+    """Where a Redis is. A value; pickles with its password, and its text has none.
+
+    url: see `RedisUrl`. password_env: the name of an environment variable, read now, that holds the password.
+    Raises TypeError or ValueError, without the text.
+    """
+
+    def __init__(self, url: str, password_env: str | None = None) -> None:
+        self._url = RedisUrl(url, None if password_env is None else password_from(password_env))
+
+    def __repr__(self) -> str:
+        return repr(self._url)
+
+    def connect(self) -> Any:
+        """A client, thread-safe, that connects when it is used. Raises ImportError without the package."""
+        try:
+            import redis
+        except ImportError:
+            raise ImportError(MISSING) from None
+        given = {} if self._url.password is None else {"password": self._url.password}
+        client = redis.Redis.from_url(
+            self._url.text,
+            socket_timeout=ANSWER,
+            socket_connect_timeout=ANSWER,
+            decode_responses=False,
+            **given,
+        )
+        pool = client.connection_pool
+        try:
+            # Made, but not connected.
+            pool.connection_class(**pool.connection_kwargs)
+        except TypeError as error:
+            raise ValueError(
+                f"url: its query has what the client does not know: {self._url.hide(error)}"
+            ) from None
+        # As Redis has sent it: what the client makes of entries costs more than all else.
+        for command in ("XRANGE", "XREAD", "XINFO STREAM"):
+            client.set_response_callback(command, lambda answer, **_: answer)
+        return client
+
+    @contextmanager
+    def asking(self, doing: str) -> Iterator[None]:
+        """Raise ConnectionError or RuntimeError for what the client raises: it says where and at what."""
+        from redis.exceptions import ConnectionError as Lost
+        from redis.exceptions import RedisError
+        from redis.exceptions import TimeoutError as Late
+
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            kind = ConnectionError if isinstance(error, Lost | Late | OSError) else RuntimeError
+            raise kind(f"{self!r}: {doing}: {self._url.hide(error)}") from None
