@@ -34,9 +34,7 @@ URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
         ({"start": "noon"}, ValueError, "start='noon': must be 'earliest', 'latest' or an entry's id"),
         ({"on_data_loss": "warn"}, ValueError, "on_data_loss='warn': must be 'fail' or 'ignore'"),
         ({"event_time": "n"}, ValueError, "event_time='n': must be 'id' or None"),
-        ({"splits_per_stream": 0, "bounded": True}, ValueError, "splits_per_stream=0: must be at least 1"),
-        ({"splits_per_stream": 2}, ValueError, "must be 1 where bounded is False"),
-        ({"splits_per_stream": 1.5}, TypeError, "splits_per_stream=1.5: must be a whole number"),
+        ({"trim": 1}, TypeError, "trim=1: must be true or false"),
         ({"discovery_interval": 0}, ValueError, "discovery_interval=0: must be seconds above 0"),
         ({"bounded": True, "trim": True}, ValueError, "bounded=True: trim, positions_key"),
         ({"schema": pa.schema([("_key", pa.string())])}, ValueError, "column '_key': must be _stream"),
@@ -65,8 +63,8 @@ def test_a_bad_argument_is_refused(given: dict[str, Any], error: type[Exception]
         ),
         ({"url": URL, "streams": "a", "bounded": "yes"}, "option 'bounded' is 'yes': must be true or false"),
         (
-            {"url": URL, "streams": "a", "splits_per_stream": "x"},
-            "option 'splits_per_stream' is 'x': must be a",
+            {"url": URL, "streams": "a", "discovery_interval": "x"},
+            "option 'discovery_interval' is 'x': must be a number",
         ),
     ],
 )

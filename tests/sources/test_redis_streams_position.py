@@ -12,12 +12,6 @@ from pillarbox.sources.connectors.redis_streams.position import (
     EntryId,
     Position,
     StreamState,
-    behind,
-    lost,
-    parse_id,
-    parse_position,
-    parse_state,
-    settle,
 )
 
 
@@ -63,17 +57,17 @@ def test_loss_is_said_when_trimming_has_overtaken_the_reader_and_never_otherwise
         elif what < 0.65:
             unread_gone += sum(gone >= position.next for gone in stream.trim(draw.randrange(6)))
         else:
-            missing = lost(position, stream.state)
+            missing = position.missing(stream.state)
             if position != Position():
                 assert (missing is not None) == (unread_gone > 0)
             if unread_gone and position.added is not None:
                 number = "1 entry was" if unread_gone == 1 else f"{unread_gone} entries were"
                 assert missing == f"{number} trimmed or deleted before they were read"
                 said += 1
-            position, unread_gone = settle(position, stream.state), 0
+            position, unread_gone = position.settled(stream.state), 0
             rows = [each for each in stream.left if each >= position.next][: draw.randrange(1, 5)]
             if rows:
-                position = behind(position, rows[-1], len(rows), stream.state)
+                position = position.behind(rows[-1], len(rows), stream.state)
     assert position.added is not None or position == Position()
     assert said or seed
 
@@ -95,20 +89,20 @@ def test_loss_is_never_overlooked_where_single_entries_are_deleted_and_a_number_
         elif what < 0.7 and stream.left:
             gone.append(stream.delete(draw.randrange(len(stream.left))))
         else:
-            missing = lost(position, stream.state)
+            missing = position.missing(stream.state)
             if position != Position():
                 if any(each >= position.next for each in trimmed):
                     assert missing is not None
                 if missing is not None and not missing.startswith("some entries may have been"):
                     number = sum(each >= position.next for each in (*gone, *trimmed))
                     assert missing.startswith("1 entry was" if number == 1 else f"{number} entries were")
-            settled = settle(position, stream.state)
+            settled = position.settled(stream.state)
             # A count that was set right says no more what has been said.
             trimmed, gone = [], [] if settled != position else gone + trimmed
             position = settled
             rows = [each for each in stream.left if each >= position.next][: draw.randrange(1, 5)]
             if rows:
-                position = behind(position, rows[-1], len(rows), stream.state)
+                position = position.behind(rows[-1], len(rows), stream.state)
 
 
 def test_a_stream_that_was_made_anew_is_a_loss() -> None:
@@ -117,7 +111,7 @@ def test_a_stream_that_was_made_anew_is_a_loss() -> None:
         stream.add(1)
     anew = Model()
     anew.add(100)
-    assert lost(Position(stream.last.next, 3), anew.state) == "the stream was deleted and made anew"
+    assert Position(stream.last.next, 3).missing(anew.state) == "the stream was deleted and made anew"
 
 
 def test_a_place_where_nothing_has_been_yet_is_no_loss() -> None:
@@ -125,36 +119,36 @@ def test_a_place_where_nothing_has_been_yet_is_no_loss() -> None:
     for _ in range(3):
         stream.add(1)
     ahead = Position(EntryId(50, 0))
-    assert settle(ahead, stream.state) == ahead
-    assert lost(settle(ahead, stream.state), stream.state) is None
+    assert ahead.settled(stream.state) == ahead
+    assert ahead.settled(stream.state).missing(stream.state) is None
     while stream.last < EntryId(49, 0):
         stream.add(1)
     # The last id before it: now the entries that are gone can be counted.
-    assert settle(Position(stream.last.next), stream.state).added == stream.state.added
+    assert Position(stream.last.next).settled(stream.state).added == stream.state.added
 
 
 def test_without_counts_nothing_is_said() -> None:
     state = StreamState(1, EntryId(9, 0), EntryId(9, 0), None, FIRST)
-    assert lost(Position(EntryId(5, 0)), state) is None
-    assert settle(Position(EntryId(5, 0), 4), state) == Position(EntryId(5, 0))
+    assert Position(EntryId(5, 0)).missing(state) is None
+    assert Position(EntryId(5, 0), 4).settled(state) == Position(EntryId(5, 0))
 
 
 @pytest.mark.parametrize("text", ["1-2", "1-2@3", "0-0@0", f"7-{LAST_SEQUENCE}"])
 def test_a_position_reads_what_it_wrote(text: str) -> None:
-    assert str(parse_position(text)) == text
+    assert str(Position.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "-", "a-1", "1-b", "1-2@", "1-2@x", "-1-1"])
 def test_what_is_no_position_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="must be"):
-        parse_position(text)
+        Position.parse(text)
 
 
 def test_ids_have_neighbours() -> None:
     assert EntryId(1, LAST_SEQUENCE).next == EntryId(2, 0)
     assert EntryId(2, 0).before == EntryId(1, LAST_SEQUENCE)
     assert EntryId(0, 0).before == EntryId(0, 0)
-    assert parse_id(b"5") == EntryId(5, 0)
+    assert EntryId.parse(b"5") == EntryId(5, 0)
 
 
 def test_both_forms_of_redis_answers_are_read() -> None:
@@ -167,7 +161,7 @@ def test_both_forms_of_redis_answers_are_read() -> None:
     }
     flat = [part for pair in answer.items() for part in pair]
     assert (
-        parse_state(answer)
-        == parse_state(flat)
+        StreamState.parse(answer)
+        == StreamState.parse(flat)
         == StreamState(1, EntryId(3, 1), EntryId(3, 1), 3, EntryId(2, 1))
     )

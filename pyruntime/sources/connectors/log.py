@@ -15,27 +15,19 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
 
 from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import (
-    Fetched,
-    ReaderContext,
-    Records,
-    SourceReader,
-    SplitReader,
-    SplitsChange,
-    SplitsRemoved,
-)
+from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsChange, SplitsRemoved
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger("pillarbox")
 
@@ -82,6 +74,10 @@ class LogSource(Source[S, Checkpoint]):
 
     logs: ClassVar[str]
     """The argument that names the logs."""
+    enumerator_type: ClassVar[Callable[[Any, Any, Checkpoint], SplitEnumerator[Any, Checkpoint]]]
+    """Its `LogEnumerator`, made of the source, the context, and the checkpoint."""
+    reader_type: ClassVar[Callable[[Any, pa.Schema], SplitReader[Any]]]
+    """Its `LogReader`, made of the source and the columns."""
 
     pattern: str | None = None
     schema: pa.Schema | None = None
@@ -91,6 +87,8 @@ class LogSource(Source[S, Checkpoint]):
     on_change: str = option("fail", one_of=("fail", "follow"))
     event_time: str | None = None
     password_env: str | None = None
+    service: Any = field(init=False)
+    """Where the logs are, as each connector sets it; its text shows no secret."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -104,15 +102,10 @@ class LogSource(Source[S, Checkpoint]):
             raise ValueError(f"{self.logs}={given!r}: each must be named once")
         if self.schema is not None:
             self.schema = self.check_schema(self.schema)
-        self.service: Any = self.connects_to()
 
     def __repr__(self) -> str:
         what = self.pattern if self.pattern is not None else ", ".join(self.names)
         return f"<{self.logs} {what} of {self.service!r}>"
-
-    @abstractmethod
-    def connects_to(self) -> Any:
-        """The service in which the logs are; its text shows no secret."""
 
     @abstractmethod
     def default_schema(self) -> pa.Schema:
@@ -125,10 +118,6 @@ class LogSource(Source[S, Checkpoint]):
     @abstractmethod
     def matches(self, name: str) -> bool:
         """True if `pattern` finds a log of this name."""
-
-    @abstractmethod
-    def create_split_reader(self, schema: pa.Schema) -> LogReader[S, Any]:
-        """A reader of these columns, with one client for all its splits."""
 
     @property
     def boundedness(self) -> Boundedness:
@@ -165,12 +154,17 @@ class LogSource(Source[S, Checkpoint]):
         new = {"of": self.selection, "known": {}, "waiting": [], "begun": False}
         return self.restore_enumerator(context, new)
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[S]:
+    def restore_enumerator(
+        self, context: EnumeratorContext[S], checkpoint: Checkpoint
+    ) -> SplitEnumerator[S, Checkpoint]:
+        """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other logs."""
+        return type(self).enumerator_type(self, context, checkpoint)
+
+    def create_reader(self, context: ReaderContext) -> FetchingReader[S]:
         """A reader with one client for all its splits."""
         schema = self.arrow_schema() if context.schema is None else self.check_schema(context.schema)
-        return FetchingReader(
-            context, lambda: self.create_split_reader(schema), threading=Threading.MANY_SPLITS
-        )
+        make = partial(type(self).reader_type, self, schema)
+        return FetchingReader(context, make, threading=Threading.MANY_SPLITS)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> LogSource[S]:
@@ -187,12 +181,8 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
 
     def __init__(self, source: LogSource[S], context: EnumeratorContext[S], checkpoint: Checkpoint) -> None:
         now = source.selection
-        if "of" not in checkpoint:
-            raise ValueError(
-                f"checkpoint={sorted(checkpoint)}: an earlier Pillarbox wrote it, without what it is of: "
-                "begin with a new checkpoint"
-            )
-        if (before := checkpoint["of"]) != now:
+        # An early Pillarbox did not write what a checkpoint is of: then it is of None.
+        if (before := checkpoint.get("of")) != now:
             change = f"{source.logs}: the checkpoint is of {before!r}, and what is to be read now is {now!r}"
             if source.on_change == "fail" or source.bounded:
                 follow = (
@@ -367,7 +357,7 @@ class LogReader(SplitReader[S], Generic[S, K]):
         time.sleep(LOOK_S)
         return []
 
-    def finish(self, cursor: K, records: Records = ()) -> Fetched:
+    def finish(self, cursor: K, records: Any = ()) -> Fetched:
         """Let go of a split, with its last records."""
         self.changed = True
         del self.cursors[cursor.split.split_id]

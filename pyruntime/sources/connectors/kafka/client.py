@@ -158,9 +158,9 @@ class KafkaOffsets:
     """
 
     def __init__(self, clients: KafkaClients, committed_only: bool) -> None:
-        self._clients = clients
-        self._admin, self._complaints = clients.made(package().admin.AdminClient, {}, {})
-        level = package().IsolationLevel
+        self._clients, self._kafka = clients, package()
+        self._admin, self._complaints = clients.made(self._kafka.admin.AdminClient, {}, {})
+        level = self._kafka.IsolationLevel
         self._isolation = level.READ_COMMITTED if committed_only else level.READ_UNCOMMITTED
 
     def topics(self, names: Collection[str], pattern: str | None = None) -> dict[str, tuple[str, int]]:
@@ -168,7 +168,6 @@ class KafkaOffsets:
 
         Of each its id, and how many partitions it has.
         """
-        kafka = package()
         if pattern is not None:
             with self._asking("looking for topics"):
                 listed = self._admin.list_topics(timeout=ANSWER)
@@ -176,10 +175,10 @@ class KafkaOffsets:
             names = [name for name in listed.topics if matching(name) and not name.startswith("__")]
         if not names:
             return {}
-        asked = self._admin.describe_topics(kafka.TopicCollection(list(names)), request_timeout=ANSWER)
+        asked = self._admin.describe_topics(self._kafka.TopicCollection(list(names)), request_timeout=ANSWER)
         found = {}
         for name, future in sorted(asked.items()):
-            with self._asking(f"looking at topic {name!r}", kafka.KafkaError.UNKNOWN_TOPIC_OR_PART):
+            with self._asking(f"looking at topic {name!r}", self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART):
                 topic = future.result()
                 topic_id = str(topic.topic_id)
                 found[name] = "" if topic_id == NO_ID else topic_id, len(topic.partitions)
@@ -187,17 +186,17 @@ class KafkaOffsets:
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset that is there."""
-        return self._list(partitions, package().admin.OffsetSpec.earliest())
+        return self._list(partitions, self._kafka.admin.OffsetSpec.earliest())
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The offset behind the last record that may be read."""
-        return self._list(partitions, package().admin.OffsetSpec.latest())
+        return self._list(partitions, self._kafka.admin.OffsetSpec.latest())
 
     def at(self, partitions: Collection[Partition], timestamp: float) -> dict[Partition, int]:
         """The first offset whose record is not earlier than `timestamp` seconds; the end if there is none."""
         # The ends first: a record that comes between the two requests is not passed over.
         ends = self.latest(partitions)
-        spec = package().admin.OffsetSpec.for_timestamp(max(0, round(timestamp * 1000)))
+        spec = self._kafka.admin.OffsetSpec.for_timestamp(max(0, round(timestamp * 1000)))
         found = self._list(partitions, spec)
         return {place: ends[place] if found[place] < 0 else found[place] for place in ends}
 
@@ -205,9 +204,8 @@ class KafkaOffsets:
         """Where a group stands; partitions for which it has said nothing are left out."""
         if not partitions:
             return {}
-        kafka = package()
-        places = [kafka.TopicPartition(*place) for place in partitions]
-        request = kafka.ConsumerGroupTopicPartitions(group, places)
+        places = [self._kafka.TopicPartition(*place) for place in partitions]
+        request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"asking where group {group!r} stands"):
             asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER)
             answer = asked[group].result().topic_partitions
@@ -215,16 +213,14 @@ class KafkaOffsets:
 
     def commit(self, offsets: Mapping[Partition, int], group: str) -> None:
         """Have a group stand at these offsets."""
-        kafka = package()
-        places = [kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
-        request = kafka.ConsumerGroupTopicPartitions(group, places)
+        places = [self._kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"telling group {group!r} where it stands"):
             told = self._admin.alter_consumer_group_offsets([request], request_timeout=COMMIT_WAIT_S)
             told[group].result()
 
     def _list(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
-        kafka = package()
-        error = kafka.KafkaError
+        error = self._kafka.KafkaError
         moving = (
             error.NOT_LEADER_FOR_PARTITION, error.LEADER_NOT_AVAILABLE, error.REPLICA_NOT_AVAILABLE,
             error.FENCED_LEADER_EPOCH, error.UNKNOWN_LEADER_EPOCH, error.OFFSET_NOT_AVAILABLE,
@@ -233,7 +229,7 @@ class KafkaOffsets:
         left = set(partitions)
         until = time.monotonic() + ANSWER
         while left:
-            asked = {kafka.TopicPartition(*each): spec for each in left}
+            asked = {self._kafka.TopicPartition(*each): spec for each in left}
             answers = self._admin.list_offsets(asked, isolation_level=self._isolation, request_timeout=ANSWER)
             # A partition that has no leader for a moment is asked about again.
             passed = moving if time.monotonic() < until else ()
@@ -251,7 +247,7 @@ class KafkaOffsets:
         """Raise ConnectionError for what the client raises, but for errors of these codes."""
         try:
             yield
-        except package().KafkaException as error:
+        except self._kafka.KafkaException as error:
             if error.args[0].code() not in passed:
                 # This is when the client says what it had to complain of.
                 self._admin.poll(0)

@@ -17,7 +17,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import ANSWER, Consumer, KafkaOffsets
+from pillarbox.sources.connectors.kafka.client import ANSWER, Consumer, KafkaOffsets, package
 from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition, to_batch
 from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
 from pillarbox.sources.reader import Fetched
@@ -43,6 +43,11 @@ FETCH_BACKOFF_MS = 10
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
 
+OUT_OF_RANGE = "_AUTO_OFFSET_RESET"
+NO_PARTITION = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+REFUSED = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "_AUTHENTICATION")
+"""Names of errors."""
+
 
 class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
     """See the module."""
@@ -51,7 +56,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
 
     def __init__(self, source: KafkaSource, schema: pa.Schema) -> None:
         super().__init__(source)
-        self._schema = schema
+        self._schema, self._kafka = schema, package()
         self._consumer: Any = None
         # False once anything went wrong with the consumer, which another reader should not have then.
         self._sound = True
@@ -69,25 +74,19 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
 
     def _open(self, splits: Sequence[KafkaSplit]) -> Consumer:
         """Get a consumer for such splits as these."""
-        settings: dict[str, Any] = {
-            "isolation.level": self.source.isolation,
-            "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
-            "queued.min.messages": PREFETCHED_MESSAGES,
-        }
-        rows = [split.rows for split in splits]
-        if None not in rows:
-            # What lies behind a range is fetched for nothing; in powers of ten, for a consumer is used
-            # again only with the same settings. An end that is no record is seen only by a request that
-            # finds nothing, which should not take long.
-            largest = 10 ** len(str(max(row or 1 for row in rows)))
-            settings["queued.min.messages"] = min(PREFETCHED_MESSAGES, largest)
+        settings = {"isolation.level": self.source.isolation, "fetch.queue.backoff.ms": FETCH_BACKOFF_MS}
+        # What lies behind a range is fetched for nothing; in powers of ten, for a consumer is used again only
+        # with the same settings.
+        largest = 10 ** max(len(str(split.rows or PREFETCHED_MESSAGES)) for split in splits)
+        settings["queued.min.messages"] = min(PREFETCHED_MESSAGES, largest)
+        if all(split.stop is not None for split in splits):
+            # An end that is no record is seen only by a request that finds nothing: it should not take long.
             settings["fetch.wait.max.ms"] = RANGE_WAIT_MS
-        return self.source.service.consumer(settings)
+        found: Consumer = self.source.service.consumer(settings)
+        return found
 
     def settle(self, live: Sequence[Cursor[KafkaSplit]]) -> None:
         """Have the consumer read the first of these splits of each partition, each from where it stands."""
-        from confluent_kafka import TopicPartition
-
         self._end_earlier(live)
         wanted: dict[Partition, Cursor[KafkaSplit]] = {}
         for cursor in live:
@@ -97,18 +96,16 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
             self._consumer = self._open([cursor.split for cursor in live])
         left = [place for place, cursor in self._reading.items() if wanted.get(place) is not cursor]
         if left:
-            self._consumer.client.incremental_unassign([TopicPartition(*place) for place in left])
+            self._consumer.client.incremental_unassign([self._kafka.TopicPartition(*place) for place in left])
         begun = [place for place, cursor in wanted.items() if self._reading.get(place) is not cursor]
         if begun:
-            places = [TopicPartition(*place, wanted[place].position) for place in begun]
+            places = [self._kafka.TopicPartition(*place, wanted[place].position) for place in begun]
             self._consumer.client.incremental_assign(places)
         self._reading, self._waited = wanted, 0.0
 
     def _let_go(self, place: Partition) -> None:
         """Have the consumer not read a partition; it is settled anew what it reads."""
-        from confluent_kafka import TopicPartition
-
-        self._consumer.client.incremental_unassign([TopicPartition(*place)])
+        self._consumer.client.incremental_unassign([self._kafka.TopicPartition(*place)])
         del self._reading[place]
         self.changed = True
 
@@ -159,23 +156,18 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         self, messages: list[Any]
     ) -> tuple[dict[Partition, list[Any]], dict[Partition, int], list[Any]]:
         """The records by partitions, in their order; how far those were read that have ended; and faults."""
-        from confluent_kafka import KafkaError, Message
-
-        ends: dict[Partition, int] = {}
-        faults: list[Any] = []
-        if any(map(Message.error, messages)):
-            for message in [message for message in messages if message.error() is not None]:
-                if message.error().code() == KafkaError._PARTITION_EOF:
-                    ends[Partition(message.topic(), message.partition())] = message.offset()
-                else:
-                    faults.append(message)
-            messages = [message for message in messages if message.error() is None]
-        topics, numbers = list(map(Message.topic, messages)), list(map(Message.partition, messages))
-        if not messages:
-            return {}, ends, faults
-        if numbers.count(numbers[0]) == topics.count(topics[0]) == len(messages):
-            return {Partition(topics[0], numbers[0]): messages}, ends, faults
+        message_type = self._kafka.Message
         runs: dict[Partition, list[Any]] = {}
+        ends: dict[Partition, int] = {}
+        faults = [message for message in messages if message.error() is not None]
+        if faults:
+            messages = [message for message in messages if message.error() is None]
+            at_end = [each for each in faults if each.error().name() == "_PARTITION_EOF"]
+            ends = {Partition(each.topic(), each.partition()): each.offset() for each in at_end}
+            faults = [each for each in faults if each not in at_end]
+        topics, numbers = list(map(message_type.topic, messages)), list(map(message_type.partition, messages))
+        if messages and numbers.count(numbers[0]) == topics.count(topics[0]) == len(messages):
+            return {Partition(topics[0], numbers[0]): messages}, ends, faults
         places = zip(topics, numbers, strict=True)
         for place, run in groupby(zip(places, messages, strict=True), itemgetter(0)):
             runs.setdefault(Partition(*place), []).extend(map(itemgetter(1), run))
@@ -183,13 +175,11 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
 
     def _taken(self, place: Partition, messages: list[Any], end: int) -> Fetched | None:
         """What these messages are of the split that is read of a partition; all up to `end` has come."""
-        from confluent_kafka import Message
-
         cursor = self._reading.get(place)
         if cursor is None:
             return None
         split, records = cursor.split, ()
-        offsets: list[int] = list(map(Message.offset, messages))
+        offsets: list[int] = list(map(self._kafka.Message.offset, messages))
         end = max(end, offsets[-1] + 1 if offsets else -1)
         low = bisect_left(offsets, cursor.position)
         high = len(offsets) if split.stop is None else bisect_left(offsets, split.stop)
@@ -207,28 +197,16 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
     # -- errors ------------------------------------------------------------------------------------
 
     def _take_fault(self, message: Any, error: Any) -> None:
-        from confluent_kafka import KafkaError
-
-        code, self._sound = error.code(), False
+        self._sound = False
         place = Partition(message.topic(), message.partition()) if message.topic() else None
         cursor = None if place is None else self._reading.get(place)
-        if code == KafkaError._AUTO_OFFSET_RESET:
-            if cursor is not None:
+        if error.name() in (OUT_OF_RANGE, *NO_PARTITION):
+            if cursor is not None and error.name() == OUT_OF_RANGE:
                 self._out_of_range(cursor)
-        elif code in (
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError._UNKNOWN_TOPIC,
-            KafkaError._UNKNOWN_PARTITION,
-            KafkaError.UNKNOWN_TOPIC_ID,
-        ):
-            if cursor is not None:
+            elif cursor is not None:
                 self._lost(cursor, "there is no such partition any more")
                 cursor.ended = cursor.split.stop is not None
-        elif error.fatal() or code in (
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            KafkaError._AUTHENTICATION,
-        ):
+        elif error.fatal() or error.name() in REFUSED:
             text = self.source.service.hide(str(error.str()))
             raise PermissionError(f"{self.source.service!r}: reading {place or 'topics'}: {text}")
         else:
@@ -236,12 +214,10 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
             self._consumer.complaints.append(self.source.service.hide(str(error.str())))
 
     def _out_of_range(self, cursor: Cursor[KafkaSplit]) -> None:
-        from confluent_kafka import KafkaException, TopicPartition
-
-        place, stop = cursor.split.place, cursor.split.stop
+        place, stop = self._kafka.TopicPartition(*cursor.split.place), cursor.split.stop
         try:
-            first, end = self._consumer.client.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER)
-        except KafkaException as error:
+            first, end = self._consumer.client.get_watermark_offsets(place, timeout=ANSWER)
+        except self._kafka.KafkaException as error:
             raise self.source.service.failed(f"asking for the ends of {place}", error) from None
         # Or it is there again, as after a change of leaders.
         if not first <= cursor.position <= end:
@@ -249,7 +225,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
             # A range that has nothing else, or lies in what was deleted, is over.
             cursor.ended = stop is not None and not cursor.position < first < stop
             cursor.position = first
-        self._let_go(place)
+        self._let_go(cursor.split.place)
 
     def _lost(self, cursor: Cursor[KafkaSplit], why: str) -> None:
         self.source.lost(cursor.split.unreadable_from(cursor.position, why))

@@ -76,17 +76,6 @@ def split_of(part: Part, start: int, stop: int | None) -> KafkaSplit:
     return KafkaSplit(name, start, stop, *part)
 
 
-def check_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of `schema`, with the types in which they come. Raises ValueError for unknown ones.
-
-    Whoever asked for other types casts them.
-    """
-    unknown = [name for name in schema.names if name not in TYPES]
-    if unknown or not schema.names:
-        raise ValueError(f"schema: columns {unknown!r} are unknown; there are {', '.join(TYPES)}")
-    return pa.schema([(name, TYPES[name]) for name in schema.names])
-
-
 def to_batch(
     split: KafkaSplit, messages: Sequence[Any], offsets: Sequence[int], schema: pa.Schema
 ) -> pa.RecordBatch:

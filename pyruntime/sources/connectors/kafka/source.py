@@ -12,6 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.records import TYPES, KafkaSplit, Partition, check_schema, split_of
+from pillarbox.sources.connectors.kafka.records import TYPES, KafkaSplit, Partition, split_of
 from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
 from pillarbox.sources.connectors.options import Options, option, password_from, words
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
@@ -29,6 +30,7 @@ LATEST_TIME = 1e11
 """Seconds since 1970, in the year 5138: what is above were milliseconds."""
 FRESH_S = 0.5
 """For which an end that nobody has asked for yet is as good as a new one: ends only grow."""
+OFFSETS = "offsets of 0 and more as {topic: {partition: offset}}"
 GONE_S = 60.0
 """After which a topic that is missing at each look was deleted: a broker that has just begun may not know
 all of them yet."""
@@ -42,101 +44,6 @@ def parse_where(text: str) -> Any:
         return text
 
 
-@dataclass(eq=False, repr=False)
-class KafkaSource(LogSource[KafkaSplit]):
-    """Records of Kafka topics, those of each partition in the order of their offsets.
-
-    properties: of librdkafka, `bootstrap.servers` and what security needs. They are never shown but for the
-        servers. `group.id` and a few others are the source's own.
-    topics: names, or `pattern`: a regular expression that the whole name matches; topics and partitions that
-        come later are looked for every `discovery_interval` seconds, and read from their beginning.
-    schema: columns by name, of `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`
-        and `headers`, as in Spark's own source. None: all, `headers` only with `headers=True`.
-    start: "earliest", "latest", "committed" (where `group_id` stands; earliest where it does not), a time in
-        seconds since 1970, or offsets as {topic: {partition: offset}}; partitions that it does not name are
-        read from the earliest.
-    bounded: whether it ends. stop: "latest" (what is there at the start), a time or offsets, as in `start`.
-        split_rows: a bounded read has ranges of at most so many offsets; None: a range a partition.
-    isolation: "read_committed" or "read_uncommitted".
-    on_data_loss: what is done about records that were expired or deleted before they were read: "fail" or
-        "ignore".
-    on_change: what is done when a checkpoint is of other topics, or of another pattern: "fail", or "follow",
-        which lets go of what is no longer named and reads what is new from its beginning.
-    group_id: a group that is told what is durable downstream, for others to see. It has no members.
-    event_time: "timestamp" if Kafka's timestamps are the event time: then alignment cuts exactly.
-    patience: seconds that a range with an end may bring nothing, before TimeoutError.
-    password_env: the name of an environment variable, read now, that holds `sasl.password`.
-
-    Raises TypeError or ValueError for a bad argument. The columns and `start` are those of Spark's Kafka
-    source; that positions are the source's, not a group's, is Flink's and Spark's.
-    """
-
-    split_type = KafkaSplit
-    logs = "topics"
-
-    properties: Mapping[str, Any] = field()
-    topics: str | Sequence[str] | None = option(None, parse=words)
-    _: KW_ONLY
-    headers: bool = option(False)
-    start: Any = option("earliest", parse=parse_where)
-    stop: Any = option("latest", parse=parse_where)
-    split_rows: int | None = option(1_000_000, at_least=1)
-    isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
-    group_id: str | None = option(None)
-    event_time: str | None = option(None, one_of=("timestamp",))
-    patience: float = option(120.0, above=0.0, unit="seconds")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        try:
-            re.compile(self.pattern or "")
-        except (TypeError, re.error) as error:
-            raise ValueError(f"pattern={self.pattern!r}: must be a regular expression: {error}") from None
-        self.start = _where("start", self.start, ("earliest", "latest", "committed"), self.names)
-        self.stop = _where("stop", self.stop, ("latest",), self.names)
-        if self.start == "committed" and not self.group_id:
-            raise ValueError("start='committed': needs group_id")
-        if self.stop != "latest" and not self.bounded:
-            raise ValueError(f"stop={self.stop!r}: needs bounded=True")
-
-    def connects_to(self) -> KafkaClients:
-        """See `LogSource.connects_to`."""
-        if self.password_env is not None:
-            self.properties = {**self.properties, "sasl.password": password_from(self.password_env)}
-        return KafkaClients(self.properties)
-
-    def default_schema(self) -> pa.Schema:
-        """All columns; `headers` only if they are asked for."""
-        return pa.schema([(name, kind) for name, kind in TYPES.items() if self.headers or name != "headers"])
-
-    def check_schema(self, schema: pa.Schema) -> pa.Schema:
-        """See `records.check_schema`."""
-        return check_schema(schema)
-
-    def matches(self, name: str) -> bool:
-        """See `LogSource.matches`."""
-        return re.fullmatch(self.pattern or "", name) is not None
-
-    def restore_enumerator(
-        self, context: EnumeratorContext[KafkaSplit], checkpoint: Checkpoint
-    ) -> KafkaEnumerator:
-        """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other topics."""
-        return KafkaEnumerator(self, context, checkpoint)
-
-    def create_split_reader(self, schema: pa.Schema) -> KafkaSplitReader:
-        """See `LogSource.create_split_reader`."""
-        return KafkaSplitReader(self, schema)
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> KafkaSource:
-        """See `LogSource.from_options`. With `kafka.` before each property; offsets are JSON."""
-        properties = {name[len(PREFIX) :]: text for name, text in options.items() if name.startswith(PREFIX)}
-        if "bootstrap.servers" not in properties:
-            raise ValueError("option 'kafka.bootstrap.servers' is missing")
-        own = {name: text for name, text in options.items() if not name.startswith(PREFIX)}
-        return cls(properties, schema=schema, **Options(own).arguments(cls))
-
-
 class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     """The enumerator of a `KafkaSource`. Confined to its thread, but for what `discover` calls."""
 
@@ -147,12 +54,11 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     ) -> None:
         super().__init__(source, context, checkpoint)
         self._offsets = KafkaOffsets(source.service, source.isolation == "read_committed")
-        # What the last round of questions has answered, and when it was asked.
+        # What the last round of questions has answered, and when it was asked; ends that nobody has used yet.
         self._asked_at = -FRESH_S
-        self._ends: dict[Partition, int] = {}
+        self._ends: dict[Partition, int | None] = {}
         self._ids: dict[str, str] = {}
-        # Those of which nobody has used it yet.
-        self._fresh: set[Partition] = set()
+        self._there: list[Partition] = []
         # Since when topics that are known are missing.
         self._missing: dict[str, float] = {}
         self._times: tuple[float, dict[Partition, int]] | None = None
@@ -227,10 +133,10 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
     def _end(self, split: KafkaSplit) -> int | None:
         place, topic_id = split.place, split.topic_id
         stale = time.monotonic() - self._asked_at > FRESH_S
-        if stale or place not in self._fresh or self._ids.get(place.topic, topic_id) != topic_id:
+        if stale or place not in self._ends or self._ids.get(place.topic, topic_id) != topic_id:
             self._ask_for_ends(place)
-        self._fresh.discard(place)
-        end, why = self._ends.get(place), ""
+        # An end that was used is not used again.
+        end, why = self._ends.pop(place), ""
         if self._ids.get(split.topic) != topic_id:
             end, why = None, "its topic was deleted" + ", and made again" * (split.topic in self._ids)
         elif end is not None and end < split.start:
@@ -243,11 +149,12 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         """The ends of all partitions that are known, and of this one, in one round."""
         known: dict[str, list[Any]] = self.checkpoint["known"]
         found = self._offsets.topics({*known, place.topic})
-        self._fresh = {place, *(Partition(name, at) for name in known for at in range(known[name][1]))}
+        asked = {place, *(Partition(name, at) for name in known for at in range(known[name][1]))}
+        self._there = there = [
+            each for each in asked if each.topic in found and each.number < found[each.topic][1]
+        ]
+        self._ends = {**dict.fromkeys(asked), **self._offsets.latest(there)}
         self._ids = {name: topic_id for name, (topic_id, _) in found.items()}
-        self._ends = self._offsets.latest(
-            each for each in self._fresh if each.topic in found and each.number < found[each.topic][1]
-        )
         self._asked_at = now = time.monotonic()
         self._missing = {name: self._missing.get(name, now) for name in known if name not in found}
 
@@ -267,7 +174,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         place = split.place
         if self._times is None or self._times[0] != timestamp or place not in self._times[1]:
             # Kafka counts milliseconds, and finds the first that is not earlier.
-            self._times = timestamp, self._offsets.at({place, *self._ends}, timestamp + 0.001)
+            self._times = timestamp, self._offsets.at({place, *self._there}, timestamp + 0.001)
         return self._times[1].pop(place)
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
@@ -285,29 +192,111 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         self._untold = {}
 
 
+@dataclass(eq=False, repr=False)
+class KafkaSource(LogSource[KafkaSplit]):
+    """Records of Kafka topics, those of each partition in the order of their offsets.
+
+    properties: of librdkafka, `bootstrap.servers` and what security needs. They are never shown but for the
+        servers. `group.id` and a few others are the source's own.
+    topics: names, or `pattern`: a regular expression that the whole name matches; topics and partitions that
+        come later are looked for every `discovery_interval` seconds, and read from their beginning.
+    schema: columns by name, of `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType`
+        and `headers`, as in Spark's own source. None: all, `headers` only with `headers=True`.
+    start: "earliest", "latest", "committed" (where `group_id` stands; earliest where it does not), a time in
+        seconds since 1970, or offsets as {topic: {partition: offset}}; partitions that it does not name are
+        read from the earliest.
+    bounded: whether it ends. stop: "latest" (what is there at the start), a time or offsets, as in `start`.
+        split_rows: a bounded read has ranges of at most so many offsets; None: a range a partition.
+    isolation: "read_committed" or "read_uncommitted".
+    on_data_loss: what is done about records that were expired or deleted before they were read: "fail" or
+        "ignore".
+    on_change: what is done when a checkpoint is of other topics, or of another pattern: "fail", or "follow",
+        which lets go of what is no longer named and reads what is new from its beginning.
+    group_id: a group that is told what is durable downstream, for others to see. It has no members.
+    event_time: "timestamp" if Kafka's timestamps are the event time: then alignment cuts exactly.
+    patience: seconds that a range with an end may bring nothing, before TimeoutError.
+    password_env: the name of an environment variable, read now, that holds `sasl.password`.
+
+    Raises TypeError or ValueError for a bad argument. The columns and `start` are those of Spark's Kafka
+    source; that positions are the source's, not a group's, is Flink's and Spark's.
+    """
+
+    split_type = KafkaSplit
+    enumerator_type = KafkaEnumerator
+    reader_type = KafkaSplitReader
+    logs = "topics"
+
+    properties: Mapping[str, Any] = field()
+    topics: str | Sequence[str] | None = option(None, parse=words)
+    _: KW_ONLY
+    headers: bool = option(False)
+    start: Any = option("earliest", parse=parse_where)  # noqa: RUF009 - it is a field
+    stop: Any = option("latest", parse=parse_where)  # noqa: RUF009
+    split_rows: int | None = option(1_000_000, at_least=1)
+    isolation: str = option("read_committed", one_of=("read_committed", "read_uncommitted"))
+    group_id: str | None = option(None)
+    event_time: str | None = option(None, one_of=("timestamp",))
+    patience: float = option(120.0, above=0.0, unit="seconds")
+
+    def __post_init__(self) -> None:
+        if self.password_env is not None:
+            self.properties = {**self.properties, "sasl.password": password_from(self.password_env)}
+        self.service = KafkaClients(self.properties)
+        super().__post_init__()
+        try:
+            re.compile(self.pattern or "")
+        except (TypeError, re.error) as error:
+            raise ValueError(f"pattern={self.pattern!r}: must be a regular expression: {error}") from None
+        self.start = _where("start", self.start, ("earliest", "latest", "committed"), self.names)
+        self.stop = _where("stop", self.stop, ("latest",), self.names)
+        if self.start == "committed" and not self.group_id:
+            raise ValueError("start='committed': needs group_id")
+        if self.stop != "latest" and not self.bounded:
+            raise ValueError(f"stop={self.stop!r}: needs bounded=True")
+
+    def default_schema(self) -> pa.Schema:
+        """All columns; `headers` only if they are asked for."""
+        return pa.schema([(name, kind) for name, kind in TYPES.items() if self.headers or name != "headers"])
+
+    def check_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of `schema`, with the types in which they come: whoever asked for others casts them."""
+        unknown = [name for name in schema.names if name not in TYPES]
+        if unknown or not schema.names:
+            raise ValueError(f"schema: columns {unknown!r} are unknown; there are {', '.join(TYPES)}")
+        return pa.schema([(name, TYPES[name]) for name in schema.names])
+
+    def matches(self, name: str) -> bool:
+        """See `LogSource.matches`."""
+        return re.fullmatch(self.pattern or "", name) is not None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> KafkaSource:
+        """See `LogSource.from_options`. With `kafka.` before each property; offsets are JSON."""
+        properties = {name[len(PREFIX) :]: text for name, text in options.items() if name.startswith(PREFIX)}
+        if "bootstrap.servers" not in properties:
+            raise ValueError("option 'kafka.bootstrap.servers' is missing")
+        own = {name: text for name, text in options.items() if not name.startswith(PREFIX)}
+        return cls(properties, schema=schema, **Options(own).arguments(cls))
+
+
 def _where(name: str, where: Any, words: Sequence[str], topics: Sequence[str]) -> Any:
     """A word, a time, or offsets by topic and partition. Raises ValueError."""
     if isinstance(where, str) and where in words:
         return where
-    if isinstance(where, int | float) and not isinstance(where, bool) and where >= 0:
-        if where > LATEST_TIME:
-            raise ValueError(f"{name}={where!r}: must be seconds since 1970, not milliseconds")
-        return float(where)
-    try:
-        offsets = {
-            str(topic): {int(number): int(offset) for number, offset in parts.items()}
-            for topic, parts in where.items()
-        }
-        if all(offset >= 0 for parts in offsets.values() for offset in parts.values()):
-            unknown = [topic for topic in offsets if topics and topic not in topics]
-            if not unknown:
+    allowed = f"must be {', '.join(map(repr, words))}, seconds since 1970, or {OFFSETS}"
+    if isinstance(where, Mapping):
+        unknown = [topic for topic in where if topics and topic not in topics]
+        if unknown:
+            raise ValueError(f"{name}={where!r}: {unknown[0]!r} is not among the topics")
+        with suppress(AttributeError, TypeError, ValueError):
+            offsets = {
+                str(topic): {int(at): int(offset) for at, offset in parts.items()}
+                for topic, parts in where.items()
+            }
+            if all(offset >= 0 for parts in offsets.values() for offset in parts.values()):
                 return offsets
-            raise KeyError(f"{unknown[0]!r} is not among the topics")
-    except KeyError as error:
-        raise ValueError(f"{name}={where!r}: {error.args[0]}") from None
-    except (AttributeError, TypeError, ValueError):
-        pass
-    raise ValueError(
-        f"{name}={where!r}: must be {', '.join(map(repr, words))}, seconds since 1970, or offsets of 0 and "
-        "more as {topic: {partition: offset}}"
-    )
+    elif isinstance(where, int | float) and not isinstance(where, bool) and where >= 0:
+        if where <= LATEST_TIME:
+            return float(where)
+        allowed = "must be seconds since 1970, not milliseconds"
+    raise ValueError(f"{name}={where!r}: {allowed}")

@@ -24,6 +24,16 @@ class EntryId(NamedTuple):
     ms: int
     sequence: int
 
+    @classmethod
+    def parse(cls, text: str | bytes) -> EntryId:
+        """The id that Redis writes so. Raises ValueError."""
+        if isinstance(text, bytes):
+            text = text.decode("ascii", "replace")
+        ms, dash, sequence = text.partition("-")
+        if not (ms.isdecimal() and (sequence.isdecimal() if dash else True)):
+            raise ValueError(f"{text!r}: must be an id of a stream's entry, such as '1526919030474-55'")
+        return cls(int(ms), int(sequence or 0))
+
     def __str__(self) -> str:
         return f"{self.ms}-{self.sequence}"
 
@@ -47,14 +57,102 @@ LEAST = EntryId(0, 1)
 """The least id that an entry can have."""
 
 
+class StreamState(NamedTuple):
+    """What Redis says of a stream."""
+
+    length: int
+    first: EntryId | None
+    last: EntryId
+    """The id that was given last; its entry may be gone."""
+    added: int | None
+    """Entries ever added; None before Redis 7."""
+    deleted: EntryId
+    """The greatest id that was deleted singly, by XDEL."""
+
+    @classmethod
+    def parse(cls, answer: Any) -> StreamState:
+        """What XINFO STREAM has answered, as RESP 2 or 3 gives it."""
+        if not isinstance(answer, Mapping):
+            answer = dict(zip(answer[::2], answer[1::2], strict=True))
+        first = answer[b"first-entry"]
+        return cls(
+            length=int(answer[b"length"]),
+            first=EntryId.parse(first[0]) if first else None,
+            last=EntryId.parse(answer[b"last-generated-id"]),
+            added=answer.get(b"entries-added"),
+            deleted=EntryId.parse(answer.get(b"max-deleted-entry-id", b"0-0")),
+        )
+
+    @property
+    def end(self) -> Position:
+        """The position behind all that was ever added."""
+        return Position(self.last.next, self.added)
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether entries were deleted behind the first that is left: then counts say too much."""
+        return self.first is not None and self.deleted >= self.first
+
+
 class Position(NamedTuple):
     """The least id that comes next, and how many entries were added before it; None if unknown."""
 
     next: EntryId = FIRST
     added: int | None = None
 
+    @classmethod
+    def parse(cls, written: str | None) -> Position:
+        """The position that is written so; None is the beginning. Raises ValueError."""
+        if written is None:
+            return cls()
+        text, mark, added = written.partition("@")
+        if mark and not added.isdecimal():
+            raise ValueError(f"position={written!r}: behind the @ must be a number of entries")
+        return cls(EntryId.parse(text), int(added) if mark else None)
+
     def __str__(self) -> str:
         return str(self.next) if self.added is None else f"{self.next}@{self.added}"
+
+    def missing(self, state: StreamState) -> str | None:
+        """What is missing of the entries from here on, in words; None if all are there.
+
+        Where it cannot be told, because the count is not known or single entries were deleted, it may be
+        missing.
+        """
+        if state.added is None or self == Position():
+            return None
+        if self.added is not None and (self.added > state.added or self.next > state.last.next):
+            return "the stream was deleted and made anew"
+        if self.next > state.last or (state.first is not None and state.first < self.next):
+            return None
+        missing = state.added - state.length - (self.added or 0)
+        if missing <= 0:
+            return None
+        entries = f"{missing} entries were" if missing > 1 else "1 entry was"
+        if self.added is None or state.has_holes:
+            entries = "some entries may have been"
+        return f"{entries} trimmed or deleted before they were read"
+
+    def settled(self, state: StreamState) -> Position:
+        """The same place, with the count that `state` gives, where it gives one."""
+        if state.added is None or self.next > state.last.next:
+            # Nobody has been there yet. With a count it would be what was read of a stream that is no more.
+            return Position(self.next)
+        if self.next > state.last:
+            return state.end
+        if (state.first is None or state.first >= self.next) and not state.has_holes:
+            return Position(self.next, state.added - state.length)
+        if self.added is not None and self.added > state.added:
+            return Position(self.next)
+        return self
+
+    def behind(self, last_read: EntryId, rows: int, state: StreamState) -> Position:
+        """The position after `rows` entries from here on, the last of which is `last_read`."""
+        if last_read >= state.last:
+            return Position(last_read.next, state.added)
+        if self.added is None or state.deleted >= max(self.next, LEAST):
+            return Position(last_read.next)
+        return Position(last_read.next, self.added + rows)
 
 
 @dataclass(frozen=True)
@@ -82,104 +180,3 @@ class RedisStreamSplit(LogSplit):
     def part(self) -> Part:
         """See `LogSplit.part`. Redis gives a stream no identity."""
         return Part(self.stream, 0, "")
-
-
-def range_of(split_id: str, stream: str, start: Position, stop: Position) -> RedisStreamSplit:
-    """The split that is a range of a stream; with the number of its entries, where both ends have counts."""
-    entries = None if start.added is None or stop.added is None else stop.added - start.added
-    return RedisStreamSplit(split_id, str(start), str(stop), stream, entries)
-
-
-class StreamState(NamedTuple):
-    """What Redis says of a stream."""
-
-    length: int
-    first: EntryId | None
-    last: EntryId
-    """The id that was given last; its entry may be gone."""
-    added: int | None
-    """Entries ever added; None before Redis 7."""
-    deleted: EntryId
-    """The greatest id that was deleted singly, by XDEL."""
-
-    @property
-    def has_holes(self) -> bool:
-        """Whether entries were deleted behind the first that is left: then counts say too much."""
-        return self.first is not None and self.deleted >= self.first
-
-
-def parse_id(text: str | bytes) -> EntryId:
-    """The id that Redis writes so. Raises ValueError."""
-    if isinstance(text, bytes):
-        text = text.decode("ascii", "replace")
-    ms, dash, sequence = text.partition("-")
-    if not (ms.isdecimal() and (sequence.isdecimal() if dash else True)):
-        raise ValueError(f"{text!r}: must be an id of a stream's entry, such as '1526919030474-55'")
-    return EntryId(int(ms), int(sequence or 0))
-
-
-def parse_position(written: Any) -> Position:
-    """The position that is written so; None is the beginning. Raises ValueError."""
-    if written is None:
-        return Position()
-    text, mark, added = str(written).partition("@")
-    if mark and not added.isdecimal():
-        raise ValueError(f"position={written!r}: behind the @ must be a number of entries")
-    return Position(parse_id(text), int(added) if mark else None)
-
-
-def parse_state(answer: Any) -> StreamState:
-    """What XINFO STREAM has answered, as RESP 2 or 3 gives it."""
-    if not isinstance(answer, Mapping):
-        answer = dict(zip(answer[::2], answer[1::2], strict=True))
-    first = answer[b"first-entry"]
-    return StreamState(
-        length=int(answer[b"length"]),
-        first=parse_id(first[0]) if first else None,
-        last=parse_id(answer[b"last-generated-id"]),
-        added=answer.get(b"entries-added"),
-        deleted=parse_id(answer.get(b"max-deleted-entry-id", b"0-0")),
-    )
-
-
-def lost(position: Position, state: StreamState) -> str | None:
-    """What is missing of the entries from `position` on, in words; None if all are there.
-
-    Where it cannot be told, because the count is not known or single entries were deleted, it may be missing.
-    """
-    gone = "trimmed or deleted before they were read"
-    if state.added is None or position == Position():
-        return None
-    if position.added is not None and (position.added > state.added or position.next > state.last.next):
-        return "the stream was deleted and made anew"
-    if position.next > state.last or (state.first is not None and state.first < position.next):
-        return None
-    missing = state.added - state.length - (position.added or 0)
-    if missing <= 0:
-        return None
-    if position.added is None or state.has_holes:
-        return f"some entries may have been {gone}"
-    return f"1 entry was {gone}" if missing == 1 else f"{missing} entries were {gone}"
-
-
-def settle(position: Position, state: StreamState) -> Position:
-    """The same place, with the count that `state` gives, where it gives one."""
-    if state.added is None or position.next > state.last.next:
-        # Nobody has been there yet. With a count it would be what was read of a stream that is no more.
-        return Position(position.next)
-    if position.next > state.last:
-        return Position(position.next, state.added)
-    if (state.first is None or state.first >= position.next) and not state.has_holes:
-        return Position(position.next, state.added - state.length)
-    if position.added is not None and position.added > state.added:
-        return Position(position.next)
-    return position
-
-
-def behind(position: Position, last_read: EntryId, rows: int, state: StreamState) -> Position:
-    """The position after `rows` entries from `position` on, the last of which is `last_read`."""
-    if last_read >= state.last:
-        return Position(last_read.next, state.added)
-    if position.added is None or state.deleted >= max(position.next, LEAST):
-        return Position(last_read.next)
-    return Position(last_read.next, position.added + rows)

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
 from pillarbox.sources.connectors.redis_streams.position import (
+    EntryId,
     Position,
     RedisStreamSplit,
-    behind,
-    parse_id,
-    parse_position,
-    parse_state,
-    settle,
+    StreamState,
 )
 from pillarbox.sources.connectors.redis_streams.rows import mean_size, to_batch
 from pillarbox.sources.reader import Fetched
@@ -44,8 +41,8 @@ class StreamCursor(Cursor[RedisStreamSplit]):
 
     def __init__(self, split: RedisStreamSplit) -> None:
         super().__init__(split)
-        self.position = parse_position(split.start)
-        self.stop: Position | None = None if split.stop is None else parse_position(split.stop)
+        self.position = Position.parse(split.start)
+        self.stop: Position | None = None if split.stop is None else Position.parse(split.stop)
         self.ended = self.stop is not None and self.position.next >= self.stop.next
         self.hot = True
         """Whether there is something to read, or nobody has looked yet."""
@@ -133,14 +130,14 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
             yield from self._taken(cursor, info, entries)
 
     def _taken(self, cursor: StreamCursor, info: Any, entries: list[Any]) -> Iterator[Fetched]:
-        split, state, stop = cursor.split, parse_state(info), cursor.stop
+        split, state, stop = cursor.split, StreamState.parse(info), cursor.stop
         self.source.check_loss(split.stream, cursor.position, state)
         exhausted = len(entries) < cursor.rows
-        cursor.missed, cursor.position, timestamp = None, settle(cursor.position, state), None
+        cursor.missed, cursor.position, timestamp = None, cursor.position.settled(state), None
         records: Any = ()
         if entries:
-            last = parse_id(entries[-1][0])
-            cursor.position = behind(cursor.position, last, len(entries), state)
+            last = EntryId.parse(entries[-1][0])
+            cursor.position = cursor.position.behind(last, len(entries), state)
             # As many next time as make a batch of the wanted size.
             cursor.rows = max(1, min(MAX_ROWS, BATCH_BYTES // mean_size(entries), cursor.rows * 8))
             records = to_batch(split.stream, entries, self._schema)

@@ -38,10 +38,10 @@ def check_schema(schema: pa.Schema) -> pa.Schema:
         elif name == "_time":
             good, allowed = types.is_timestamp(kind), "a timestamp"
         elif name == "_fields":
-            good = types.is_map(kind) and all(
+            good, allowed = types.is_map(kind), "a map of strings or binaries"
+            good = good and all(
                 _is_text(part) or types.is_binary(part) for part in (kind.key_type, kind.item_type)
             )
-            allowed = "a map of strings or binaries"
         elif name.startswith("_"):
             raise ValueError(f"column {name!r}: must be _stream, _id, _time, _fields, or a field's name")
         else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from math import floor
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +18,10 @@ from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSourc
 from pillarbox.sources.connectors.options import option, words
 from pillarbox.sources.connectors.redis_streams.client import RedisAddress
 from pillarbox.sources.connectors.redis_streams.position import (
-    FIRST,
     EntryId,
     Position,
     RedisStreamSplit,
     StreamState,
-    behind,
-    lost,
-    parse_id,
-    parse_position,
-    parse_state,
-    range_of,
-    settle,
 )
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
 from pillarbox.sources.connectors.redis_streams.rows import DEFAULT, check_schema, mean_size
@@ -43,101 +34,6 @@ COUNTED_FIRST = 16
 """Entries that are read to be counted, as long as nobody knows how large they are; then"""
 COUNTED_BYTES, MAX_COUNTED = 2**20, 1000
 """at most so many bytes, about, and entries by one request, so that Redis is not held for long."""
-
-
-@dataclass(eq=False, repr=False)
-class RedisStreamSource(LogSource[RedisStreamSplit]):
-    """Entries of Redis streams, each stream in the order of its ids. Redis 6.2 or later; one server.
-
-    url: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://. The password is
-        never shown; `password_env` names an environment variable that holds it.
-    streams: names, or `pattern`: those whose names match, as SCAN does it; new ones are looked for every
-        `discovery_interval` seconds, which walks all keys of the database. As often a task looks whether
-        those that have nothing are still there.
-    schema: see `redis_streams.rows`: columns `_stream`, `_id`, `_time`, `_fields`, and any field by name.
-        None: these four.
-    start: "earliest", "latest" (streams that come later are read from their beginning), or an id.
-    bounded: whether it ends with what is there at the start; then `splits_per_stream` parts of a stream can
-        be read at the same time.
-    on_data_loss: what is done when entries were trimmed before they were read: "fail" or "ignore". "fail"
-        needs Redis 7.
-    on_change: what is done when a checkpoint is of other streams, or of another pattern: "fail", or "follow",
-        which lets go of what is no longer named and reads what is new from its beginning.
-    event_time: "id" if the time in the ids is the event time: then alignment cuts exactly. Otherwise None.
-    trim: whether entries that are committed downstream are removed (XTRIM MINID). positions_key: a hash in
-        which the next id of each stream is written down then, for others to see.
-
-    Raises TypeError or ValueError for a bad argument.
-    """
-
-    split_type = RedisStreamSplit
-    logs = "streams"
-
-    url: str = option()
-    streams: str | Sequence[str] | None = option(None, parse=words)
-    _: KW_ONLY
-    start: str = option("earliest")
-    splits_per_stream: int = option(1, at_least=1)
-    event_time: str | None = option(None, one_of=("id",))
-    trim: bool = option(False)
-    positions_key: str | None = option(None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.start not in ("earliest", "latest"):
-            try:
-                parse_id(self.start)
-            except ValueError:
-                raise ValueError(
-                    f"start={self.start!r}: must be 'earliest', 'latest' or an entry's id"
-                ) from None
-        if self.splits_per_stream > 1 and not self.bounded:
-            raise ValueError(f"splits_per_stream={self.splits_per_stream}: must be 1 where bounded is False")
-        if self.bounded and (self.trim or self.positions_key or self.start == "latest"):
-            raise ValueError(
-                "bounded=True: trim, positions_key and start='latest' are for streams without end"
-            )
-
-    def connects_to(self) -> RedisAddress:
-        """See `LogSource.connects_to`."""
-        return RedisAddress(self.url, self.password_env)
-
-    def default_schema(self) -> pa.Schema:
-        """The four columns that every stream has."""
-        return DEFAULT
-
-    def check_schema(self, schema: pa.Schema) -> pa.Schema:
-        """See `rows.check_schema`."""
-        return check_schema(schema)
-
-    def matches(self, name: str) -> bool:
-        """See `LogSource.matches`. Redis writes [^a] for what is [!a] elsewhere."""
-        return fnmatchcase(name, (self.pattern or "").replace("[^", "[!"))
-
-    @property
-    def beginning(self) -> Position:
-        """The position from which a stream is read that was not there at the first look."""
-        return Position() if self.start in ("earliest", "latest") else Position(parse_id(self.start))
-
-    @property
-    def lets_go(self) -> bool:
-        """True if streams that are gone are forgotten: those that a pattern finds, where loss is ignored."""
-        return self.pattern is not None and super().lets_go
-
-    def check_loss(self, stream: str, position: Position, state: StreamState) -> None:
-        """Raise DataLossError if entries from `position` on are missing, and that is an error."""
-        if self.on_data_loss == "fail" and (missing := lost(position, state)) is not None:
-            self.lost(f"stream {stream!r}, from {position.next} on: {missing}")
-
-    def restore_enumerator(
-        self, context: EnumeratorContext[RedisStreamSplit], checkpoint: Checkpoint
-    ) -> RedisStreamEnumerator:
-        """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other streams."""
-        return RedisStreamEnumerator(self, context, checkpoint)
-
-    def create_split_reader(self, schema: pa.Schema) -> RedisStreamReader:
-        """See `LogSource.create_split_reader`."""
-        return RedisStreamReader(self, schema)
 
 
 class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
@@ -187,31 +83,18 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
             )
         start = source.beginning
         if source.start == "latest" and first_look:
-            start = Position(FIRST if state is None else state.last.next)
+            start = Position() if state is None else Position(state.last.next)
         if state is not None:
-            start = settle(start, state)
+            start = start.settled(state)
         if not source.bounded:
             return [RedisStreamSplit(stream, str(start), None, stream)]
         if state is None or not state.length or start.next > state.last:
             return []
-        # In as many parts as are asked for, cut where an entry begins.
-        edges, stop = [start], Position(state.last.next, state.added)
-        begin = max(start.next, state.first or FIRST)
-        span = stop.next.ms - begin.ms
-        for part in range(1, source.splits_per_stream):
-            found = self._range(
-                stream, EntryId(begin.ms + span * part // source.splits_per_stream, 0), "+", 1
-            )
-            if found and edges[-1].next < parse_id(found[0][0]) < stop.next:
-                edges.append(Position(parse_id(found[0][0])))
-        return [
-            range_of(f"{stream}#{number}", stream, low, high)
-            for number, (low, high) in enumerate(pairwise([*edges, stop]))
-        ]
+        return [_range(RedisStreamSplit(stream, stream=stream), start, state.end)]
 
     def ahead(self, split: RedisStreamSplit, limit: ReadLimit) -> RedisStreamSplit | None:
         """What is there now of a stream, at most so much. Raises DataLossError."""
-        stream, start = split.stream, parse_position(split.start)
+        stream, start = split.stream, Position.parse(split.start)
         with self._source.service.asking(f"looking for entries of stream {stream!r}"):
             state = self._state(stream)
             if state is None:
@@ -219,12 +102,12 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
                 return None
             self._gone.discard(stream)
             self._source.check_loss(stream, start, state)
-            start, end = settle(start, state), Position(state.last.next, state.added)
-            if split.stop is not None and parse_position(split.stop).next <= end.next:
-                end = parse_position(split.stop)
+            start, end = start.settled(state), state.end
+            if split.stop is not None and Position.parse(split.stop).next <= end.next:
+                end = Position.parse(split.stop)
             if start.next >= end.next or state.first is None:
                 return None
-            there = range_of(split.split_id, stream, start, end)
+            there = _range(split, start, end)
             counted = limit.rows is None or (there.entries is not None and there.entries <= limit.rows)
             if limit.nbytes is None and counted:
                 piece = there if self._range(stream, start.next, end.next.before, 1) else None
@@ -251,14 +134,14 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
                 full = limit.nbytes is not None and rows > 0 and size + nbytes > limit.nbytes
                 if full:
                     break
-                rows, size, at = rows + 1, size + nbytes, parse_id(entry_id).next
+                rows, size, at = rows + 1, size + nbytes, EntryId.parse(entry_id).next
             if len(entries) < asked and not full:
                 at = end.next
             full = full or rows == limit.rows
             most = max(1, min(MAX_COUNTED, COUNTED_BYTES // mean_size(entries))) if entries else most
         if not rows:
             return None
-        stop = there.stop if at >= end.next else str(behind(start, at.before, rows, state))
+        stop = there.stop if at >= end.next else str(start.behind(at.before, rows, state))
         return replace(there, stop=stop, entries=rows, size=size)
 
     def is_gone(self, split: RedisStreamSplit) -> bool:
@@ -274,7 +157,7 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Trim what was read, or write down how far it was, if that was asked for."""
         source = self._source
-        next_ids = {stream: str(parse_position(each).next) for stream, each in positions.items() if each}
+        next_ids = {stream: str(Position.parse(each).next) for stream, each in positions.items() if each}
         with source.service.asking("saying what was read"):
             pipeline = self._client.pipeline(transaction=False)
             for stream, next_id in next_ids.items():
@@ -292,7 +175,7 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         from redis.exceptions import ResponseError
 
         try:
-            return parse_state(self._client.execute_command("XINFO STREAM", stream))
+            return StreamState.parse(self._client.execute_command("XINFO STREAM", stream))
         except ResponseError as error:
             if "no such key" in str(error).lower():
                 return None
@@ -303,3 +186,89 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
             "XRANGE", stream, str(first), str(last), "COUNT", count
         )
         return found
+
+
+@dataclass(eq=False, repr=False)
+class RedisStreamSource(LogSource[RedisStreamSplit]):
+    """Entries of Redis streams, each stream in the order of its ids. Redis 6.2 or later; one server.
+
+    url: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://. The password is
+        never shown; `password_env` names an environment variable that holds it.
+    streams: names, or `pattern`: those whose names match, as SCAN does it; new ones are looked for every
+        `discovery_interval` seconds, which walks all keys of the database. As often a task looks whether
+        those that have nothing are still there.
+    schema: see `redis_streams.rows`: columns `_stream`, `_id`, `_time`, `_fields`, and any field by name.
+        None: these four.
+    start: "earliest", "latest" (streams that come later are read from their beginning), or an id.
+    bounded: whether it ends with what is there at the start.
+    on_data_loss: what is done when entries were trimmed before they were read: "fail" or "ignore". "fail"
+        needs Redis 7.
+    on_change: what is done when a checkpoint is of other streams, or of another pattern: "fail", or "follow",
+        which lets go of what is no longer named and reads what is new from its beginning.
+    event_time: "id" if the time in the ids is the event time: then alignment cuts exactly. Otherwise None.
+    trim: whether entries that are committed downstream are removed (XTRIM MINID). positions_key: a hash in
+        which the next id of each stream is written down then, for others to see.
+
+    Raises TypeError or ValueError for a bad argument.
+    """
+
+    split_type = RedisStreamSplit
+    enumerator_type = RedisStreamEnumerator
+    reader_type = RedisStreamReader
+    logs = "streams"
+
+    url: str = option()
+    streams: str | Sequence[str] | None = option(None, parse=words)
+    _: KW_ONLY
+    start: str = option("earliest")
+    event_time: str | None = option(None, one_of=("id",))
+    trim: bool = option(False)
+    positions_key: str | None = option(None)
+
+    def __post_init__(self) -> None:
+        self.service = RedisAddress(self.url, self.password_env)
+        super().__post_init__()
+        if self.start not in ("earliest", "latest"):
+            try:
+                EntryId.parse(self.start)
+            except ValueError:
+                raise ValueError(
+                    f"start={self.start!r}: must be 'earliest', 'latest' or an entry's id"
+                ) from None
+        if self.bounded and (self.trim or self.positions_key or self.start == "latest"):
+            raise ValueError(
+                "bounded=True: trim, positions_key and start='latest' are for streams without end"
+            )
+
+    def default_schema(self) -> pa.Schema:
+        """The four columns that every stream has."""
+        return DEFAULT
+
+    def check_schema(self, schema: pa.Schema) -> pa.Schema:
+        """See `rows.check_schema`."""
+        return check_schema(schema)
+
+    def matches(self, name: str) -> bool:
+        """See `LogSource.matches`. Redis writes [^a] for what is [!a] elsewhere."""
+        return fnmatchcase(name, (self.pattern or "").replace("[^", "[!"))
+
+    @property
+    def beginning(self) -> Position:
+        """The position from which a stream is read that was not there at the first look."""
+        return Position() if self.start in ("earliest", "latest") else Position(EntryId.parse(self.start))
+
+    @property
+    def lets_go(self) -> bool:
+        """True if streams that are gone are forgotten: those that a pattern finds, where loss is ignored."""
+        return self.pattern is not None and super().lets_go
+
+    def check_loss(self, stream: str, position: Position, state: StreamState) -> None:
+        """Raise DataLossError if entries from `position` on are missing, and that is an error."""
+        if self.on_data_loss == "fail" and (missing := position.missing(state)) is not None:
+            self.lost(f"stream {stream!r}, from {position.next} on: {missing}")
+
+
+def _range(split: RedisStreamSplit, start: Position, stop: Position) -> RedisStreamSplit:
+    """A range of a stream; with the number of its entries, where both ends have counts."""
+    entries = None if start.added is None or stop.added is None else stop.added - start.added
+    return replace(split, start=str(start), stop=str(stop), entries=entries, size=None)
