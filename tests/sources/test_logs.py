@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,6 +87,24 @@ class Query:
         query = writer.start(str(self.folder / "out"))
         assert query.awaitTermination(120)
         return sorted(n for (n,) in self.spark.read.parquet(str(self.folder / "out")).collect())
+
+
+@pytest.mark.parametrize(("source", "page"), [(KafkaSource, "kafka"), (RedisStreamSource, "redis")])
+def test_the_page_of_a_connector_has_all_its_options_with_their_defaults(source: Any, page: str) -> None:
+    text = Path("docs", f"connectors-{page}.md").read_text()
+    options = text.partition("| option | is | default |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in options.splitlines()[2:]]
+    told = {name.strip("`"): default for name, _, default in rows if name != "`kafka.…`"}
+    declared = {
+        name: parameter.default
+        for name, parameter in signature(source).parameters.items()
+        if name not in ("properties", "schema")
+    }
+    assert told.keys() == declared.keys()
+    for name, default in declared.items():
+        number = f"{default:,.0f}" if isinstance(default, int | float) else f"`{default}`"
+        shown = {True: "true", False: "false", None: ""}.get(default, number)
+        assert told[name] == ("" if default is Parameter.empty else shown), name
 
 
 @pytest.mark.slow

@@ -74,10 +74,8 @@ class LogSource(Source[S, Checkpoint]):
 
     logs: ClassVar[str]
     """The argument that names the logs."""
-    enumerator_type: ClassVar[Callable[[Any, Any, Checkpoint], SplitEnumerator[Any, Checkpoint]]]
-    """Its `LogEnumerator`, made of the source, the context, and the checkpoint."""
-    reader_type: ClassVar[Callable[[Any, pa.Schema], SplitReader[Any]]]
-    """Its `LogReader`, made of the source and the columns."""
+    enumerator_type: ClassVar[type[LogEnumerator[Any]]]
+    reader_type: ClassVar[type[LogReader[Any, Any]]]
 
     pattern: str | None = None
     schema: pa.Schema | None = None
@@ -151,20 +149,20 @@ class LogSource(Source[S, Checkpoint]):
 
     def create_enumerator(self, context: EnumeratorContext[S]) -> SplitEnumerator[S, Checkpoint]:
         """The enumerator of a new run. Raises ImportError without the package of the client."""
-        new = {"of": self.selection, "known": {}, "waiting": [], "begun": False}
+        new: Checkpoint = {"of": self.selection, "known": {}, "waiting": [], "begun": False}
         return self.restore_enumerator(context, new)
 
     def restore_enumerator(
         self, context: EnumeratorContext[S], checkpoint: Checkpoint
     ) -> SplitEnumerator[S, Checkpoint]:
         """The enumerator of a run that goes on. Raises ValueError for a checkpoint of other logs."""
-        return type(self).enumerator_type(self, context, checkpoint)
+        return self.enumerator_type(self, context, checkpoint)
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[S]:
         """A reader with one client for all its splits."""
         schema = self.arrow_schema() if context.schema is None else self.check_schema(context.schema)
-        make = partial(type(self).reader_type, self, schema)
-        return FetchingReader(context, make, threading=Threading.MANY_SPLITS)
+        make_reader = partial(self.reader_type, self, schema)
+        return FetchingReader(context, make_reader, threading=Threading.MANY_SPLITS)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> LogSource[S]:
@@ -310,8 +308,8 @@ class LogReader(SplitReader[S], Generic[S, K]):
 
     cursor_type: ClassVar[type[Cursor[Any]]] = Cursor
 
-    def __init__(self, source: LogSource[S]) -> None:
-        self.source = source
+    def __init__(self, source: LogSource[S], schema: pa.Schema) -> None:
+        self.source, self.schema = source, schema
         self.cursors: dict[str, K] = {}
         """What is read, in the order in which it came, by the ids of the splits."""
         self.changed = False

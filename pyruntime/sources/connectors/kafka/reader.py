@@ -11,7 +11,6 @@ markers of transactions, or compacted away, and are never seen.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -55,8 +54,8 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
     source: KafkaSource
 
     def __init__(self, source: KafkaSource, schema: pa.Schema) -> None:
-        super().__init__(source)
-        self._schema, self._kafka = schema, package()
+        super().__init__(source, schema)
+        self._kafka = package()
         self._consumer: Any = None
         # False once anything went wrong with the consumer, which another reader should not have then.
         self._sound = True
@@ -114,9 +113,8 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         endless = [cursor for cursor in live if cursor.split.stop is None]
         if len(endless) == len({cursor.split.place for cursor in endless}):
             return
-        several = Counter(cursor.split.place for cursor in endless)
-        names = {place.topic for place, count in several.items() if count > 1}
-        found = KafkaOffsets(self.source.service, committed_only=True).topics(names)
+        offsets = KafkaOffsets(self.source.service, committed_only=True)
+        found = offsets.topics({cursor.split.topic for cursor in endless})
         for cursor in endless:
             topic = cursor.split.topic
             if topic in found and found[topic][0] != cursor.split.topic_id:
@@ -184,7 +182,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         low = bisect_left(offsets, cursor.position)
         high = len(offsets) if split.stop is None else bisect_left(offsets, split.stop)
         if high > low:
-            records = to_batch(split, messages[low:high], offsets[low:high], self._schema)
+            records = to_batch(split, messages[low:high], offsets[low:high], self.schema)
             wanted = FETCH_BYTES * (high - low) // max(1, records.nbytes)
             self._max_messages = max(MIN_MESSAGES, min(MAX_MESSAGES, wanted))
         if split.stop is not None and end >= split.stop:

@@ -102,7 +102,9 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
             return self._offsets.at(places, where)
         found: dict[Partition, int] = {}
         if isinstance(where, Mapping):
-            given = {(topic, number): offset for topic in where for number, offset in where[topic].items()}
+            given = {
+                Partition(topic, number): offset for topic in where for number, offset in where[topic].items()
+            }
             found = {place: given[place] for place in places if place in given}
         elif where == "committed":
             found = self._offsets.committed(places, self._source.group_id or "")

@@ -60,8 +60,7 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
     cursor_type = StreamCursor
 
     def __init__(self, source: RedisStreamSource, schema: pa.Schema) -> None:
-        super().__init__(source)
-        self._schema = schema
+        super().__init__(source, schema)
         self._client = source.service.connect()
         self._looked = 0.0
         self._looked_for = time.monotonic()
@@ -140,7 +139,7 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
             cursor.position = cursor.position.behind(last, len(entries), state)
             # As many next time as make a batch of the wanted size.
             cursor.rows = max(1, min(MAX_ROWS, BATCH_BYTES // mean_size(entries), cursor.rows * 8))
-            records = to_batch(split.stream, entries, self._schema)
+            records = to_batch(split.stream, entries, self.schema)
             timestamp = None if self.source.event_time is None else last.ms / 1000
         cursor.hot = not exhausted
         cursor.due = cursor.hot and cursor.position.next <= state.last
