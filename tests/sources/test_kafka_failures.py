@@ -250,9 +250,9 @@ def test_a_range_that_brings_nothing_for_long_is_given_up(
     server.produce("still", *range(10))
     # Offsets that nobody has written yet never come.
     piece = KafkaSplit("piece", 0, 11, "still", 0)
-    reader = source("still", patience=0.3).create_reader(ReaderContext())
+    reader = source("still", patience=3.0).create_reader(ReaderContext())
     rows: list[Any] = []
-    with pytest.raises(ReadFailed, match="nothing came for 0 s of 'piece'") as caught:
+    with pytest.raises(ReadFailed, match="nothing came for 3 s of 'piece'") as caught:
         rows.extend(row for fetched in read_splits(reader, [piece]) for row in rows_of(fetched.records))
     assert isinstance(caught.value.__cause__, TimeoutError)
     assert len(rows) == 10
