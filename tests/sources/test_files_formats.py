@@ -318,7 +318,7 @@ def test_readings_that_wait_within_a_row_group_are_few_and_of_the_file_as_it_is(
             (split,) = harness.discover()
             for at in range(10):
                 list(batches(source, [split.starting_at(at).up_to(at + 100)]))
-        assert len(parquet_format._SUSPENDED._readings) == parquet_format.MAX_SUSPENDED
+        assert len(parquet_format._suspended) == parquet_format.MAX_SUSPENDED
     with SourceHarness(source) as harness:
         (split,) = harness.discover()
         assert len(list(batches(source, [split.up_to(500)]))) == 1

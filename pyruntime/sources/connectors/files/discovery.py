@@ -12,17 +12,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.redaction import reason_of
 from pillarbox.sources.connectors.files.listing import (
     FoundFile,
     UnfitFileError,
     hiding,
     list_files,
     may_pass,
-    same_kind,
+    read_errors,
+    retold,
 )
 from pillarbox.sources.connectors.files.seen import UNKNOWN, SeenFiles, digest_of
-from pillarbox.sources.connectors.files.split import FileSplit
+from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 
 if TYPE_CHECKING:
@@ -132,15 +132,15 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
 
         Raises OSError where another attempt may read it: a limit that is not known now must still hold then.
         """
-        import pyarrow as pa
-
+        if limit.rows is None and limit.nbytes is None:
+            return split
         filesystem = self._source.open()[0]
         try:
             return self._source.file_format.advance(filesystem, split, limit)
-        except (OSError, ValueError, EOFError, pa.ArrowException) as error:
+        except read_errors() as error:
             if may_pass(error, filesystem):
-                what = reason_of(error, self._source.path)
-                raise same_kind(error, f"{split.path!r}, looking how far to read: {what}") from None
+                place = f"{split.path!r}, looking how far to read: "
+                raise retold(error, self._source.path, place) from None
             return split
 
     def let_go(self, splits: Sequence[FileSplit]) -> Collection[str]:
@@ -219,16 +219,12 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
     def _divide(self, file: FoundFile, start: int, most: int, splits: list[FileSplit], known: Known) -> Known:
         """Add splits of a file, from `start` on, while there is room."""
         source = self._source
-        name, by_rows = source.relative(file.path), source.file_format.by_rows
-        for piece in source.file_format.pieces(source.open()[0], file, source.split_bytes, start):
+        name = source.relative(file.path)
+        whole = FileSplit(name, 0, END, file.path, file.size, file.modified)
+        for part in source.file_format.pieces(source.open()[0], whole, source.split_bytes, start):
             if len(splits) >= most:
-                return replace(known, begun=(name, file.size, file.modified, piece.start))
-            splits.append(
-                FileSplit(
-                    f"{name}+{piece.start}", piece.start, piece.stop, file.path, file.size, file.modified,
-                    piece.weight, by_rows,
-                )
-            )  # fmt: skip
+                return replace(known, begun=(name, file.size, file.modified, part.start))
+            splits.append(part)
         return replace(known, begun=None)
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import logging
 import re
 import struct
@@ -43,8 +42,6 @@ MAX_OFFSET_DIGESTS = 64 * 1024 // DIGEST_BYTES
 SEGMENTS_PER_GENERATION = 64
 GENERATIONS_KEPT = 17
 """So the last 16 * 64 offsets with new files at least find their segments; Spark keeps 100 offsets."""
-MAX_INLINE_CHARS = 400
-"""Characters of a list of splits that stands in the offset itself."""
 RECORD = struct.Struct(f"<{DIGEST_BYTES}sQq")
 # Hidden names: nobody reads them as data, wherever the folder is.
 SEGMENT_NAME = re.compile(r"_seen-(\d{8})-(\d{3})-([0-9a-f]{16})")
@@ -176,16 +173,13 @@ class StateFolder:
             name = head.decode()
         return [record for content in reversed(parts) for record in RECORD.iter_unpack(content)]
 
-    def put_list(self, items: list[Any]) -> Any:
-        """`items`, which JSON can hold, as an offset holds them: long ones by a name."""
-        text = json.dumps(items, separators=(",", ":"))
-        if len(text) <= MAX_INLINE_CHARS:
-            return items
-        return {"list": self._put(f"_splits-{time.time_ns():020}", text.encode())}
+    def put_list(self, content: bytes) -> str:
+        """Keep a list of splits; its name."""
+        return self._put(f"_splits-{time.time_ns():020}", content)
 
-    def get_list(self, written: Any) -> list[Any]:
-        """What `put_list` was given."""
-        return written if isinstance(written, list) else json.loads(self._get(written["list"], SPLITS_NAME))
+    def get_list(self, name: str) -> bytes:
+        """The list of this name."""
+        return self._get(name, SPLITS_NAME)
 
     def _put(self, name: str, content: bytes) -> str:
         from pillarbox.ledger.errors import LedgerError
