@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadFailed, ReadLimit
@@ -29,6 +30,7 @@ from pillarbox.sources.reader import SplitsAdded
 from pillarbox.testing import SourceHarness
 from tests.search import examples
 
+JSON = JsonFormat(fs.LocalFileSystem())
 X = pa.schema([("x", pa.int64())])
 BAD = pa.field("_corrupt_record", pa.string())
 
@@ -197,9 +199,9 @@ def test_any_line_of_json_is_a_row_or_a_bad_one(
     kinds: list[pa.DataType], texts: list[str], noise: bytes
 ) -> None:
     schema = pa.schema([("abc"[at], kind) for at, kind in enumerate(kinds)])
-    JsonFormat().check_schema(schema)
+    JSON.check_schema(schema)
     block = "\n".join(texts).encode(errors="surrogatepass") + noise.replace(b"\n", b"")
-    batch, bad = JsonFormat().parse(block, schema)
+    batch, bad = JSON.parse(block, schema)
     batch.validate(full=True)
     assert batch.schema == schema
     assert batch.num_rows == sum(bool(line.strip(b" \t\r")) for line in block.split(b"\n"))
@@ -208,7 +210,7 @@ def test_any_line_of_json_is_a_row_or_a_bad_one(
         assert block[each.at :].startswith(each.line) and b"\n" not in each.line
         assert len(each.problem) < 1500
     # A line alone is read as it is among others: no value depends on how a file is cut.
-    singles = [JsonFormat().parse(line, schema)[0] for line in block.split(b"\n") if line.strip(b" \t\r")]
+    singles = [JSON.parse(line, schema)[0] for line in block.split(b"\n") if line.strip(b" \t\r")]
     if singles:
         whole = pa.Table.from_batches(singles).combine_chunks().to_pylist()
         assert repr(whole) == repr(batch.to_pylist())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import compute, fs
 
-from pillarbox.sources.connectors.files.listing import ChangedFileError, UnfitFileError
+from pillarbox.sources.connectors.files.listing import ChangedFileError, UnfitFileError, found
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
@@ -45,35 +45,34 @@ class Rows(NamedTuple):
 
 
 class FileFormat(ABC):
-    """How files of one format are divided, cut and read. A plain value that pickles; any thread."""
+    """Divides, cuts and reads the files of one format. A plain value that pickles; any thread."""
 
     position_name = "byte"
 
+    def __init__(self, filesystem: fs.FileSystem) -> None:
+        self.filesystem = filesystem
+
     @abstractmethod
-    def pieces(
-        self, filesystem: fs.FileSystem, file: FileSplit, nbytes: int, start: int
-    ) -> Iterator[FileSplit]:
+    def pieces(self, file: FileSplit, nbytes: int, start: int) -> Iterator[FileSplit]:
         """The parts of a whole file of about `nbytes` each, from the one that begins at `start`."""
 
     @abstractmethod
-    def advance(self, filesystem: fs.FileSystem, split: FileSplit, limit: ReadLimit) -> FileSplit:
-        """The front of `split`, at most so much of it, but a row at least; there is a limit."""
+    def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit:
+        """The front of `split`, at most so much of it, but a row at least. Some limit there is."""
 
     @abstractmethod
-    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def file_schema(self, path: str) -> pa.Schema:
         """Return the columns of a file."""
 
     @abstractmethod
-    def read(
-        self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
-    ) -> Iterator[Rows]:
+    def read(self, split: FileSplit, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the rows of `split` in batches of about `nbytes`, with the columns `wanted`.
 
         A value that cannot be read is null, and its row is among the bad ones.
         """
 
     @abstractmethod
-    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+    def place(self, path: str, at: int) -> str:
         """Return what people call position `at`."""
 
     def check_schema(self, schema: pa.Schema) -> None:
@@ -82,23 +81,22 @@ class FileFormat(ABC):
         if not names or len(set(names)) < len(names):
             raise ValueError(f"schema={names!r}: must have columns, and each name once")
 
+    def check_same_file(self, split: FileSplit) -> None:
+        """Raise unless a file, opened already, is what it was when the split was made.
 
-def check_same_file(filesystem: fs.FileSystem, split: FileSplit) -> None:
-    """Raise unless a file, opened already, is what it was when the split was made.
-
-    Raises FileNotFoundError, or ChangedFileError for another size or time.
-    """
-    info = filesystem.get_file_info(split.path)
-    if info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(f"{split.path!r}: there is no such file")
-    modified = info.mtime_ns or 0
-    if (info.size or 0) != split.size or modified != split.modified:
-        raise ChangedFileError(
-            f"{split.path!r} was rewritten after it had been found: it had {split.size} bytes then and "
-            f"has {info.size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
-            "change: write them elsewhere, or under a name that begins with a dot, and rename them when they "
-            "are whole"
-        )
+        Raises FileNotFoundError, or ChangedFileError for another size or time.
+        """
+        info = self.filesystem.get_file_info(split.path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"{split.path!r}: there is no such file")
+        modified, _, size = found(info)
+        if (size, modified) != (split.size, split.modified):
+            raise ChangedFileError(
+                f"{split.path!r} was rewritten after it had been found: it had {split.size} bytes then and "
+                f"has {size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
+                "change: write them elsewhere, or under a name that begins with a dot, and rename them when "
+                "they are whole"
+            )
 
 
 def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
@@ -178,12 +176,11 @@ def conform(
 
 def _floored(wanted: pa.DataType, column: pa.Array) -> pa.Array:
     """Return `column` as `wanted`, times of finer units rounded down."""
-    units = [*UNITS]
-    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted):
-        if units.index(column.type.unit) > units.index(wanted.unit):
-            # Without a zone: where it has one, the time is in UTC, and stays so.
-            plain = column.cast(pa.timestamp(column.type.unit))
-            column = compute.floor_temporal(plain, unit=UNITS[wanted.unit]).cast(pa.timestamp(wanted.unit))
+    are_times = pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted)
+    if are_times and [*UNITS].index(column.type.unit) > [*UNITS].index(wanted.unit):
+        # Without a zone: where it has one, the time is in UTC, and stays so.
+        plain = column.cast(pa.timestamp(column.type.unit))
+        column = compute.floor_temporal(plain, unit=UNITS[wanted.unit]).cast(pa.timestamp(wanted.unit))
     return column.cast(wanted)
 
 

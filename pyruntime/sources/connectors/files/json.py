@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import compute, fs
+from pyarrow import compute
 from pyarrow import json as arrow_json
 
 from pillarbox.sources.connectors.files.formats import BadRow, null_where_refused, shown, unfit
@@ -64,7 +64,7 @@ class JsonFormat(TextFormat):
         batch = _by_arrow(block.replace(b"\r\n", b"\n"), wanted)
         return _by_python(block, wanted) if batch is None else (batch, [])
 
-    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def file_schema(self, path: str) -> pa.Schema:
         """Not called: lines of JSON have the schema that is given."""
         raise NotImplementedError
 

@@ -116,14 +116,14 @@ def open_file_system(
     uri = base + mark + query
     refused = UNESCAPED if is_misread(uri) else ""
     try:
-        found, root = fs.FileSystem.from_uri(uri)
+        opened, root = fs.FileSystem.from_uri(uri)
     except read_errors() as error:
         # Arrow's text has the whole URI, with its secrets.
         why = "; ".join(filter(None, [type(error).__name__, refused]))
         refused = f"must be a path or a URI that pyarrow.fs knows ({why})"
     if refused:
         raise ValueError(f"{option}={shown_address(uri)!r}: {refused}")
-    return found, root if wild is None else root.rstrip("/") + "/" + place[len(base) :]
+    return opened, root if wild is None else root.rstrip("/") + "/" + place[len(base) :]
 
 
 def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list[FoundFile]:
@@ -137,7 +137,7 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
 
     info = filesystem.get_file_info(path)
     if info.is_file:
-        return [_found(info)]
+        return [found(info)]
     root, wanted = path, None
     if info.type == fs.FileType.NotFound:
         wild = WILD.search(path)
@@ -145,15 +145,15 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
             raise FileNotFoundError(f"path={path!r}: there is no such file or folder")
         root, wanted = root_of(path) or "/" * path.startswith("/"), pattern(path)
         recursive = "/" in path[wild.start() :] or "**" in path
-    found: Iterable[FoundFile] = ()
+    listed: Iterable[FoundFile] = ()
     if not isinstance(filesystem, fs.LocalFileSystem):
         start = len(root.rstrip("/")) + 1
         selector = fs.FileSelector(root, allow_not_found=wanted is not None, recursive=recursive)
         infos = [info for info in filesystem.get_file_info(selector) if info.is_file]
-        found = [_found(each) for each in infos if not _is_hidden(each.path[start:])]
+        listed = [found(each) for each in infos if not _is_hidden(each.path[start:])]
     elif wanted is None or os.path.isdir(root):
-        found = _walk(root, recursive)
-    files = sorted(file for file in found if wanted is None or wanted.fullmatch(file.path))
+        listed = _walk(root, recursive)
+    files = sorted(file for file in listed if wanted is None or wanted.fullmatch(file.path))
     for file in files:
         try:
             file.path.encode()
@@ -163,7 +163,8 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
     return files
 
 
-def _found(info: fs.FileInfo) -> FoundFile:
+def found(info: fs.FileInfo) -> FoundFile:
+    """What Arrow says of a file."""
     return FoundFile(info.mtime_ns or 0, info.path, info.size or 0)
 
 

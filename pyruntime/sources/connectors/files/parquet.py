@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute, fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources.connectors.files.formats import (
-    FileFormat,
-    Rows,
-    check_columns,
-    check_same_file,
-    conform,
-)
+from pillarbox.sources.connectors.files.formats import FileFormat, Rows, check_columns, conform
 from pillarbox.sources.connectors.files.listing import UnfitFileError
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
@@ -37,14 +30,12 @@ class ParquetFormat(FileFormat):
 
     position_name = "row"
 
-    def pieces(
-        self, filesystem: fs.FileSystem, file: FileSplit, nbytes: int, start: int
-    ) -> Iterator[FileSplit]:
+    def pieces(self, file: FileSplit, nbytes: int, start: int) -> Iterator[FileSplit]:
         """Row groups, together up to `nbytes`. A small file is one part; its footer is not read for that."""
         footer = None
         if file.size > nbytes or start:
             try:
-                footer = _opened(filesystem, file.path).metadata
+                footer = self._opened(file.path).metadata
             except (OSError, pa.ArrowException):
                 # Whoever reads it says what is wrong, and with which file.
                 footer = None
@@ -68,10 +59,10 @@ class ParquetFormat(FileFormat):
             last += rows
             total += size
 
-    def advance(self, filesystem: fs.FileSystem, split: FileSplit, limit: ReadLimit) -> FileSplit:
+    def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit:
         """So many rows; for bytes, about so many, as all rows of the file are alike."""
-        with _opened(filesystem, split.path) as parquet:
-            check_same_file(filesystem, split)
+        with self._opened(split.path) as parquet:
+            self.check_same_file(split)
             rows = parquet.metadata.num_rows
         split = replace(split, weight=split.weight or split.size / max(1, rows))
         left = most = min(split.stop, rows) - split.start
@@ -81,38 +72,36 @@ class ParquetFormat(FileFormat):
             most = min(most, int(limit.nbytes / (split.weight or 1.0)))
         return replace(split, counted=left) if most >= left else split.up_to(split.start + max(1, most))
 
-    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def file_schema(self, path: str) -> pa.Schema:
         """Return the columns that the footer names, with the types that Spark gives them."""
-        with _opened(filesystem, path) as parquet:
+        with self._opened(path) as parquet:
             casts = _instants(parquet)
             schema = parquet.schema_arrow
             return pa.schema([field.with_type(casts.get(field.name, field.type)) for field in schema])
 
-    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+    def place(self, path: str, at: int) -> str:
         """Return the number of a row, from 0 on."""
         return f"row {at}"
 
-    def read(
-        self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
-    ) -> Iterator[Rows]:
+    def read(self, split: FileSplit, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the rows from `start` to `stop`.
 
         A row group can be read from its front only. So a reading that ends within one is suspended, and the
         one that begins there in the same process resumes it; another begins with the front of the group.
         """
-        check_same_file(filesystem, split)
+        self.check_same_file(split)
         # Readings are alike that are of the same file, with the same columns and batches.
-        alike = (filesystem.type_name, split.path, split.size, split.modified, *wanted.names, nbytes)
+        alike = (self.filesystem.type_name, split.path, split.size, split.modified, *wanted.names, nbytes)
         with _lock:
             reading = _suspended.pop((split.start, *alike), None)
         if reading is None:
-            reading = _Reading(_opened(filesystem, split.path), split.start, wanted, nbytes)
+            reading = _Reading(self._opened(split.path), split.start, wanted, nbytes)
         for batch in reading.batches(split.stop):
             if reading.is_julian:
                 _check_calendar(batch)
             rows, bad = conform(batch, wanted, reading.casts, reading.position - batch.num_rows)
             yield Rows(rows, reading.position, bad)
-        if reading.is_within_group:
+        if reading.position not in reading.edges:
             with _lock:
                 # Behind the others, as the newest.
                 key = (reading.position, *alike)
@@ -120,6 +109,16 @@ class ParquetFormat(FileFormat):
                 _suspended[key] = reading
                 if len(_suspended) > MAX_SUSPENDED:
                     del _suspended[next(iter(_suspended))]
+
+    def _opened(self, path: str) -> pq.ParquetFile:
+        # Not mapped into memory: a file that is cut short then ends the process. Old timestamps (INT96) are
+        # read as nanoseconds otherwise, which end in 2262 and then begin again.
+        return pq.ParquetFile(
+            path,
+            filesystem=self.filesystem,
+            pre_buffer=not isinstance(self.filesystem, fs.LocalFileSystem),
+            coerce_int96_timestamp_unit="us",
+        )
 
 
 _lock = threading.Lock()
@@ -134,58 +133,40 @@ class _Reading:
     """
 
     def __init__(self, parquet: pq.ParquetFile, position: int, wanted: pa.Schema, nbytes: int) -> None:
-        self._parquet = parquet
-        self._nbytes = nbytes
-        names = parquet.schema_arrow.names
+        names, footer = parquet.schema_arrow.names, parquet.metadata
         check_columns(names, wanted)
-        self._columns = [name for name in wanted.names if name in names]
-        footer = parquet.metadata
-        counts = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
-        self._edges = [*accumulate(counts, initial=0)]
+        columns = [name for name in wanted.names if name in names]
+        self.casts = {name: kind for name, kind in _instants(parquet).items() if name in columns}
         self.is_julian = _is_julian(footer.metadata or {})
-        self.casts = {name: kind for name, kind in _instants(parquet).items() if name in self._columns}
         self.position = position
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._behind = 0
-        """The last row of the groups that `_batches` reads, exclusive."""
+        self.edges = [
+            *accumulate((footer.row_group(at).num_rows for at in range(footer.num_row_groups)), initial=0)
+        ]
+        self._batches = self._from(position, parquet, columns, nbytes)
         self._held: pa.RecordBatch | None = None
-
-    @property
-    def is_within_group(self) -> bool:
-        """True where a row group has been read in part."""
-        return self.position < self._behind
 
     def batches(self, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield the next rows, up to row `stop` or the end."""
-        stop = min(stop, self._edges[-1])
-        while self.position < stop:
-            batch = self._held or next(self._batches, None)
-            if batch is None:
-                self._begin(stop)
-                continue
+        while self.position < stop and (batch := self._held or next(self._batches, None)):
             left = stop - self.position
             self._held = batch.slice(left) if batch.num_rows > left else None
-            batch = batch.slice(0, left)
-            self.position += batch.num_rows
-            yield batch
+            self.position += min(left, batch.num_rows)
+            yield batch.slice(0, left)
 
-    def _begin(self, stop: int) -> None:
-        """Read on with the row groups from the one of `position` to the one in front of `stop`."""
-        first = bisect.bisect_right(self._edges, self.position) - 1
-        last = bisect.bisect_left(self._edges, stop)
-        self._behind = self._edges[last]
-        # One thread: a task has one core, and other tasks have the others.
-        self._batches = self._parquet.iter_batches(
-            batch_size=_batch_rows(self._parquet.metadata.row_group(first), self._columns, self._nbytes),
-            row_groups=[*range(first, last)],
-            columns=self._columns,
-            use_threads=False,
-        )
-        skipped = self.position - self._edges[first]
-        while skipped > 0:
-            batch = next(self._batches)
-            self._held = batch.slice(skipped) if batch.num_rows > skipped else None
-            skipped -= batch.num_rows
+    def _from(
+        self, start: int, parquet: pq.ParquetFile, columns: list[str], nbytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from `start` on, one row group after the other."""
+        for group, (at, behind) in enumerate(pairwise(self.edges)):
+            if behind <= start:
+                continue
+            rows = _batch_rows(parquet.metadata.row_group(group), columns, nbytes)
+            # One thread: a task has one core, and other tasks have the others.
+            for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+                passed = min(max(start - at, 0), batch.num_rows)
+                if passed < batch.num_rows:
+                    yield batch.slice(passed)
+                at += batch.num_rows
 
 
 def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:
@@ -231,14 +212,3 @@ def _batch_rows(group: Any, columns: list[str], nbytes: int) -> int:
         each.total_uncompressed_size for each in sizes if each.path_in_schema.partition(".")[0] in columns
     )
     return max(1, min(MAX_BATCH_ROWS, int(nbytes * group.num_rows / max(1, total))))
-
-
-def _opened(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
-    # Not mapped into memory: a file that is cut short then ends the process. Old timestamps (INT96) are read
-    # as nanoseconds otherwise, which end in 2262 and then begin again.
-    return pq.ParquetFile(
-        path,
-        filesystem=filesystem,
-        pre_buffer=not isinstance(filesystem, fs.LocalFileSystem),
-        coerce_int96_timestamp_unit="us",
-    )

@@ -14,16 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from pillarbox.redaction import reason_of
+from pillarbox.sources.connectors.files import listing
 from pillarbox.sources.connectors.files.formats import BadRow
-from pillarbox.sources.connectors.files.listing import (
-    ChangedFileError,
-    LostDataError,
-    UnfitFileError,
-    may_pass,
-    read_errors,
-    retold,
-    root_of,
-)
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.reader import Fetched, SplitReader, SplitsAdded, SplitsChange
 
@@ -80,27 +72,27 @@ class FileReader(SplitReader[FileSplit]):
             elsewhere = {*said, source.bad_row_column} if source.on_bad_row == "column" else said
             own = without(wanted, elsewhere) if elsewhere else wanted
             if not own.names:
-                raise UnfitFileError(
+                raise listing.UnfitFileError(
                     f"of {wanted.names!r} all stand in its folders: ask for a column of the file"
                 )
-            for batch, behind, bad in form.read(filesystem, split, own, source.batch_bytes):
+            for batch, behind, bad in form.read(split, own, source.batch_bytes):
                 if bad and source.on_bad_row == "fail":
-                    place = f"{form.place(filesystem, path, bad[0].at)}: {bad[0].problem}"
-                    raise UnfitFileError(f"{place}. on_bad_row='null' reads all other values")
+                    place = f"{form.place(path, bad[0].at)}: {bad[0].problem}"
+                    raise listing.UnfitFileError(f"{place}. on_bad_row='null' reads all other values")
                 bad_rows += len(bad)
                 # The last line of a part may end behind its `stop`, where the next part goes on by itself.
                 position = min(behind, split.stop)
                 yield Fetched(split.split_id, self._whole(batch, bad, said, wanted), position)
-        except read_errors() as error:
+        except listing.read_errors() as error:
             # A stream that has planned a file plans it again at each start, so it has a say of its own.
-            changed = split.in_offset and isinstance(error, ChangedFileError)
+            changed = split.in_offset and isinstance(error, listing.ChangedFileError)
             option = "on_change" if changed else "on_data_loss"
             # Rows that have gone: of a file that is gone, another, cut short, or broken.
-            is_loss = isinstance(error, LostDataError | OSError | EOFError | pa.ArrowException)
-            if getattr(source, option) == "fail" or not is_loss or may_pass(error, filesystem):
+            is_loss = isinstance(error, listing.LostDataError | OSError | EOFError | pa.ArrowException)
+            if getattr(source, option) == "fail" or not is_loss or listing.may_pass(error, filesystem):
                 place = f"{path!r}, from {form.position_name} {position} on"
                 advice = " (on_change='ignore' goes on without it)" if changed else ""
-                raise retold(error, source.path, f"{place}{advice}: ") from None
+                raise listing.retold(error, source.path, f"{place}{advice}: ") from None
             log.warning(
                 "%r: what stands from position %s on is not read, as %s is 'ignore': %s",
                 *(path, position, option, reason_of(error, source.path)),
@@ -132,7 +124,7 @@ class FileReader(SplitReader[FileSplit]):
 
 def columns_in(path: str, given: str) -> dict[str, str | None]:
     """The values by name in the folders of a file, of those below the path or pattern that was `given`."""
-    above = given if path.startswith(given) else root_of(given)
+    above = given if path.startswith(given) else listing.root_of(given)
     found: dict[str, str | None] = {}
     for folder in path[len(above) :].split("/")[:-1]:
         name, equals, value = folder.partition("=")

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.redaction import shown_address
+from pillarbox.sources.connectors.files import listing
 from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
-from pillarbox.sources.connectors.files.listing import (
-    hiding,
-    list_files,
-    open_file_system,
-    read_errors,
-    retold,
-    root_of,
-)
+from pillarbox.sources.connectors.files.listing import open_file_system, root_of
 from pillarbox.sources.connectors.files.seen import StateFolder
 from pillarbox.sources.connectors.files.split import FileSplit, FileSplitSerializer
 from pillarbox.sources.connectors.options import Options, check_whole
@@ -175,18 +169,20 @@ class FileSource(Source[FileSplit, Known]):
         from pillarbox.sources.connectors.files.reading import columns_in, kind_of, without
 
         filesystem, path = self.open()
-        with hiding(self.path):
-            listed = list_files(filesystem, path, recursive=self.recursive)
+        with listing.hiding(self.path):
+            listed = listing.list_files(filesystem, path, recursive=self.recursive)
         found, named = None, list[str]()
         for file in listed:
             if not file.size:
                 continue
             try:
-                found = self.file_format.file_schema(filesystem, file.path)
+                found = self.file_format.file_schema(file.path)
                 if found.names:
                     check_columns(found.names, found)
-            except read_errors() as error:
-                raise retold(error, self.path, f"{file.path!r}: its columns cannot be looked up: ") from None
+            except listing.read_errors() as error:
+                raise listing.retold(
+                    error, self.path, f"{file.path!r}: its columns cannot be looked up: "
+                ) from None
             named = [*columns_in(file.path, path)]
             if any(kind != pa.null() for kind in found.types):
                 break
@@ -205,8 +201,9 @@ class FileSource(Source[FileSplit, Known]):
         """The format. It needs pyarrow, and whoever names a source of files need not have it."""
         from pillarbox.sources.connectors.files import json, parquet, text
 
+        formats: dict[str, Callable[[fs.FileSystem], FileFormat]]
         formats = {"parquet": parquet.ParquetFormat, "json": json.JsonFormat, "text": text.LinesFormat}
-        return formats[self.format]()
+        return formats[self.format](self.open()[0])
 
     @cached_property
     def _opened(self) -> tuple[fs.FileSystem, str]:

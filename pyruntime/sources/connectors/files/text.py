@@ -16,16 +16,9 @@ from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import compute, fs
+from pyarrow import compute
 
-from pillarbox.sources.connectors.files.formats import (
-    BadRow,
-    FileFormat,
-    Rows,
-    check_same_file,
-    null_where_refused,
-    unfit,
-)
+from pillarbox.sources.connectors.files.formats import BadRow, FileFormat, Rows, null_where_refused, unfit
 from pillarbox.sources.connectors.files.listing import LostDataError
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
@@ -132,9 +125,7 @@ class TextFormat(FileFormat):
         `block` is never empty. A value that cannot be read is null.
         """
 
-    def pieces(
-        self, filesystem: fs.FileSystem, file: FileSplit, nbytes: int, start: int
-    ) -> Iterator[FileSplit]:
+    def pieces(self, file: FileSplit, nbytes: int, start: int) -> Iterator[FileSplit]:
         """Yield ranges of `nbytes`; the whole file where it is compressed."""
         if compression(file.path):
             yield file.part(0, END)
@@ -142,12 +133,12 @@ class TextFormat(FileFormat):
             for at in range(start, file.size, nbytes):
                 yield file.part(at, min(at + nbytes, file.size))
 
-    def advance(self, filesystem: fs.FileSystem, split: FileSplit, limit: ReadLimit) -> FileSplit:
+    def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit:
         """Return the front of `split` with so many lines and bytes; empty lines count."""
         if compression(split.path):
             return split
-        with filesystem.open_input_file(split.path) as file:
-            check_same_file(filesystem, split)
+        with self.filesystem.open_input_file(split.path) as file:
+            self.check_same_file(split)
             start, end = _range(file.read_at, split)
             stop, lines = end, None
             if limit.nbytes is not None:
@@ -157,11 +148,9 @@ class TextFormat(FileFormat):
                 stop, lines = cut(file, start, stop, limit.rows)
         return replace(split if stop >= end else split.up_to(stop), counted=lines)
 
-    def read(
-        self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
-    ) -> Iterator[Rows]:
+    def read(self, split: FileSplit, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the lines that begin from `start` up to `stop`."""
-        with _opened(filesystem, split) as (read, begin, end):
+        with self._opened(split) as (read, begin, end):
             for block, position in blocks(read, begin, end, nbytes):
                 front = len(BOM) * (begin == 0 and block.startswith(BOM))
                 if block[front:]:
@@ -169,33 +158,32 @@ class TextFormat(FileFormat):
                     yield Rows(batch, position, [each._replace(at=each.at + begin + front) for each in bad])
                 begin = position
 
-    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+    def place(self, path: str, at: int) -> str:
         """Return the number of the line that begins at byte `at`. Reads the file up to there."""
         lines = 1
-        with filesystem.open_input_stream(path, compression=compression(path)) as stream:
+        with self.filesystem.open_input_stream(path, compression=compression(path)) as stream:
             while at > 0 and (data := stream.read(min(at, CHUNK_BYTES))):
                 lines += data.count(b"\n")
                 at -= len(data)
         return f"line {lines}"
 
-
-@contextmanager
-def _opened(filesystem: fs.FileSystem, split: FileSplit) -> Iterator[tuple[Read, int, int | None]]:
-    """Open a file at the first line of `split`: what reads on, and where its lines begin and end."""
-    codec = compression(split.path)
-    if codec is None:
-        with filesystem.open_input_file(split.path) as file:
-            check_same_file(filesystem, split)
-            begin, end = _range(file.read_at, split)
-            file.seek(begin)
-            yield file.read, begin, end
-    else:
-        with filesystem.open_input_stream(split.path, compression=codec) as stream:
-            check_same_file(filesystem, split)
-            left = split.start
-            while left:
-                left -= len(stream.read(min(left, CHUNK_BYTES))) or left
-            yield stream.read, split.start, None
+    @contextmanager
+    def _opened(self, split: FileSplit) -> Iterator[tuple[Read, int, int | None]]:
+        """Open a file at the first line of `split`: what reads on, and where its lines begin and end."""
+        codec = compression(split.path)
+        if codec is None:
+            with self.filesystem.open_input_file(split.path) as file:
+                self.check_same_file(split)
+                begin, end = _range(file.read_at, split)
+                file.seek(begin)
+                yield file.read, begin, end
+        else:
+            with self.filesystem.open_input_stream(split.path, compression=codec) as stream:
+                self.check_same_file(split)
+                left = split.start
+                while left:
+                    left -= len(stream.read(min(left, CHUNK_BYTES))) or left
+                yield stream.read, split.start, None
 
 
 def _range(read_at: ReadAt, split: FileSplit) -> tuple[int, int]:
@@ -227,7 +215,7 @@ class LinesFormat(TextFormat):
         bad = [BadRow(starts[row], row, unfit(field, line), line) for row, line in refused_lines]
         return pa.RecordBatch.from_arrays([column], schema=wanted), bad
 
-    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def file_schema(self, path: str) -> pa.Schema:
         """Return one column, `value`, as Spark calls it."""
         return pa.schema([("value", pa.string())])
 
