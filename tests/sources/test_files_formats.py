@@ -23,6 +23,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, FileSplit
+from pillarbox.sources.connectors.files import json as json_format
 from pillarbox.sources.connectors.files import parquet as parquet_format
 from pillarbox.sources.connectors.files.json import JsonFormat
 from pillarbox.sources.connectors.files.reading import FileReader
@@ -226,6 +227,59 @@ def test_json_in_which_a_column_is_an_object_here_and_a_list_there_ends_no_proce
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "[(None,), (True,), (None,), (None,)]\n"), done.stderr
+
+
+HARMFUL = [
+    "null",
+    '{"x": 1} null',
+    '{"x": 1}\t\r null null {}',
+    '{"y": {"z": {}}null}',
+    '{"y":\n{"z": 1}} null {}',
+    '{"y": [{}\n{"x": 1}]}\n{"x": 2} {"x": 3}',
+    '{"x": 1}\0}',
+    '{"x": 1}{"x": 2}\n{"x": 3}\0}\n{"x": 4}',
+    '{"y": ' + "[" * 1_000_000 + "]" * 1_000_000 + "}",
+]
+
+
+def test_what_would_end_arrows_parser_or_lead_it_astray_is_a_bad_line(tmp_path: Path) -> None:
+    for number, text in enumerate(HARMFUL):
+        (tmp_path / f"{number}.json").write_text(f'{{"x": 7}}\n{text}\n{{"x": 8}}\n')
+    code = (
+        "import sys, pyarrow as pa; from pillarbox.testing import SourceHarness\n"
+        "from pillarbox.sources.connectors.files import FileSource\n"
+        f"for number in range({len(HARMFUL)}):\n"
+        f"    path = {str(tmp_path)!r} + f'/{{number}}.json'\n"
+        "    source = FileSource(path, 'json', pa.schema([('x', pa.int64())]), on_bad_row='null')\n"
+        "    with SourceHarness(source) as harness: print([row[0] for row in harness.read_all()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    read_values = [json.loads(line.replace("None", "null")) for line in done.stdout.splitlines()]
+    bad = [[None] * (text.count("\n") + 1) for text in HARMFUL]
+    bad[7][2] = 4
+    assert read_values == [[7, *values, 8] for values in bad]
+
+
+def test_good_lines_of_flat_columns_are_read_by_arrows_parser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(json_format, "_by_python")
+    row = {
+        "i": 7,
+        "f": 0.5,
+        "b": True,
+        "t": "\N{SNOWMAN}} x",
+        "d": "2024-02-29",
+        "at": "2024-02-29T10:00:00Z",
+    }
+    kinds = [pa.int16(), pa.float32(), pa.bool_(), pa.string(), pa.date32(), pa.timestamp("s", "UTC")]
+    path = tmp_path / "a.json"
+    for newline in ("\n", "\r\n"):
+        path.write_bytes(newline.join([json.dumps({**row, "more": [{}]}), "{}", '{"i":null}']).encode())
+        first, *others = read(FileSource(path, "json", pa.schema(zip(row, kinds, strict=True))))
+        assert first[:5] == (7, 0.5, True, "\N{SNOWMAN}} x", date(2024, 2, 29)) and first[5].hour == 10
+        assert others == [(None,) * 6] * 2
 
 
 def test_values_of_json_have_the_types_of_the_schema(tmp_path: Path) -> None:

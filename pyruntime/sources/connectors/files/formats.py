@@ -71,9 +71,9 @@ class FileFormat(ABC):
         A value that cannot be read is null, and its row is among the bad ones.
         """
 
-    @abstractmethod
     def place(self, path: str, at: int) -> str:
         """Return what people call position `at`."""
+        return f"{self.position_name} {at}"
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ValueError for columns that files of this format cannot have."""

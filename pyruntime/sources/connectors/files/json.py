@@ -64,10 +64,6 @@ class JsonFormat(TextFormat):
         batch = _by_arrow(block.replace(b"\r\n", b"\n"), wanted)
         return _by_python(block, wanted) if batch is None else (batch, [])
 
-    def file_schema(self, path: str) -> pa.Schema:
-        """Not called: lines of JSON have the schema that is given."""
-        raise NotImplementedError
-
 
 # -- Arrow's parser ----------------------------------------------------------------------------------
 
@@ -75,7 +71,8 @@ class JsonFormat(TextFormat):
 def _by_arrow(block: bytes, wanted: pa.Schema) -> pa.RecordBatch | None:
     """Return the rows as Arrow's parser has them; None where it may not or cannot read them."""
     kinds = [_arrow_kind(field.type) for field in wanted]
-    if None in kinds or not _is_for_arrow(block):
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    if None in kinds or not _is_for_arrow(block, lines):
         return None
     try:
         # Arrow does not look whether text is UTF-8.
@@ -92,18 +89,17 @@ def _by_arrow(block: bytes, wanted: pa.Schema) -> pa.RecordBatch | None:
         columns = [_cast(column, field.type) for column, field in zip(batch.columns, wanted, strict=True)]
     except (pa.ArrowException, ValueError):
         return None
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
     # Too large a number may be infinite here, and is refused there.
-    finite = not any(_is_infinite(column) for column in columns)
-    return pa.RecordBatch.from_arrays(columns, schema=wanted) if finite and batch.num_rows == lines else None
+    numbers = [column for column in columns if pa.types.is_floating(column.type)]
+    if batch.num_rows != lines or any(compute.any(compute.is_inf(column)).as_py() for column in numbers):
+        return None
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _is_for_arrow(block: bytes) -> bool:
+def _is_for_arrow(block: bytes, lines: int) -> bool:
     """Return True for lines that Arrow reads as Python does, or refuses."""
-    objects = block.count(b"}\n{") + 1
-    if not block.startswith(b"{") or not block.endswith((b"}", b"}\n")):
-        return False
-    if objects != block.count(b"\n") + (not block.endswith(b"\n")):
+    are_objects = block.startswith(b"{") and block.endswith((b"}", b"}\n"))
+    if not are_objects or block.count(b"}\n{") != lines - 1:
         return False
     long = [line for line in block.split(b"\n") if len(line) > MAX_BRACKETS]
     parts = [part for line in long if len(line) > MAX_DIGITS for part in line.split(b",")]
@@ -112,10 +108,6 @@ def _is_for_arrow(block: bytes) -> bool:
         or any(line.count(b"[") + line.count(b"{") > MAX_BRACKETS for line in long)
         or any(len(part) > MAX_DIGITS and LONG_NUMBER.search(part) for part in parts)
     )
-
-
-def _is_infinite(column: pa.Array) -> bool:
-    return pa.types.is_floating(column.type) and bool(compute.any(compute.is_inf(column)).as_py())
 
 
 def _arrow_kind(kind: pa.DataType) -> pa.DataType | None:

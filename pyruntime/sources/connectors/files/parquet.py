@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -34,11 +35,9 @@ class ParquetFormat(FileFormat):
         """Row groups, together up to `nbytes`. A small file is one part; its footer is not read for that."""
         footer = None
         if file.size > nbytes or start:
-            try:
+            # If it fails, whoever reads the file says what is wrong, and with which file.
+            with suppress(OSError, pa.ArrowException):
                 footer = self._opened(file.path).metadata
-            except (OSError, pa.ArrowException):
-                # Whoever reads it says what is wrong, and with which file.
-                footer = None
         if footer is None:
             if start == 0:
                 yield file.part(0, END)
@@ -78,10 +77,6 @@ class ParquetFormat(FileFormat):
             casts = _instants(parquet)
             schema = parquet.schema_arrow
             return pa.schema([field.with_type(casts.get(field.name, field.type)) for field in schema])
-
-    def place(self, path: str, at: int) -> str:
-        """Return the number of a row, from 0 on."""
-        return f"row {at}"
 
     def read(self, split: FileSplit, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the rows from `start` to `stop`.
@@ -142,7 +137,8 @@ class _Reading:
         self.edges = [
             *accumulate((footer.row_group(at).num_rows for at in range(footer.num_row_groups)), initial=0)
         ]
-        self._batches = self._from(position, parquet, columns, nbytes)
+        # A function, which does not hold this: or the file stays open until garbage is collected.
+        self._batches = _batches_from(position, parquet, self.edges, columns, nbytes)
         self._held: pa.RecordBatch | None = None
 
     def batches(self, stop: int) -> Iterator[pa.RecordBatch]:
@@ -153,20 +149,21 @@ class _Reading:
             self.position += min(left, batch.num_rows)
             yield batch.slice(0, left)
 
-    def _from(
-        self, start: int, parquet: pq.ParquetFile, columns: list[str], nbytes: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from `start` on, one row group after the other."""
-        for group, (at, behind) in enumerate(pairwise(self.edges)):
-            if behind <= start:
-                continue
-            rows = _batch_rows(parquet.metadata.row_group(group), columns, nbytes)
-            # One thread: a task has one core, and other tasks have the others.
-            for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
-                passed = min(max(start - at, 0), batch.num_rows)
-                if passed < batch.num_rows:
-                    yield batch.slice(passed)
-                at += batch.num_rows
+
+def _batches_from(
+    start: int, parquet: pq.ParquetFile, edges: list[int], columns: list[str], nbytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from `start` on, one row group after the other. edges: where these begin and end."""
+    for group, (at, behind) in enumerate(pairwise(edges)):
+        if behind <= start:
+            continue
+        rows = _batch_rows(parquet.metadata.row_group(group), columns, nbytes)
+        # One thread: a task has one core, and other tasks have the others.
+        for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+            passed = min(max(start - at, 0), batch.num_rows)
+            if passed < batch.num_rows:
+                yield batch.slice(passed)
+            at += batch.num_rows
 
 
 def _is_julian(metadata: Mapping[bytes, bytes]) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.redaction import shown_address
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
     from pillarbox.sources.connectors.files.formats import FileFormat
 
+FORMATS = {"parquet": "ParquetFormat", "json": "JsonFormat", "text": "LinesFormat"}
+"""The classes of formats, each in the module of its name."""
 CHOICES = {
-    "format": ("parquet", "json", "text"),
+    "format": tuple(FORMATS),
     "on_data_loss": ("fail", "ignore"),
     "on_bad_row": ("fail", "null", "column"),
     "on_change": ("ignore", "fail"),
@@ -199,11 +202,9 @@ class FileSource(Source[FileSplit, Known]):
     @cached_property
     def file_format(self) -> FileFormat:
         """The format. It needs pyarrow, and whoever names a source of files need not have it."""
-        from pillarbox.sources.connectors.files import json, parquet, text
-
-        formats: dict[str, Callable[[fs.FileSystem], FileFormat]]
-        formats = {"parquet": parquet.ParquetFormat, "json": json.JsonFormat, "text": text.LinesFormat}
-        return formats[self.format](self.open()[0])
+        kind = getattr(import_module(f"{__package__}.{self.format}"), FORMATS[self.format])
+        made: FileFormat = kind(self.open()[0])
+        return made
 
     @cached_property
     def _opened(self) -> tuple[fs.FileSystem, str]:

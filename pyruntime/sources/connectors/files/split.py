@@ -95,8 +95,8 @@ class FileSplitSerializer:
             )
         try:
             name, begin, start, stop, *rest = written
-            size, modified, weight, counted = rest
             path = self._source.absolute(name)
+            size, modified, weight, counted = rest
             return FileSplit(f"{name}+{begin}", start, stop, path, size, modified, weight, counted, in_offset)
         except (TypeError, ValueError, AttributeError):
             raise ValueError(f"written={written!r}: must be what FileSplit was written as") from None

@@ -158,6 +158,10 @@ class TextFormat(FileFormat):
                     yield Rows(batch, position, [each._replace(at=each.at + begin + front) for each in bad])
                 begin = position
 
+    def file_schema(self, path: str) -> pa.Schema:
+        """Return one column, `value`, as Spark calls it."""
+        return pa.schema([("value", pa.string())])
+
     def place(self, path: str, at: int) -> str:
         """Return the number of the line that begins at byte `at`. Reads the file up to there."""
         lines = 1
@@ -214,10 +218,6 @@ class LinesFormat(TextFormat):
         refused_lines = zip(refused, lines.take(pa.array(refused, pa.int64())).to_pylist(), strict=True)
         bad = [BadRow(starts[row], row, unfit(field, line), line) for row, line in refused_lines]
         return pa.RecordBatch.from_arrays([column], schema=wanted), bad
-
-    def file_schema(self, path: str) -> pa.Schema:
-        """Return one column, `value`, as Spark calls it."""
-        return pa.schema([("value", pa.string())])
 
 
 def _not_text(schema: pa.Schema) -> ValueError:
