@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReadLimit
+from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, seen
-from pillarbox.sources.fetcher import ReadFailed
 from pillarbox.spark.source.offsets import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
 
