@@ -303,14 +303,14 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         ({"path": ""}, "path=''"),
-        ({"format": "orc"}, "format='orc': must be one of parquet, json, text"),
-        ({"split_bytes": 0}, "split_bytes=0: must be a whole number of at least 1"),
+        ({"format": "orc"}, "format='orc': must be 'parquet' or 'json' or 'text'"),
+        ({"split_bytes": 0}, "split_bytes=0: must be at least 1"),
         ({"discovery_interval": -1}, "discovery_interval=-1"),
         ({"on_data_loss": "hope"}, "on_data_loss='hope': must be 'fail' or 'ignore'"),
-        ({"format": "csv"}, r"format='csv': must be one of .*spark\.read\.csv"),
+        ({"format": "csv"}, r"format='csv': .*spark\.read\.csv"),
         ({"format": "json"}, "format='json': needs schema="),
         ({"format": "json", "schema": pa.schema([("a", pa.time64("us"))])}, "column 'a' is time64"),
-        ({"on_bad_row": "drop"}, "on_bad_row='drop': must be one of fail, null, column"),
+        ({"on_bad_row": "drop"}, "on_bad_row='drop': must be 'fail' or 'null' or 'column'"),
         ({"on_bad_row": "column"}, "on_bad_row='column': is of lines"),
         (
             {"format": "json", "on_bad_row": "column", "schema": pa.schema([("a", pa.int64())])},

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReadLimit
+from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, seen
 from pillarbox.spark.source.offsets import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
@@ -194,6 +194,49 @@ def test_a_file_that_changes_ends_the_query_once_on_demand(tmp_path: Path) -> No
         assert harness.micro_batch() == [("b",)]
 
 
+def planned(source: FileSource) -> str:
+    """The offset of a micro-batch of all files that are there, as the offset log of a stream holds it."""
+    with SourceHarness(source) as harness:
+        slices = tuple(harness.plan())
+        offset = Offset(1, harness.enumerator.snapshot(), (), slices)
+        return json.dumps(OffsetCodec(source).to_json(offset))
+
+
+def replayed(source: FileSource, written: str) -> list[Any]:
+    """The rows of that micro-batch, when the query is started again."""
+    end = json.loads(written)
+    with SourceHarness(source) as harness:
+        pieces = OffsetCodec(source).slices({"version": 1, "number": 0}, end)
+        return sorted(row for piece in pieces for row in harness.read_split(piece))
+
+
+@pytest.mark.contract(
+    "A file that changed after it was planned is told, and the query goes on at each start, or ends as asked."
+)
+@pytest.mark.parametrize("state", [False, True])
+def test_a_file_that_changes_between_plan_and_reading_ends_no_query(
+    tmp_path: Path, state: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abcdefghij":
+        put(tmp_path / "in" / f"{name}.txt", f"{name}\n", 1000)
+    options = folder_of(tmp_path, state)
+    written = planned(FileSource(tmp_path / "in", "text", **options))
+    put(tmp_path / "in" / "c.txt", "c\nand more\n", 2000)
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        rows = replayed(FileSource(tmp_path / "in", "text", **options), written)
+    assert rows == [(name,) for name in "abdefghij"]
+    assert caplog.text.count("c.txt': what stands from position 0 on is not read, as on_change is") == 1
+    # Whatever `on_data_loss` says of those that are gone.
+    failing = FileSource(tmp_path / "in", "text", on_change="fail", on_data_loss="ignore", **options)
+    with pytest.raises(
+        ReadFailed, match=r"c\.txt'.*on_change='ignore' goes on.*was rewritten after it had been"
+    ):
+        replayed(failing, written)
+    (tmp_path / "in" / "d.txt").unlink()
+    with pytest.raises(ReadFailed, match="d.txt"):
+        replayed(FileSource(tmp_path / "in", "text", **options), written)
+
+
 @pytest.mark.contract(
     "Files whose root has moved are refused with both places, or known again where an option says so."
 )
@@ -280,6 +323,20 @@ def test_without_a_folder_an_offset_has_digests_and_more_files_are_refused_early
         harness.discover(1)
         with pytest.raises(ValueError, match=r"state=None: 9,193 files .* at most 8,192: give state="):
             harness.snapshot()
+
+
+@pytest.mark.contract("Without `state` the offset of a micro-batch of 5,000 files has at most 64 kB.")
+def test_without_a_folder_the_files_of_a_micro_batch_are_packed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(5000):
+        with open(tmp_path / "in" / f"part-{number:05}-5ce5bc13-c000.json", "w") as file:
+            file.write("x" * (number % 977 + 1))
+    source = FileSource(tmp_path / "in", "text")
+    with SourceHarness(source) as harness:
+        slices = tuple(harness.discover(10_000))
+        written = OffsetCodec(source).to_json(Offset(1, harness.enumerator.checkpoint, (), slices))
+    assert OffsetCodec(source).from_json(written).slices == slices
+    assert len(json.dumps(written["slices"])) < 64 * 1024
 
 
 def test_a_checkpoint_without_a_folder_goes_on_with_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadFailed
 from pillarbox.sources.connectors.files import FileSource
-from pillarbox.sources.connectors.files.folders import columns_in
+from pillarbox.sources.connectors.files.reading import columns_in
 from pillarbox.testing import SourceHarness
 
 WORDS = ["one", "two"]

@@ -18,10 +18,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, FileSplit
+from pillarbox.sources.connectors.files import json as json_format
 from pillarbox.sources.connectors.files import parquet as parquet_format
 from pillarbox.sources.connectors.files.json import JsonFormat
 from pillarbox.sources.connectors.files.reading import FileReader
@@ -29,6 +31,7 @@ from pillarbox.sources.reader import SplitsAdded
 from pillarbox.testing import SourceHarness
 from tests.search import examples
 
+JSON = JsonFormat(fs.LocalFileSystem())
 X = pa.schema([("x", pa.int64())])
 BAD = pa.field("_corrupt_record", pa.string())
 
@@ -197,9 +200,9 @@ def test_any_line_of_json_is_a_row_or_a_bad_one(
     kinds: list[pa.DataType], texts: list[str], noise: bytes
 ) -> None:
     schema = pa.schema([("abc"[at], kind) for at, kind in enumerate(kinds)])
-    JsonFormat().check_schema(schema)
+    JSON.check_schema(schema)
     block = "\n".join(texts).encode(errors="surrogatepass") + noise.replace(b"\n", b"")
-    batch, bad = JsonFormat().parse(block, schema)
+    batch, bad = JSON.parse(block, schema)
     batch.validate(full=True)
     assert batch.schema == schema
     assert batch.num_rows == sum(bool(line.strip(b" \t\r")) for line in block.split(b"\n"))
@@ -208,7 +211,7 @@ def test_any_line_of_json_is_a_row_or_a_bad_one(
         assert block[each.at :].startswith(each.line) and b"\n" not in each.line
         assert len(each.problem) < 1500
     # A line alone is read as it is among others: no value depends on how a file is cut.
-    singles = [JsonFormat().parse(line, schema)[0] for line in block.split(b"\n") if line.strip(b" \t\r")]
+    singles = [JSON.parse(line, schema)[0] for line in block.split(b"\n") if line.strip(b" \t\r")]
     if singles:
         whole = pa.Table.from_batches(singles).combine_chunks().to_pylist()
         assert repr(whole) == repr(batch.to_pylist())
@@ -224,6 +227,59 @@ def test_json_in_which_a_column_is_an_object_here_and_a_list_there_ends_no_proce
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "[(None,), (True,), (None,), (None,)]\n"), done.stderr
+
+
+HARMFUL = [
+    "null",
+    '{"x": 1} null',
+    '{"x": 1}\t\r null null {}',
+    '{"y": {"z": {}}null}',
+    '{"y":\n{"z": 1}} null {}',
+    '{"y": [{}\n{"x": 1}]}\n{"x": 2} {"x": 3}',
+    '{"x": 1}\0}',
+    '{"x": 1}{"x": 2}\n{"x": 3}\0}\n{"x": 4}',
+    '{"y": ' + "[" * 1_000_000 + "]" * 1_000_000 + "}",
+]
+
+
+def test_what_would_end_arrows_parser_or_lead_it_astray_is_a_bad_line(tmp_path: Path) -> None:
+    for number, text in enumerate(HARMFUL):
+        (tmp_path / f"{number}.json").write_text(f'{{"x": 7}}\n{text}\n{{"x": 8}}\n')
+    code = (
+        "import sys, pyarrow as pa; from pillarbox.testing import SourceHarness\n"
+        "from pillarbox.sources.connectors.files import FileSource\n"
+        f"for number in range({len(HARMFUL)}):\n"
+        f"    path = {str(tmp_path)!r} + f'/{{number}}.json'\n"
+        "    source = FileSource(path, 'json', pa.schema([('x', pa.int64())]), on_bad_row='null')\n"
+        "    with SourceHarness(source) as harness: print([row[0] for row in harness.read_all()])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    read_values = [json.loads(line.replace("None", "null")) for line in done.stdout.splitlines()]
+    bad = [[None] * (text.count("\n") + 1) for text in HARMFUL]
+    bad[7][2] = 4
+    assert read_values == [[7, *values, 8] for values in bad]
+
+
+def test_good_lines_of_flat_columns_are_read_by_arrows_parser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(json_format, "_by_python")
+    row = {
+        "i": 7,
+        "f": 0.5,
+        "b": True,
+        "t": "\N{SNOWMAN}} x",
+        "d": "2024-02-29",
+        "at": "2024-02-29T10:00:00Z",
+    }
+    kinds = [pa.int16(), pa.float32(), pa.bool_(), pa.string(), pa.date32(), pa.timestamp("s", "UTC")]
+    path = tmp_path / "a.json"
+    for newline in ("\n", "\r\n"):
+        path.write_bytes(newline.join([json.dumps({**row, "more": [{}]}), "{}", '{"i":null}']).encode())
+        first, *others = read(FileSource(path, "json", pa.schema(zip(row, kinds, strict=True))))
+        assert first[:5] == (7, 0.5, True, "\N{SNOWMAN}} x", date(2024, 2, 29)) and first[5].hour == 10
+        assert others == [(None,) * 6] * 2
 
 
 def test_values_of_json_have_the_types_of_the_schema(tmp_path: Path) -> None:
@@ -318,7 +374,7 @@ def test_readings_that_wait_within_a_row_group_are_few_and_of_the_file_as_it_is(
             (split,) = harness.discover()
             for at in range(10):
                 list(batches(source, [split.starting_at(at).up_to(at + 100)]))
-        assert len(parquet_format._SUSPENDED._readings) == parquet_format.MAX_SUSPENDED
+        assert len(parquet_format._suspended) == parquet_format.MAX_SUSPENDED
     with SourceHarness(source) as harness:
         (split,) = harness.discover()
         assert len(list(batches(source, [split.up_to(500)]))) == 1

@@ -17,7 +17,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadLimit
 from pillarbox.sources.connectors.files import FileSource
-from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start
+from pillarbox.sources.connectors.files.text import after_lines, blocks, cut, line_start
 from pillarbox.testing import SourceHarness
 from tests.search import examples
 
@@ -101,25 +101,28 @@ def test_so_many_lines_are_counted(data: bytes, count: int) -> None:
 
 
 @PURE
-@given(
-    bytes_with_lines.filter(bool),
-    st.none() | st.integers(1, 12),
-    st.none() | st.integers(1, 120),
-)
-def test_a_cut_is_at_a_line_and_within_the_limit(data: bytes, rows: int | None, nbytes: int | None) -> None:
-    def read_at(count: int, at: int) -> bytes:
-        return data[at : at + count]
-
-    stop, counted = cut(read_at, 0, len(data), rows=rows, nbytes=nbytes, size=len(data))
-    one_line = next(blocks(io.BytesIO(data).read, 0, len(data), 1))[1]
+@given(bytes_with_lines.filter(bool), st.integers(1, 12))
+def test_a_cut_is_at_a_line_and_within_the_limit(data: bytes, rows: int) -> None:
+    stop, counted = cut(pa.BufferReader(data), 0, len(data), rows)
     assert 0 < stop <= len(data)
     assert stop == len(data) or data[:stop].endswith(b"\n")
-    if nbytes is not None:
-        assert stop <= max(nbytes, one_line)
-    if rows is not None:
-        assert counted is not None and counted <= rows
-    if rows is None and nbytes is None:
-        assert stop == len(data)
+    assert counted == len(lines_of(data[:stop])) <= rows
+    assert counted == rows or stop == len(data)
+
+
+@PROPERTY
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=20), st.integers(1, 100))
+def test_a_limit_of_bytes_is_kept_but_for_the_line_that_passes_it(
+    tmp_path: Path, lengths: list[int], limit: int
+) -> None:
+    path = written(tmp_path / "a.txt", b"".join(b"x" * length + b"\n" for length in lengths))
+    with SourceHarness(FileSource(path, "text")) as harness:
+        rows: list[Any] = []
+        while pieces := harness.plan(ReadLimit(nbytes=limit)):
+            found = [row for piece in pieces for row in harness.read_split(piece)]
+            assert sum(len(row[0]) + 1 for row in found[:-1]) < limit
+            rows += found
+    assert [len(row[0]) for row in rows] == lengths
 
 
 @PROPERTY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pyarrow as pa
@@ -82,3 +83,25 @@ def test_an_object_that_is_gone_or_another_is_named_without_the_secret(server: S
             with pytest.raises(ReadFailed, match=what) as caught:
                 harness.read_split(splits[name])
             assert SECRET not in str(caught.value)
+
+
+@pytest.mark.contract("What a stream has read may lie in a bucket.", needs="S3")
+def test_the_state_of_a_stream_lies_in_a_bucket(server: S3Server, bucket: str) -> None:
+    state = server.url(f"{bucket}/state", keys=True)
+    source = FileSource(server.url(f"{bucket}/in", keys=True), "text", discovery_interval=0.0, state=state)
+    snapshot, rows = None, []
+    for number in range(3):
+        for name in range(20):
+            put(server, f"{bucket}/in/{number}-{name}.txt", f"{number} {name}\n".encode())
+        with SourceHarness(source, snapshot=snapshot, timeout=60) as harness:
+            rows += harness.micro_batch()
+            snapshot = harness.snapshot()
+        assert len(json.dumps(snapshot)) < 1024 and SECRET not in json.dumps(snapshot)
+    assert sorted(rows) == sorted((f"{number} {name}",) for number in range(3) for name in range(20))
+    (segment,) = server.store().get_file_info(
+        [f"{bucket}/state/{snapshot['enumerator']['checkpoint']['seen']['segment']}"]
+    )
+    server.store().delete_file(segment.path)
+    with pytest.raises(ValueError, match="_seen-00000001-003-.* is not there") as caught:
+        SourceHarness(source, snapshot=snapshot)
+    assert SECRET not in str(caught.value)

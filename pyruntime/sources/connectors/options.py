@@ -125,13 +125,6 @@ def check_whole(name: str, value: Any, least: int | None = None) -> int:
     return value
 
 
-def check_on_data_loss(value: str) -> str:
-    """`value` if it says what to do about rows that are gone before they are read. Raises ValueError."""
-    if value not in ON_DATA_LOSS:
-        raise ValueError(f"on_data_loss={value!r}: must be 'fail' or 'ignore'")
-    return value
-
-
 def password_from(password_env: str) -> str:
     """What the environment variable of this name holds now. Raises ValueError if there is none."""
     if password_env not in os.environ:

@@ -8,21 +8,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.redaction import reason_of
-from pillarbox.sources.connectors.files.listing import (
-    FoundFile,
-    UnfitFileError,
-    hiding,
-    list_files,
-    may_pass,
-    same_kind,
-)
+from pillarbox.sources.connectors.files import listing
+from pillarbox.sources.connectors.files.listing import FoundFile
 from pillarbox.sources.connectors.files.seen import UNKNOWN, SeenFiles, digest_of
-from pillarbox.sources.connectors.files.split import FileSplit
+from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 
 if TYPE_CHECKING:
@@ -37,8 +31,6 @@ MAX_FIRST_WAIT_S = 5.0
 """Seconds that the first look may wait for files to have rested."""
 MAX_NAMED = 3
 """Files that a message names; of more it tells the number."""
-
-NewFile = tuple[bytes, FoundFile]
 
 
 @dataclass(frozen=True)
@@ -99,31 +91,34 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         stores = source.open()[0].type_name in OBJECT_STORES
         self._settle_s = source.settle if source.settle is not None else 0.0 if stores else SETTLE_S
         self._closed = threading.Event()
-        # The discovery thread: the new files of the latest look, those in front of `_at` taken. A folder of a
-        # million files is listed once for all its splits.
-        self._new: list[NewFile] | None = None
-        self._at = 0
+        # The discovery thread: the files of the latest look that are new and not taken. A folder of a million
+        # files is listed once for all its splits.
+        self._new: deque[FoundFile] | None = None
+        self._has_looked = False
         self._returned: Known | None = None
         self._resting: dict[str, tuple[FoundFile, float]] = {}
 
     def discover(self, checkpoint: Known, most: int) -> tuple[Sequence[FileSplit], Known]:
         """Splits of the files that are new. Raises FileNotFoundError where there is no such folder."""
         # spec: SeenFiles!Take
-        known, seen, splits = checkpoint, checkpoint.seen, list[FileSplit]()
+        source, known, splits = self._source, checkpoint, list[FileSplit]()
+        seen = known.seen
         seen.cut(known.count)
         if known is not self._returned:
             # What was returned last was not taken up.
-            self._at = 0
-        with hiding(self._source.path):
+            self._new = None
+        with listing.hiding(source.path):
             if known.begun is not None:
                 name, size, modified, start = known.begun
-                file = FoundFile(modified, self._source.absolute(name), size)
+                file = FoundFile(modified, source.absolute(name), size)
                 known = self._divide(file, start, most, splits, known)
-            elif self._next(seen) is None and (self._new is None or self.discovery_interval is not None):
+            again = self.discovery_interval is not None and not splits
+            if known.begun is None and not self._new and (self._new is None or again):
                 known = self._look(known)
-            while len(splits) < most and known.begun is None and (new := self._next(seen)):
-                seen.add(new[0], new[1].size, new[1].modified)
-                known = self._divide(new[1], 0, most, splits, known)
+            while self._new and len(splits) < most and known.begun is None:
+                file = self._new.popleft()
+                seen.add(digest_of(source.relative(file.path)), file.size, file.modified)
+                known = self._divide(file, 0, most, splits, known)
         self._returned = replace(known, count=len(seen))
         return splits, self._returned
 
@@ -132,15 +127,14 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
 
         Raises OSError where another attempt may read it: a limit that is not known now must still hold then.
         """
-        import pyarrow as pa
-
-        filesystem = self._source.open()[0]
+        if limit.rows is None and limit.nbytes is None:
+            return split
         try:
-            return self._source.file_format.advance(filesystem, split, limit)
-        except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            if may_pass(error, filesystem):
-                what = reason_of(error, self._source.path)
-                raise same_kind(error, f"{split.path!r}, looking how far to read: {what}") from None
+            return self._source.file_format.advance(split, limit)
+        except listing.read_errors() as error:
+            if listing.may_pass(error, self._source.open()[0]):
+                place = f"{split.path!r}, looking how far to read: "
+                raise listing.retold(error, self._source.path, place) from None
             return split
 
     def let_go(self, splits: Sequence[FileSplit]) -> Collection[str]:
@@ -151,7 +145,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
     def snapshot(self) -> Known:
         """What is known. Raises ValueError for files that have changed, where `on_change` asks for that."""
         if self.checkpoint.changed is not None:
-            raise UnfitFileError(self.checkpoint.changed)
+            raise listing.UnfitFileError(self.checkpoint.changed)
         return self.checkpoint
 
     def close(self) -> None:
@@ -160,28 +154,22 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
 
     # -- the discovery thread -------------------------------------------------------------------------
 
-    def _next(self, seen: SeenFiles) -> NewFile | None:
-        new = self._new or ()
-        while self._at < len(new) and seen.get(new[self._at][0]) is not None:
-            self._at += 1
-        return new[self._at] if self._at < len(new) else None
-
     def _look(self, known: Known) -> Known:
         """List the files: which are new and have rested, and which have changed."""
-        source, seen, is_first = self._source, known.seen, self._new is None
-        filesystem, path = source.open()
-        new, changed = list[NewFile](), list[str]()
-        for file in list_files(filesystem, path, recursive=source.recursive):
+        source, seen, is_first = self._source, known.seen, not self._has_looked
+        self._has_looked = True
+        new, changed = dict[bytes, FoundFile](), list[str]()
+        for file in listing.list_files(*source.open(), recursive=source.recursive):
             digest = digest_of(source.relative(file.path))
             before = seen.get(digest)
             # One that is empty has no row, and may be one that is being written.
             if before is None and file.size:
-                new.append((digest, file))
+                new.setdefault(digest, file)
             elif before is not None and before != (file.size, file.modified):
                 seen.change(digest, file.size, file.modified)
                 if before != UNKNOWN:
                     changed.append(f"{file.path!r} (of {before[0]} bytes then and {file.size} now)")
-        self._new, self._at = self._rested(new, is_first), 0
+        self._new = deque(self._rested([*new.values()], is_first))
         if changed:
             what = _listed(changed) + " changed after it was taken; what is new in it is not read"
             log.warning("%s", what)
@@ -189,13 +177,10 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
                 known = replace(known, changed=f"{what}: on_change='ignore' goes on, and a new start does")
         return replace(known, total=len(seen) + len(self._new))
 
-    def _rested(self, new: list[NewFile], is_first: bool) -> list[NewFile]:
+    def _rested(self, new: list[FoundFile], is_first: bool) -> list[FoundFile]:
         """Those of the files that nobody writes any more, as far as that can be told."""
-        settle = self._settle_s
-        if not settle:
-            return new
-        now, at = time.time_ns(), time.monotonic()
-        young = {file.path: file for _, file in new if now - file.modified < settle * 1e9}
+        settle, now, at = self._settle_s, time.time_ns(), time.monotonic()
+        young = {file.path: file for file in new if now - file.modified < settle * 1e9}
         if not young:
             return new
         # By their own times, or where these are of another clock, by looks that lie so far apart.
@@ -206,29 +191,23 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
             latest = max(file.modified for file in young.values())
             self._closed.wait(min(settle, (latest - now) / 1e9 + settle))
             infos = self._source.open()[0].get_file_info([*young])
-            same = {info.path for info in infos if young[info.path][::2] == (info.mtime_ns or 0, info.size)}
+            same = {info.path for info in infos if young[info.path] == listing.found(info)}
         else:
             same = {path for path, since in stood.items() if at - since >= settle}
         left = young.keys() - same
         if left and is_first and self.discovery_interval is None:
-            log.warning(
-                "%s is still written, and not taken at this start", _listed([*map(repr, sorted(left))])
-            )
-        return [each for each in new if each[1].path not in left]
+            named = _listed([*map(repr, sorted(left))])
+            log.warning("%s is still written, and not taken at this start", named)
+        return [file for file in new if file.path not in left]
 
     def _divide(self, file: FoundFile, start: int, most: int, splits: list[FileSplit], known: Known) -> Known:
         """Add splits of a file, from `start` on, while there is room."""
-        source = self._source
-        name, by_rows = source.relative(file.path), source.file_format.by_rows
-        for piece in source.file_format.pieces(source.open()[0], file, source.split_bytes, start):
+        name = self._source.relative(file.path)
+        whole = FileSplit(name, 0, END, file.path, file.size, file.modified)
+        for part in self._source.file_format.pieces(whole, self._source.split_bytes, start):
             if len(splits) >= most:
-                return replace(known, begun=(name, file.size, file.modified, piece.start))
-            splits.append(
-                FileSplit(
-                    f"{name}+{piece.start}", piece.start, piece.stop, file.path, file.size, file.modified,
-                    piece.weight, by_rows,
-                )
-            )  # fmt: skip
+                return replace(known, begun=(name, file.size, file.modified, part.start))
+            splits.append(part)
         return replace(known, begun=None)
 
 

@@ -1,4 +1,4 @@
-"""What a format of files must know: `FileFormat`; and what all of them share: errors, columns made to fit.
+"""What a format of files must know: `FileFormat`; and what all of them share: columns made to fit, bad rows.
 
 A format is a plain value. Its methods block, and are called on whichever thread has the file to read.
 """
@@ -8,29 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pillarbox.sources.connectors.files.listing import FoundFile, UnfitFileError
+import pyarrow as pa
+from pyarrow import compute, fs
+
+from pillarbox.sources.connectors.files.listing import ChangedFileError, UnfitFileError, found
 from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import fs
-
-
-UNITS = ("s", "ms", "us", "ns")
+UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
+"""Of times, the coarsest first, and as `floor_temporal` calls them."""
 SHOWN_CHARACTERS = 100
 """Of a value in an error."""
-
-
-class Piece(NamedTuple):
-    """A part of a file that may be a split. A plain value."""
-
-    start: int
-    stop: int
-    weight: float | None
-    """Bytes for one position."""
 
 
 class BadRow(NamedTuple):
@@ -54,79 +44,66 @@ class Rows(NamedTuple):
     bad: Sequence[BadRow] = ()
 
 
-class BadRowError(UnfitFileError):
-    """A value that cannot be read as the type that was wanted."""
-
-
-class LostDataError(UnfitFileError):
-    """A file that is not what it was when it was found."""
-
-
 class FileFormat(ABC):
-    """How files of one format are divided, cut and read. A plain value that pickles; any thread."""
+    """Divides, cuts and reads the files of one format. A plain value that pickles; any thread."""
 
-    by_rows = False
+    position_name = "byte"
 
-    @abstractmethod
-    def pieces(self, filesystem: fs.FileSystem, file: FoundFile, nbytes: int, start: int) -> Iterator[Piece]:
-        """The parts of a file of about `nbytes` each, from the one that begins at `start`."""
-
-    @abstractmethod
-    def advance(self, filesystem: fs.FileSystem, split: FileSplit, limit: ReadLimit) -> FileSplit:
-        """The front of `split`, at most so much of it, but a row at least."""
+    def __init__(self, filesystem: fs.FileSystem) -> None:
+        self.filesystem = filesystem
 
     @abstractmethod
-    def file_schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+    def pieces(self, file: FileSplit, nbytes: int, start: int) -> Iterator[FileSplit]:
+        """The parts of a whole file of about `nbytes` each, from the one that begins at `start`."""
+
+    @abstractmethod
+    def advance(self, split: FileSplit, limit: ReadLimit) -> FileSplit:
+        """The front of `split`, at most so much of it, but a row at least. Some limit there is."""
+
+    @abstractmethod
+    def file_schema(self, path: str) -> pa.Schema:
         """Return the columns of a file."""
 
     @abstractmethod
-    def read(
-        self, filesystem: fs.FileSystem, split: FileSplit, wanted: pa.Schema, nbytes: int
-    ) -> Iterator[Rows]:
+    def read(self, split: FileSplit, wanted: pa.Schema, nbytes: int) -> Iterator[Rows]:
         """Yield the rows of `split` in batches of about `nbytes`, with the columns `wanted`.
 
         A value that cannot be read is null, and its row is among the bad ones.
         """
 
-    @abstractmethod
-    def place(self, filesystem: fs.FileSystem, path: str, at: int) -> str:
+    def place(self, path: str, at: int) -> str:
         """Return what people call position `at`."""
+        return f"{self.position_name} {at}"
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise ValueError for columns that files of this format cannot have."""
         names = schema.names
-        twice = {name for name in names if names.count(name) > 1}
-        if twice or not names:
+        if not names or len(set(names)) < len(names):
             raise ValueError(f"schema={names!r}: must have columns, and each name once")
 
+    def check_same_file(self, split: FileSplit) -> None:
+        """Raise unless a file, opened already, is what it was when the split was made.
 
-def check_same_file(filesystem: fs.FileSystem, split: FileSplit) -> None:
-    """Raise unless a file, opened already, is what it was when the split was made.
-
-    Raises FileNotFoundError, or ValueError for another size or time.
-    """
-    from pyarrow import fs
-
-    info = filesystem.get_file_info(split.path)
-    if info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(f"{split.path!r}: there is no such file")
-    modified = info.mtime_ns or 0
-    if (info.size or 0) != split.size or modified != split.modified:
-        raise LostDataError(
-            f"{split.path!r} was rewritten after it had been found: it had {split.size} bytes then and "
-            f"has {info.size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
-            "change: write them elsewhere, or under a name that begins with a dot, and rename them when they "
-            "are whole"
-        )
+        Raises FileNotFoundError, or ChangedFileError for another size or time.
+        """
+        info = self.filesystem.get_file_info(split.path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(f"{split.path!r}: there is no such file")
+        modified, _, size = found(info)
+        if (size, modified) != (split.size, split.modified):
+            raise ChangedFileError(
+                f"{split.path!r} was rewritten after it had been found: it had {split.size} bytes then and "
+                f"has {size} now, modified {(modified - split.modified) / 1e9:g} s later. Files must not "
+                "change: write them elsewhere, or under a name that begins with a dot, and rename them when "
+                "they are whole"
+            )
 
 
 def check_columns(names: Sequence[str], wanted: pa.Schema) -> None:
     """Raise ValueError if a file with columns of these names has none that is wanted, or one twice."""
-    twice = {name for name in wanted.names if names.count(name) > 1}
+    twice = sorted({name for name in wanted.names if names.count(name) > 1})
     if twice:
-        raise UnfitFileError(
-            f"it has columns {sorted(twice)!r} more than once: it must have each column once"
-        )
+        raise UnfitFileError(f"it has columns {twice!r} more than once: it must have each column once")
     if not set(names) & set(wanted.names):
         raise UnfitFileError(
             f"it has none of the columns {wanted.names!r} but {list(names)!r}: the names must be those "
@@ -141,8 +118,6 @@ def null_where_refused(
 
     By halves: one that is refused among n costs about twice the conversion of n.
     """
-    import pyarrow as pa
-
     try:
         return convert(values), []
     except pa.ArrowNotImplementedError:
@@ -176,8 +151,6 @@ def conform(
     floored to the unit that is wanted. A column that the file has not is null. Raises ValueError for one
     that has a type of which there is no cast.
     """
-    import pyarrow as pa
-
     if batch.schema.equals(wanted):
         return batch, []
     columns = []
@@ -203,29 +176,16 @@ def conform(
 
 def _floored(wanted: pa.DataType, column: pa.Array) -> pa.Array:
     """Return `column` as `wanted`, times of finer units rounded down."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    if not (pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted)):
-        return column.cast(wanted)
-    if UNITS.index(column.type.unit) <= UNITS.index(wanted.unit):
-        return column.cast(wanted)
-    # Without a zone: where it has one, the time is in UTC, and stays so.
-    plain = column.cast(pa.timestamp(column.type.unit))
-    unit = {"s": "second", "ms": "millisecond", "us": "microsecond"}[wanted.unit]
-    return compute.floor_temporal(plain, unit=unit).cast(pa.timestamp(wanted.unit)).cast(wanted)
+    are_times = pa.types.is_timestamp(column.type) and pa.types.is_timestamp(wanted)
+    if are_times and [*UNITS].index(column.type.unit) > [*UNITS].index(wanted.unit):
+        # Without a zone: where it has one, the time is in UTC, and stays so.
+        plain = column.cast(pa.timestamp(column.type.unit))
+        column = compute.floor_temporal(plain, unit=UNITS[wanted.unit]).cast(pa.timestamp(wanted.unit))
+    return column.cast(wanted)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The columns that a source says it has: no metadata, no dictionaries, text where nothing was seen."""
-    import pyarrow as pa
-
-    fields = []
-    for field in schema:
-        kind = field.type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        elif pa.types.is_null(kind):
-            kind = pa.string()
-        fields.append(pa.field(field.name, kind, nullable=True))
-    return pa.schema(fields)
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in kinds]
+    return pa.schema(zip(schema.names, kinds, strict=True))

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HIDDEN = (".", "_")
 WILD = re.compile(r"[*?\[]")
+PATTERNS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -33,45 +34,55 @@ class FoundFile(NamedTuple):
 
 
 class UnfitFileError(ValueError):
-    """A file that is not what it was, or not what was asked for; its text is ours, and quotes no address."""
+    """A file that is not what was asked for; its text is ours, and quotes no address."""
 
     is_own = True
 
 
-class CutFileError(UnfitFileError, EOFError):
+class LostDataError(UnfitFileError):
     """A file that ends before what was to be read of it."""
 
 
-def same_kind(error: Exception, text: str) -> Exception:
-    """An error of the kind that a reader of files raises for `error`, with this text."""
-    for kind in (FileNotFoundError, PermissionError, OSError):
-        if isinstance(error, kind):
-            return kind(text)
-    return ValueError(text)
+class ChangedFileError(LostDataError):
+    """A file that is not what it was when it was found."""
+
+
+def read_errors() -> tuple[type[Exception], ...]:
+    """Return what reading a file may raise, for an `except`."""
+    from pyarrow import lib
+
+    return (OSError, ValueError, EOFError, lib.ArrowException)
+
+
+def retold(error: Exception, address: str, place: str) -> Exception:
+    """Return an error of that kind: `place` and the text, but nothing that may be secret in `address`."""
+    reason = reason_of(error, address)
+    kinds = (FileNotFoundError, PermissionError, OSError)
+    told = next((kind for kind in kinds if isinstance(error, kind)), ValueError)(place + reason)
+    # As `from` has it, also where it is None.
+    told.__cause__ = error if reason == str(error) else None
+    return told
+
+
+@contextmanager
+def hiding(address: str) -> Iterator[None]:
+    """Raise the errors of what is done within, but none of what may be secret in `address`."""
+    try:
+        yield
+    except read_errors() as error:
+        if reason_of(error, address) == str(error):
+            raise
+        raise retold(error, address, f"{shown_address(address)!r}: ") from None
 
 
 def may_pass(error: Exception, filesystem: fs.FileSystem) -> bool:
-    """Whether another attempt may read what this one could not: the file is there, but not within reach."""
+    """Return True if another attempt may read what this one could not: it is there, but not within reach."""
     from pyarrow import fs
 
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
         return False
     # What Arrow says of the content has no number; nor have the errors of a network.
     return error.errno is not None or not isinstance(filesystem, fs.LocalFileSystem)
-
-
-@contextmanager
-def hiding(path: str) -> Iterator[None]:
-    """Raise the errors of what is done within, but none of what may be secret in `path`, a URI."""
-    from pyarrow import lib
-
-    try:
-        yield
-    except (OSError, ValueError, EOFError, lib.ArrowException) as error:
-        text = reason_of(error, path)
-        if text == str(error):
-            raise
-        raise same_kind(error, f"{shown_address(path)!r}: {text}") from None
 
 
 def root_of(path: str) -> str:
@@ -99,29 +110,20 @@ def open_file_system(
     if not SCHEME.match(path):
         return fs.LocalFileSystem(), os.path.abspath(path)
     # A pattern is no URI: Arrow is asked for the folder in front of it. The query goes with that.
-    path, mark, query = path.partition("?")
-    wild = re.search(r"[*\[]", path)
-    if wild is None:
-        return _from_uri(path + mark + query, option)
-    base = path[: path.rindex("/", 0, wild.start()) + 1]
-    found, root = _from_uri(base + mark + query, option)
-    return found, root.rstrip("/") + "/" + path[len(base) :]
-
-
-def _from_uri(uri: str, option: str) -> tuple[fs.FileSystem, str]:
-    from pyarrow import fs, lib
-
+    place, mark, query = path.partition("?")
+    wild = re.search(r"[*\[]", place)
+    base = place if wild is None else place[: place.rindex("/", 0, wild.start()) + 1]
+    uri = base + mark + query
+    refused = UNESCAPED if is_misread(uri) else ""
     try:
-        found, path = fs.FileSystem.from_uri(uri)
-    except (lib.ArrowException, OSError, ValueError) as error:
+        opened, root = fs.FileSystem.from_uri(uri)
+    except read_errors() as error:
         # Arrow's text has the whole URI, with its secrets.
-        raise ValueError(
-            f"{option}={shown_address(uri)!r}: must be a path or a URI that pyarrow.fs knows "
-            f"({type(error).__name__}{f'; {UNESCAPED}' if is_misread(uri) else ''})"
-        ) from None
-    if is_misread(uri):
-        raise ValueError(f"{option}={shown_address(uri)!r}: {UNESCAPED}")
-    return found, path
+        why = "; ".join(filter(None, [type(error).__name__, refused]))
+        refused = f"must be a path or a URI that pyarrow.fs knows ({why})"
+    if refused:
+        raise ValueError(f"{option}={shown_address(uri)!r}: {refused}")
+    return opened, root if wild is None else root.rstrip("/") + "/" + place[len(base) :]
 
 
 def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list[FoundFile]:
@@ -135,31 +137,39 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
 
     info = filesystem.get_file_info(path)
     if info.is_file:
-        return [_found(info)]
-    wild = WILD.search(path) if info.type == fs.FileType.NotFound else None
-    if wild is not None:
-        root = root_of(path) or ("/" if path.startswith("/") else "")
-        wanted = pattern(path)
+        return [found(info)]
+    root, wanted = path, None
+    if info.type == fs.FileType.NotFound:
+        wild = WILD.search(path)
+        if wild is None:
+            raise FileNotFoundError(f"path={path!r}: there is no such file or folder")
+        root, wanted = root_of(path) or "/" * path.startswith("/"), pattern(path)
         recursive = "/" in path[wild.start() :] or "**" in path
-    elif info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(f"path={path!r}: there is no such file or folder")
-    else:
-        root, wanted = path, None
-    if isinstance(filesystem, fs.LocalFileSystem):
-        if wild is not None and not os.path.isdir(root):
-            return []
-        return sorted(
-            _checked(file) for file in _walk(root, recursive) if wanted is None or wanted.fullmatch(file.path)
-        )
-    selector = fs.FileSelector(root, allow_not_found=wild is not None, recursive=recursive)
-    start = len(root.rstrip("/")) + 1
-    return sorted(
-        _found(info)
-        for info in filesystem.get_file_info(selector)
-        if info.is_file
-        and (wanted is None or wanted.fullmatch(info.path))
-        and not any(part.startswith(HIDDEN) for part in info.path[start:].split("/"))
-    )
+    listed: Iterable[FoundFile] = ()
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        start = len(root.rstrip("/")) + 1
+        selector = fs.FileSelector(root, allow_not_found=wanted is not None, recursive=recursive)
+        infos = [info for info in filesystem.get_file_info(selector) if info.is_file]
+        listed = [found(each) for each in infos if not _is_hidden(each.path[start:])]
+    elif wanted is None or os.path.isdir(root):
+        listed = _walk(root, recursive)
+    files = sorted(file for file in listed if wanted is None or wanted.fullmatch(file.path))
+    for file in files:
+        try:
+            file.path.encode()
+        except UnicodeEncodeError:
+            text = f"{file.path!r}: the name is not UTF-8, so it cannot be read: rename it"
+            raise ValueError(text) from None
+    return files
+
+
+def found(info: fs.FileInfo) -> FoundFile:
+    """What Arrow says of a file."""
+    return FoundFile(info.mtime_ns or 0, info.path, info.size or 0)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(HIDDEN) for part in name.split("/"))
 
 
 def _walk(root: str, recursive: bool) -> Iterator[FoundFile]:
@@ -191,25 +201,12 @@ def _walk(root: str, recursive: bool) -> Iterator[FoundFile]:
                     left.append((path, (*above, real)))
 
 
-def _checked(file: FoundFile) -> FoundFile:
-    """`file`, if Arrow can open one of that name. Raises ValueError."""
-    try:
-        file.path.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{file.path!r}: the name is not UTF-8, so it cannot be read: rename it") from None
-    return file
-
-
 def pattern(path: str) -> re.Pattern[str]:
     """The paths that a pattern stands for. Raises ValueError for one that cannot be read."""
     text = ""
     for part in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]*\]|.", path, re.DOTALL):
-        if part == "**/":
-            text += "(?:.*/)?"
-        elif part == "**":
-            text += ".*"
-        elif part in "*?":
-            text += "[^/]" + part.replace("?", "")
+        if part in PATTERNS:
+            text += PATTERNS[part]
         elif part.startswith("[") and len(part) > 1:
             text += "[" + part[1:-1].replace("\\", "\\\\").replace("!", "^", part[1] == "!") + "]"
         else:
@@ -218,7 +215,3 @@ def pattern(path: str) -> re.Pattern[str]:
         return re.compile(text, re.DOTALL)
     except re.error as error:
         raise ValueError(f"path={path!r}: is no pattern: {error}") from None
-
-
-def _found(info: fs.FileInfo) -> FoundFile:
-    return FoundFile(info.mtime_ns or 0, info.path, info.size or 0)

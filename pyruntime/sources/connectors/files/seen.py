@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import logging
 import re
 import struct
@@ -27,14 +26,10 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.files.listing import open_file_system
-
-if TYPE_CHECKING:
-    from pillarbox.ledger.folder import LocalFolder
-    from pillarbox.ledger.objects import ObjectFolder
 
 log = logging.getLogger("pillarbox")
 
@@ -43,8 +38,6 @@ MAX_OFFSET_DIGESTS = 64 * 1024 // DIGEST_BYTES
 SEGMENTS_PER_GENERATION = 64
 GENERATIONS_KEPT = 17
 """So the last 16 * 64 offsets with new files at least find their segments; Spark keeps 100 offsets."""
-MAX_INLINE_CHARS = 400
-"""Characters of a list of splits that stands in the offset itself."""
 RECORD = struct.Struct(f"<{DIGEST_BYTES}sQq")
 # Hidden names: nobody reads them as data, wherever the folder is.
 SEGMENT_NAME = re.compile(r"_seen-(\d{8})-(\d{3})-([0-9a-f]{16})")
@@ -65,13 +58,15 @@ class SeenFiles:
     The discovery thread adds and cuts; `written` may be called by any thread, with a count that was taken up.
     """
 
-    def __init__(self, folder: StateFolder | None, records: Iterable[tuple[bytes, int, int]] = ()) -> None:
+    def __init__(
+        self, folder: StateFolder | None, records: Iterable[tuple[bytes, int, int]] = (), segment: str = ""
+    ) -> None:
         self._folder = folder
         self._log = [*records]
         self._latest = {digest: (size, modified) for digest, size, modified in self._log}
         self._lock = threading.Lock()
         # The segment that was written last, and the records up to it.
-        self._segment, self._saved = "", 0
+        self._segment, self._saved = segment, len(self._log) if segment else 0
 
     @staticmethod
     def read(folder: StateFolder | None, written: Any) -> SeenFiles:
@@ -84,9 +79,7 @@ class SeenFiles:
             raise ValueError(
                 "state=None: the checkpoint names what was read in a folder: give state=, that folder"
             )
-        seen = SeenFiles(folder, folder.load(written["segment"]))
-        seen._segment, seen._saved = written["segment"], len(seen)
-        return seen
+        return SeenFiles(folder, folder.load(written["segment"]), written["segment"])
 
     def __len__(self) -> int:
         return len(self._log)
@@ -148,21 +141,19 @@ class StateFolder:
 
         self._shown = shown_address(uri)
         filesystem, path = open_file_system(uri, None, "state")
-        local = isinstance(filesystem, fs.LocalFileSystem)
-        self._folder: LocalFolder | ObjectFolder = (
-            LocalFolder(path) if local else ObjectFolder(filesystem, path)
-        )
+        is_local = isinstance(filesystem, fs.LocalFileSystem)
+        self._folder = LocalFolder(path) if is_local else ObjectFolder(filesystem, path)
 
     def append(self, before: str, records: Sequence[tuple[bytes, int, int]], saved: int) -> str:
         """Add a segment with those of `records` from `saved` on, behind `before`; its name."""
         generation, number = map(int, before.split("-")[1:3]) if before else (0, 0)
-        own = list(records[saved:])
+        own = records[saved:]
         if not before or number == SEGMENTS_PER_GENERATION:
             before, generation, number = "", generation + 1, 0
             # The latest record of each file.
             own = [*{record[0]: record for record in records}.values()]
-        name = f"_seen-{generation:08}-{number + 1:03}"
-        name = self._put(name, before.encode() + b"\n" + b"".join(itertools.starmap(RECORD.pack, own)))
+        content = before.encode() + b"\n" + b"".join(itertools.starmap(RECORD.pack, own))
+        name = self._put(f"_seen-{generation:08}-{number + 1:03}", content)
         if number == 0:
             self._collect(generation)
         return name
@@ -176,16 +167,13 @@ class StateFolder:
             name = head.decode()
         return [record for content in reversed(parts) for record in RECORD.iter_unpack(content)]
 
-    def put_list(self, items: list[Any]) -> Any:
-        """`items`, which JSON can hold, as an offset holds them: long ones by a name."""
-        text = json.dumps(items, separators=(",", ":"))
-        if len(text) <= MAX_INLINE_CHARS:
-            return items
-        return {"list": self._put(f"_splits-{time.time_ns():020}", text.encode())}
+    def put_list(self, content: bytes) -> str:
+        """Keep a list of splits; its name."""
+        return self._put(f"_splits-{time.time_ns():020}", content)
 
-    def get_list(self, written: Any) -> list[Any]:
-        """What `put_list` was given."""
-        return written if isinstance(written, list) else json.loads(self._get(written["list"], SPLITS_NAME))
+    def get_list(self, name: str) -> bytes:
+        """The list of this name."""
+        return self._get(name, SPLITS_NAME)
 
     def _put(self, name: str, content: bytes) -> str:
         from pillarbox.ledger.errors import LedgerError
@@ -200,30 +188,23 @@ class StateFolder:
         return name
 
     def _get(self, name: str, kind: re.Pattern[str]) -> bytes:
-        match = kind.fullmatch(name)
-        content = None
-        with suppress(FileNotFoundError):
-            content = self._folder.read(name, 0, self._folder.size(name)) if match else None
-        if (
-            content is None
-            or match is None
-            or hashlib.sha256(content).hexdigest()[:16] != match[match.lastindex or 0]
-        ):
-            raise ValueError(
-                f"state={self._shown!r}: {name!r}, which the checkpoint names, is not there as it was "
-                "written: the folder must be that of this query, and nobody else may write or delete there"
-            )
-        return content
+        # The pattern first: a checkpoint may name no other file.
+        if kind.fullmatch(name):
+            with suppress(FileNotFoundError):
+                content = self._folder.read(name, 0, self._folder.size(name))
+                if name.endswith(hashlib.sha256(content).hexdigest()[:16]):
+                    return content
+        raise ValueError(
+            f"state={self._shown!r}: {name!r}, which the checkpoint names, is not there as it was "
+            "written: the folder must be that of this query, and nobody else may write or delete there"
+        )
 
     def _collect(self, generation: int) -> None:
         """Delete what no offset that Spark keeps can name."""
         try:
             names = sorted(self._folder.names())
-            old = [
-                n
-                for n in names
-                if (m := SEGMENT_NAME.fullmatch(n)) and int(m[1]) + GENERATIONS_KEPT <= generation
-            ]
+            segments = [(name, match) for name in names if (match := SEGMENT_NAME.fullmatch(name))]
+            old = [name for name, match in segments if int(match[1]) + GENERATIONS_KEPT <= generation]
             lists = [name for name in names if SPLITS_NAME.fullmatch(name)]
             for name in [*old, *lists[: -2 * SEGMENTS_PER_GENERATION * GENERATIONS_KEPT]]:
                 self._folder.remove(name)

@@ -6,26 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.redaction import reason_of, shown_address
+from pillarbox.redaction import shown_address
+from pillarbox.sources.connectors.files import listing
 from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
-from pillarbox.sources.connectors.files.folders import columns_in, kind_of, without
-from pillarbox.sources.connectors.files.formats import FileFormat, check_columns, plain_schema
-from pillarbox.sources.connectors.files.json import JsonFormat
-from pillarbox.sources.connectors.files.listing import (
-    hiding,
-    list_files,
-    open_file_system,
-    root_of,
-    same_kind,
-)
-from pillarbox.sources.connectors.files.parquet import ParquetFormat
-from pillarbox.sources.connectors.files.reading import FileReader
+from pillarbox.sources.connectors.files.listing import open_file_system, root_of
 from pillarbox.sources.connectors.files.seen import StateFolder
 from pillarbox.sources.connectors.files.split import FileSplit, FileSplitSerializer
-from pillarbox.sources.connectors.files.text import LinesFormat
-from pillarbox.sources.connectors.options import Options, check_on_data_loss, option, words
+from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option, words
 from pillarbox.sources.enumerator import EnumeratorContext
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
@@ -37,9 +27,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-FORMATS: dict[str, type[FileFormat]] = {"parquet": ParquetFormat, "json": JsonFormat, "text": LinesFormat}
-ON_BAD_ROW = ("fail", "null", "column")
-ON_CHANGE = ("ignore", "fail")
+    from pillarbox.sources.connectors.files.formats import FileFormat
+
+FORMATS = {"parquet": "ParquetFormat", "json": "JsonFormat", "text": "LinesFormat"}
+"""The classes of formats, each in the module of its name."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +51,8 @@ class FileSource(Source[FileSplit, Known]):
         warning. Errors that may pass (of a network, of permission) fail all the same.
     on_bad_row: "fail", which names file, line and value; "null" for null in the place of a value that cannot
         be read; "column" for that and the line in the column `bad_row_column`, in formats of lines.
-    on_change: "ignore" to tell of a file that has changed since it was taken, which is not read again, and go
-        on; "fail" to end the query as well.
+    on_change: "ignore" to tell of a file that has changed since a stream took it, of which nothing is read
+        any more, and go on; "fail" to end the query as well.
     settle: seconds that a file must not have been modified to be taken; None: 2, or 0 in an object store.
     state: a folder, as a path or a URI, of one query: for what it has read, which its checkpoint then names.
         Without one a checkpoint remembers at most 8,192 files.
@@ -74,44 +65,45 @@ class FileSource(Source[FileSplit, Known]):
     split_type = FileSplit
 
     path: str
-    format: str = "parquet"
+    format: str = option("parquet", one_of=("parquet", "json", "text"))
     schema: pa.Schema | None = None
     columns: Sequence[str] | None = option(None, parse=words)
     recursive: bool = True
     discovery_interval: float | None = None
-    split_bytes: int = 64 * 2**20
-    batch_bytes: int = 2 * 2**20
-    on_data_loss: str = "fail"
-    on_bad_row: str = "fail"
+    split_bytes: int = option(64 * 2**20, at_least=1)
+    batch_bytes: int = option(2 * 2**20, at_least=1)
+    on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
+    on_bad_row: str = option("fail", one_of=("fail", "null", "column"))
     bad_row_column: str = "_corrupt_record"
-    on_change: str = "ignore"
+    on_change: str = option("ignore", one_of=("ignore", "fail"))
     settle: float | None = None
     state: str | None = None
     moved_from: str | None = None
     filesystem: fs.FileSystem | None = field(default=None, repr=False)
-    file_format: FileFormat = field(init=False, repr=False)
-    _opened: tuple[fs.FileSystem, str] = field(init=False, repr=False, compare=False)
-    _found: list[pa.Schema] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         path = os.fspath(self.path)
         if not isinstance(path, str) or not path:
             raise ValueError(f"path={shown_address(repr(path))}: must be a path or a URI")
         object.__setattr__(self, "path", path)
-        for name in ("split_bytes", "batch_bytes"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name}={size!r}: must be a whole number of at least 1")
+        if self.format == "csv":
+            raise ValueError("format='csv': Spark reads CSV: spark.read.csv(...)")
+        check_options(self)
         for name in ("settle", "discovery_interval"):
             if getattr(self, name) is not None:
                 check_duration(name, getattr(self, name))
-        check_on_data_loss(self.on_data_loss)
-        if self.on_change not in ON_CHANGE:
-            raise ValueError(f"on_change={self.on_change!r}: must be 'ignore' or 'fail'")
-        object.__setattr__(self, "file_format", self._format())
+        if self.format == "json" and self.schema is None:
+            raise ValueError(
+                "format='json': needs schema=, the columns and their types, which are not guessed from the "
+                "files; spark.read.json(...).schema tells those of a sample"
+            )
+        if self.format == "parquet" and self.on_bad_row == "column":
+            raise ValueError(
+                "on_bad_row='column': is of lines (json, text), and format='parquet': say 'fail' or 'null'"
+            )
         if self.schema is not None:
             object.__setattr__(self, "schema", self._selected(self.schema))
-        object.__setattr__(self, "_opened", open_file_system(path, self.filesystem))
+        self.open()
         if self.state is not None:
             object.__setattr__(self, "state", os.fspath(self.state))
             open_file_system(self.state, None, "state")
@@ -144,6 +136,8 @@ class FileSource(Source[FileSplit, Known]):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
         """One that reads a split after the other, with one thread; of the columns only what is asked for."""
+        from pillarbox.sources.connectors.files.reading import FileReader
+
         wanted = context.schema
         if wanted is not None:
             self._check_schema(wanted)
@@ -158,67 +152,82 @@ class FileSource(Source[FileSplit, Known]):
 
         Raises ValueError if there is no file, or if one cannot be read.
         """
+        return self._schema_of_files if self.schema is None else self.schema
+
+    @cached_property
+    def _schema_of_files(self) -> pa.Schema:
         import pyarrow as pa
 
-        if self.schema is not None:
-            return self.schema
-        if not self._found:
-            filesystem, path = self.open()
-            with hiding(self.path):
-                listed = list_files(filesystem, path, recursive=self.recursive)
-            found = None
-            named: dict[str, str | None] = {}
-            for file in listed:
-                if file.size:
-                    found = self._schema_of(filesystem, file.path)
-                    named = columns_in(file.path, path)
-                    if any(kind != pa.null() for kind in found.types):
-                        break
-            if found is None:
-                raise ValueError(
-                    f"path={shown_address(self.path)!r}: there is no file with rows, so its columns are "
-                    "unknown: give a schema"
-                )
-            folders = [columns_in(file.path, path) for file in listed]
-            kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
-            found = pa.schema([*plain_schema(without(found, named)), *kinds])
-            if self.on_bad_row == "column":
-                found = found.append(pa.field(self.bad_row_column, pa.string()))
-            self._found.append(self._selected(found))
-        return self._found[0]
+        from pillarbox.sources.connectors.files.formats import check_columns, plain_schema
+        from pillarbox.sources.connectors.files.reading import columns_in, kind_of, without
 
-    def _schema_of(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
-        """The columns of a file. Raises what names it."""
-        import pyarrow as pa
+        filesystem, path = self.open()
+        with listing.hiding(self.path):
+            listed = listing.list_files(filesystem, path, recursive=self.recursive)
+        found, named = None, list[str]()
+        for file in listed:
+            if not file.size:
+                continue
+            try:
+                found = self.file_format.file_schema(file.path)
+                if found.names:
+                    check_columns(found.names, found)
+            except listing.read_errors() as error:
+                raise listing.retold(
+                    error, self.path, f"{file.path!r}: its columns cannot be looked up: "
+                ) from None
+            named = [*columns_in(file.path, path)]
+            if any(kind != pa.null() for kind in found.types):
+                break
+        if found is None:
+            raise ValueError(
+                f"path={shown_address(self.path)!r}: there is no file with rows, so its columns are unknown: "
+                "give a schema"
+            )
+        folders = [columns_in(file.path, path) for file in listed]
+        kinds = [pa.field(name, kind_of(values.get(name) for values in folders)) for name in named]
+        bad = [pa.field(self.bad_row_column, pa.string())] if self.on_bad_row == "column" else []
+        return self._selected(pa.schema([*plain_schema(without(found, named)), *kinds, *bad]))
 
-        try:
-            found = self.file_format.file_schema(filesystem, path)
-            if found.names:
-                check_columns(found.names, found)
-            return found
-        except (OSError, ValueError, EOFError, pa.ArrowException) as error:
-            what = reason_of(error, self.path)
-            text = f"{path!r}: its columns cannot be looked up: {what}"
-            raise same_kind(error, text) from (error if what == str(error) else None)
+    @cached_property
+    def file_format(self) -> FileFormat:
+        """The format. It needs pyarrow, and whoever names a source of files need not have it."""
+        kind = getattr(import_module(f"{__package__}.{self.format}"), FORMATS[self.format])
+        made: FileFormat = kind(self.open()[0])
+        return made
+
+    @cached_property
+    def _opened(self) -> tuple[fs.FileSystem, str]:
+        return open_file_system(self.path, self.filesystem)
 
     def open(self) -> tuple[fs.FileSystem, str]:
         """The file system, and the path in it. Any thread."""
         return self._opened
 
     @cached_property
+    def state_folder(self) -> StateFolder | None:
+        """The folder of `state`. On the driver."""
+        return None if self.state is None else StateFolder(self.state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "state_folder"}
+
+    # -- names of files ----------------------------------------------------------------------------
+
+    @cached_property
     def root(self) -> str:
         """The place that names of files are relative to, as a checkpoint has it: without secrets."""
-        filesystem, path = self._opened
+        filesystem, path = self.open()
         kind = filesystem.type_name
         return root_of(path) or "/" if kind == "local" else f"{kind}://{root_of(path)}"
 
     def relative(self, path: str) -> str:
         """The name of a file, by which it is known, of its path in the file system."""
-        return path[len(root_of(self._opened[1])) :].lstrip("/")
+        return path[len(root_of(self.open()[1])) :].lstrip("/")
 
     def absolute(self, name: str) -> str:
         """The path in the file system of a file of this name."""
-        path = self._opened[1]
+        path = self.open()[1]
         root = root_of(path)
         return root + "/" * bool(name and (root or path.startswith("/"))) + name
 
@@ -231,39 +240,14 @@ class FileSource(Source[FileSplit, Known]):
                 f"they are not read again; else begin a new checkpoint (now moved_from={self.moved_from!r})"
             )
 
-    @cached_property
-    def state_folder(self) -> StateFolder | None:
-        """The folder of `state`. On the driver."""
-        return None if self.state is None else StateFolder(self.state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "state_folder"}
-
-    def _format(self) -> FileFormat:
-        """Return the format. Raises ValueError for options that do not go together."""
-        if self.format not in FORMATS:
-            instead = "; Spark reads CSV: spark.read.csv(...)" if self.format == "csv" else ""
-            raise ValueError(f"format={self.format!r}: must be one of {', '.join(FORMATS)}{instead}")
-        if self.format == "json" and self.schema is None:
-            raise ValueError(
-                "format='json': needs schema=, the columns and their types, which are not guessed from the "
-                "files; spark.read.json(...).schema tells those of a sample"
-            )
-        if self.on_bad_row not in ON_BAD_ROW:
-            raise ValueError(f"on_bad_row={self.on_bad_row!r}: must be one of {', '.join(ON_BAD_ROW)}")
-        if self.on_bad_row == "column" and self.format == "parquet":
-            raise ValueError(
-                "on_bad_row='column': is of lines (json, text), and format='parquet': say 'fail' or 'null'"
-            )
-        return FORMATS[self.format]()
+    # -- columns -----------------------------------------------------------------------------------
 
     def _selected(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns of `schema` that are read. Raises ValueError for one that is not there."""
         import pyarrow as pa
 
         if self.columns is not None:
-            missing = [name for name in self.columns if name not in schema.names]
-            if missing or not self.columns:
+            if not self.columns or not {*self.columns} <= {*schema.names}:
                 raise ValueError(
                     f"columns={list(self.columns)!r}: must be names of columns; there are {schema.names!r}"
                 )
@@ -276,13 +260,13 @@ class FileSource(Source[FileSplit, Known]):
         import pyarrow as pa
 
         if self.on_bad_row == "column":
-            name = self.bad_row_column
-            if name not in schema.names or schema.field(name).type != pa.string():
+            at = schema.get_field_index(self.bad_row_column)
+            if at < 0 or schema.field(at).type != pa.string():
                 raise ValueError(
-                    f"bad_row_column={name!r}: the schema must have a column of this name, of text, for "
-                    f"on_bad_row='column'; it has {schema.names!r}"
+                    f"bad_row_column={self.bad_row_column!r}: the schema must have a column of this name, of "
+                    f"text, for on_bad_row='column'; it has {schema.names!r}"
                 )
-            schema = without(schema, [name])
+            schema = schema.remove(at)
         self.file_format.check_schema(schema)
 
     @classmethod

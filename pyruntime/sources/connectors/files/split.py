@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import lzma
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.split import Split
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 
 END = 2**63 - 1
 """A `stop` behind the end of every file: for what is read to its end, wherever that is."""
+MAX_INLINE_CHARS = 400
+"""Characters of a list of splits that stands in the offset as it is."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +34,24 @@ class FileSplit(Split):
     modified: int = 0
     """When it had been modified then, in nanoseconds since 1970."""
     weight: float | None = None
-    """Bytes for one position; None if unknown."""
-    by_rows: bool = False
-    """Whether positions are rows."""
+    """Bytes of the file for a row, where positions are rows and somebody has looked."""
     counted: int | None = None
     """Rows from `start` to `stop`, where somebody has counted them; of text the lines, empty ones too."""
+    in_offset: bool = field(default=False, compare=False)
+    """True where a stream's offset says that this is read: whoever fails for it fails again at each start."""
 
     @property
     def rows(self) -> int | None:
         """Exact in Parquet, where the end is known; of text, what was counted, or None."""
-        if self.counted is not None:
-            return self.counted
-        return int(self.stop - self.start) if self.by_rows and self.stop != END else None
+        known = self.weight is not None and self.stop != END
+        return int(self.stop - self.start) if self.counted is None and known else self.counted
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of the file that it takes, about."""
-        count = self.rows if self.by_rows else self.stop - self.start
-        return self.size if self.weight is None or count is None else round(count * self.weight)
+        if self.weight is not None and self.rows is not None:
+            return round(self.rows * self.weight)
+        return self.size if self.stop == END else int(self.stop - self.start)
 
     @property
     def files(self) -> int:
@@ -61,33 +66,28 @@ class FileSplit(Split):
         """The front of it, which nobody has counted."""
         return replace(self, stop=position, counted=None)
 
+    def part(self, start: int, stop: int, weight: float | None = None) -> FileSplit:
+        """The part from `start` to `stop` of this file, which is whole."""
+        return replace(self, split_id=f"{self.split_id}+{start}", start=start, stop=stop, weight=weight)
+
 
 class FileSplitSerializer:
     """Writes splits of `source` down, by names relative to what it lists. Thread-safe.
 
-    A list of them goes into the folder of `state=`, if there is one and it is long.
+    A long list of them goes into the folder of `state=`, if there is one; else it is compressed.
     """
 
-    version = 2
+    version = 3
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
 
     def to_json(self, split: FileSplit) -> Any:
         """A list, as an offset has thousands."""
-        name, begin = self._source.relative(split.path), split.split_id.rpartition("+")[2]
-        rest = (
-            split.start,
-            split.stop,
-            split.size,
-            split.modified,
-            split.weight,
-            split.by_rows,
-            split.counted,
-        )
-        return [name, int(begin), *rest]
+        name, begin = self._source.relative(split.path), int(split.split_id.rpartition("+")[2])
+        return [name, begin, split.start, split.stop, split.size, split.modified, split.weight, split.counted]
 
-    def from_json(self, version: int, written: Any) -> FileSplit:
+    def from_json(self, version: int, written: Any, in_offset: bool = False) -> FileSplit:
         """What `to_json` has written. Raises ValueError for another version, or what it has not."""
         if version != self.version:
             raise ValueError(
@@ -95,27 +95,35 @@ class FileSplitSerializer:
             )
         try:
             name, begin, start, stop, *rest = written
-            size, modified, weight, by_rows, counted = rest
             path = self._source.absolute(name)
-            return FileSplit(
-                f"{name}+{begin}", start, stop, path, size, modified, weight, bool(by_rows), counted
-            )
+            size, modified, weight, counted = rest
+            return FileSplit(f"{name}+{begin}", start, stop, path, size, modified, weight, counted, in_offset)
         except (TypeError, ValueError, AttributeError):
             raise ValueError(f"written={written!r}: must be what FileSplit was written as") from None
 
     def list_to_json(self, splits: Sequence[FileSplit]) -> Any:
         """The splits of an offset. May block; raises OSError."""
         written = [self.to_json(split) for split in splits]
+        text = json.dumps(written, separators=(",", ":"))
+        if len(text) <= MAX_INLINE_CHARS:
+            return written
         folder = self._source.state_folder
-        return written if folder is None else folder.put_list(written)
+        if folder is not None:
+            return {"list": folder.put_list(text.encode())}
+        # Column by column: names are alike, and so are times.
+        columns = json.dumps([*zip(*written, strict=True)], separators=(",", ":"))
+        return {"packed": b64encode(lzma.compress(columns.encode())).decode()}
 
     def list_from_json(self, version: int, written: Any) -> list[FileSplit]:
         """What `list_to_json` has written. May block; raises ValueError, OSError."""
-        folder = self._source.state_folder
-        if folder is not None:
-            written = folder.get_list(written)
-        elif not isinstance(written, list):
-            raise ValueError(
-                "state=None: the checkpoint has a list of files in a folder: give state=, that folder"
-            )
-        return [self.from_json(version, each) for each in written]
+        if isinstance(written, dict) and "list" in written:
+            folder = self._source.state_folder
+            if folder is None:
+                raise ValueError(
+                    "state=None: the checkpoint has a list of files in a folder: give state=, that folder"
+                )
+            written = json.loads(folder.get_list(written["list"]))
+        elif isinstance(written, dict):
+            columns = json.loads(lzma.decompress(b64decode(written["packed"])))
+            written = [*zip(*columns, strict=True)]
+        return [self.from_json(version, each, in_offset=True) for each in written]
