@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pillarbox.spark import register_source
-from pillarbox.spark.source.options import parse_options
-from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.options import Read
 from tests.spark import source_logs
 from tests.spark.source_logs import LogSource, RangeSource, append, register_by_rule
 from tests.spark.streams import Collected, until
@@ -249,7 +248,7 @@ def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> Non
     from pillarbox.spark.source.stream import StreamReader
 
     append(tmp_path / "log", "a", range(3))
-    read = Read(LogSource(str(tmp_path / "log")), parse_options({}), source_logs.SCHEMA, 2)
+    read = Read.of(LogSource(str(tmp_path / "log")), {}, source_logs.SCHEMA, 2)
     reader = StreamReader(read)
     try:
         offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
