@@ -133,7 +133,8 @@ class Aligner(Generic[S]):
         self._alignment = Alignment(self._max_drift)
         self._open = open_splits
         self._nothing_since.clear()
-        self._alignment.report({name: at for name, at in times.items() if name in open_splits})
+        if self._max_drift < math.inf:
+            self._alignment.report({name: at for name, at in times.items() if name in open_splits})
 
     def finished(self, split_id: str) -> None:
         """The split, which is open no more, is read to its end by the micro-batch that was planned."""
@@ -204,7 +205,7 @@ class Aligner(Generic[S]):
         """There was something to read of the split, or it is held back; or there was nothing."""
         if found:
             self._nothing_since.pop(split_id, None)
-        else:
+        elif self._strategy.idle_after is not None:
             self._nothing_since.setdefault(split_id, self._clock())
 
     def rests(self, split_id: str) -> None:
