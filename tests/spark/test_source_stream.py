@@ -170,9 +170,10 @@ def test_an_offset_says_by_itself_what_its_micro_batch_reads(stream: Stream) -> 
 
 
 @pytest.mark.slow
-def test_ten_thousand_splits(stream: Stream) -> None:
-    stream.drain(RangeSource(10_000, 2))
-    assert sorted(n for _, n in stream.rows) == list(range(20_000))
+@pytest.mark.parametrize("splits", [10_000, 60_000])
+def test_many_splits_in_one_micro_batch(stream: Stream, splits: int) -> None:
+    stream.drain(RangeSource(splits, 2))
+    assert sorted(n for _, n in stream.rows) == list(range(2 * splits))
 
 
 @pytest.mark.slow
