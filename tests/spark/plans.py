@@ -68,7 +68,7 @@ class Stream:
         self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism, self.aligner)
         _opened.append(self.batches)
         if self.available_now:
-            self.batches.only_what_is_there()
+            self.batches.only_what_is_there(ReadLimit())
         self.take_up(self.offset)
         return self.batches
 

@@ -196,7 +196,7 @@ def test_splits_stay_within_the_drift_and_all_are_read(tmp_path: Path, exact: bo
         drift = 30.0
         aligner: Aligner[Any] = Aligner(WatermarkStrategy(out_of_order=5.0, max_drift=drift), Clock())
         plans = Plans(source, aligner)
-        plans.batches.only_what_is_there()
+        plans.batches.only_what_is_there(ReadLimit(rows=5))
         reached: dict[str, float] = {}
         ends = {file: source.length(file) for file in files}
         while (slices := plans.plan(rows=16)) is not None:
@@ -214,7 +214,7 @@ def test_splits_stay_within_the_drift_and_all_are_read(tmp_path: Path, exact: bo
             if chance.random() < 0.2:
                 # Another process: the offset says how far each was, but for what was last read.
                 aligner = plans.aligner = Aligner(aligner_strategy(drift), Clock())
-                plans.start().only_what_is_there()
+                plans.start().only_what_is_there(ReadLimit(rows=5))
                 aligner.report(now)
         assert len(plans.read) == len(set(plans.read)) == sum(ends.values()), seed
 
@@ -243,14 +243,14 @@ def test_with_available_now_what_comes_later_is_left_to_the_next_trigger(
     for file in "abc":
         append(folder, file, range(4))
     plans = Plans(LogSource(str(folder)))
-    plans.batches.only_what_is_there()
+    plans.batches.only_what_is_there(ReadLimit(rows=5))
     plans.plan(rows=2)
     append(folder, "a", range(4, 12))
     append(folder, "new", range(8))
     while plans.plan(rows=5) is not None:
         pass
     assert sorted(plans.read) == [(file, row) for file in "abc" for row in range(4)]
-    plans.batches.only_what_is_there()
+    plans.batches.only_what_is_there(ReadLimit(rows=5))
     while plans.plan(rows=5) is not None:
         pass
     assert len(plans.read) == len(set(plans.read)) == 28

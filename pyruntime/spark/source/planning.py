@@ -233,7 +233,7 @@ class MicroBatches(Generic[S, C]):
         self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, Delivery.PLANNED)
         self.number = -1
         """That of the offset from which the next micro-batch goes on; -1 while there is none."""
-        self._available_now = False
+        self._available_now: ReadLimit | None = None
         # The enumerator's thread; open splits in the order in which they wait.
         self._open: dict[str, S] = {}
         self._endless = False
@@ -254,14 +254,17 @@ class MicroBatches(Generic[S, C]):
         self.thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
         self.number = offset.number
         self.thread.call(self._restored, offset)
-        if self._available_now:
-            self._freeze()
+        if self._available_now is not None:
+            self._freeze(self._available_now)
 
-    def only_what_is_there(self) -> None:
-        """Read what is there at the next `take_up`, or now, and nothing that comes later: `availableNow`."""
-        self._available_now = True
+    def only_what_is_there(self, limit: ReadLimit) -> None:
+        """Read what is there at the next `take_up`, or now, and nothing that comes later: `availableNow`.
+
+        limit: that of the micro-batches to come.
+        """
+        self._available_now = limit
         if self.number >= 0:
-            self._freeze()
+            self._freeze(limit)
 
     def plan(self, limit: ReadLimit) -> Offset[S, C] | None:
         """The offset after the next micro-batch, of at most `limit`; None if there is nothing to read.
@@ -469,12 +472,13 @@ class MicroBatches(Generic[S, C]):
 
     # -- availableNow --------------------------------------------------------------------------------
 
-    def _freeze(self) -> None:
+    def _freeze(self, limit: ReadLimit) -> None:
         """Discover all that is there, and note how far each split goes. Spark's thread."""
         thread = self.thread
         thread.caught_up().result()
         thread.call(self._take_pending)
-        steps = thread.discover_all(MAX_SPLITS_LIMITED).result()
+        # In steps that are taken up as a whole: what a micro-batch does not read of one stands in the offset.
+        steps = thread.discover_all(Plan[S](limit).most).result()
         thread.call(self._note_targets, steps)
 
     def _note_targets(self, steps: list[tuple[Sequence[S], C]]) -> None:

@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read what is there, and end."""
-        self._batches.only_what_is_there()
+        self._batches.only_what_is_there(self._read.limit)
 
     def latestOffset(self, start: Json, limit: SparkLimit) -> Json:
         """The offset after the next micro-batch; `start` itself if there is nothing to read.
