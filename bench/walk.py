@@ -193,22 +193,21 @@ def splits_by_need() -> Iterator[Callable[[Callable[[], Calls]], Run]]:
     """
     from pillarbox.sources.channel import SourceChannel
     from pillarbox.sources.connectors.generator import GeneratorSource
-    from pillarbox.spark.source import tasks
-    from pillarbox.spark.source.batch import BatchReader
+    from pillarbox.spark.source import driver
+    from pillarbox.spark.source.data_source import BatchReader
     from pillarbox.spark.source.driver import DriverReads
-    from pillarbox.spark.source.options import parse_options
-    from pillarbox.spark.source.read import Read
+    from pillarbox.spark.source.options import Read
 
-    # No split is quick: a task asks for one at a time, so that each passes all of the way.
-    tasks.SMALL_READ_S = 0.0
+    # A task is given one at a time, so that each passes all of the way.
+    driver.MAX_SPLITS_PER_ANSWER = 1
 
     def read(pause_s: float, splits: int, channel: SourceChannel) -> int:
         source = GeneratorSource(rows=splits * BATCH_ROWS, splits=splits, batch_rows=BATCH_ROWS)
         reads = DriverReads()
         name = f"walk {pause_s} {splits}"
-        reads.register(name, source)
+        reads.registered[name] = source
         options = {"partitions": "1"}
-        planned = Read(source, parse_options(options), source.arrow_schema())
+        planned = Read.of(source, options, source.arrow_schema())
         reader = BatchReader(planned, channel.serve(name, reads), name, options)
         (partition,) = reader.partitions()
         rows = 0

@@ -23,8 +23,11 @@ WARM_UP = 8
 """Micro-batches of each query that are not counted."""
 RATE = 1000.0
 LONG = 120.0
-TARGET_MS = 30.0
-PARTS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+TARGET_MS = 20.0
+SOURCE_PARTS = ("latestOffset", "queryPlanning", "addBatch")
+"""Where the source has a part: it is asked how far there is something, for partitions, and for rows."""
+PARTS = (*SOURCE_PARTS, "walCommit", "commitOffsets")
+OVERHEAD = "overhead: latestOffset, planning and read, above by hand"
 
 
 def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list[Figure]:
@@ -62,9 +65,11 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
         Figure("micro-batches", f"above by hand: {part}", "ms", above(hand, own, part))
         for part in (*PARTS, "cpu")
     ]
-    whole = Figure("micro-batches", "above by hand", "ms", above(hand, own, "triggerExecution"))
-    whole.target, whole.met = f"below {TARGET_MS:g} ms", whole.median < TARGET_MS
-    return [*figures, whole]
+    figures.append(Figure("micro-batches", "above by hand", "ms", above(hand, own, "triggerExecution")))
+    each_round = zip(*(above(hand, own, part) for part in SOURCE_PARTS), strict=True)
+    overhead = Figure("micro-batches", OVERHEAD, "ms", [sum(parts) for parts in each_round])
+    overhead.target, overhead.met = f"below {TARGET_MS:g} ms", overhead.median < TARGET_MS
+    return [*figures, overhead]
 
 
 def above(hand: list[dict[str, float]], own: list[dict[str, float]], part: str) -> list[float]:

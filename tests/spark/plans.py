@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReadLimit, Source
-from pillarbox.spark.source.aligning import Aligner
+from pillarbox.sources import ReadLimit, Source, WatermarkStrategy
 from pillarbox.spark.source.offsets import Offset, OffsetCodec
-from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, MicroBatches
+from pillarbox.spark.source.planning import MAX_SPLITS_LIMITED, Aligner, MicroBatches
 
 LONG = 20.0
 
@@ -54,7 +53,7 @@ class Stream:
         parallelism: int = 2,
     ) -> None:
         self.source = source
-        self.aligner = aligner
+        self.aligner: Aligner[Any] = aligner or Aligner(WatermarkStrategy())
         self.available_now = available_now
         self.parallelism = parallelism
         self.codec: OffsetCodec[Any, Any] = OffsetCodec(source)
@@ -69,7 +68,7 @@ class Stream:
         self.batches: MicroBatches[Any, Any] = MicroBatches(self.source, self.parallelism, self.aligner)
         _opened.append(self.batches)
         if self.available_now:
-            self.batches.only_what_is_there()
+            self.batches.only_what_is_there(ReadLimit())
         self.take_up(self.offset)
         return self.batches
 

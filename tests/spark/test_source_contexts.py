@@ -6,15 +6,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.spark.source.batch import deal_out
-from pillarbox.spark.source.driver_read import DriverRead
-from pillarbox.spark.source.options import parse_options
-from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.data_source import deal_out
+from pillarbox.spark.source.driver import DriverRead
+from pillarbox.spark.source.options import Read
 from tests.sources.found import LONG, Findable, Finder, World
 from tests.spark import plans
 
@@ -40,11 +38,11 @@ def task(source: Source[Any, Any]) -> None:
 
 def batch_by_need(source: Source[Any, Any]) -> None:
     with closing(DriverRead(source, 3)) as read:
-        read.ask(0, 0, "h", 1).result(LONG)
+        read.ask(0, 0, "h").result(LONG)
 
 
 def batch_by_rule(source: Source[Any, Any]) -> None:
-    deal_out(Read(source, parse_options({"partitions": "3"}), pa.schema([])))
+    deal_out(Read.of(source, {"partitions": "3"}))
 
 
 def stream(source: Source[Any, Any]) -> None:

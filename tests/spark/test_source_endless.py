@@ -6,16 +6,14 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pillarbox.sources import Source, SourceCoordinator, Split
 from pillarbox.sources import enumerating as enumerating_module
 from pillarbox.sources.link import Failed
-from pillarbox.spark.source.batch import deal_out
-from pillarbox.spark.source.driver_read import DriverRead
-from pillarbox.spark.source.options import parse_options
-from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.data_source import deal_out
+from pillarbox.spark.source.driver import DriverRead
+from pillarbox.spark.source.options import Read
 from tests.sources.found import LONG, Findable, Finder, World
 from tests.sources.test_coordinator import Reader
 from tests.spark import plans
@@ -58,11 +56,11 @@ def in_a_task(source: Source[Any, Any]) -> None:
 def in_a_batch_by_need(source: Source[Any, Any]) -> None:
     with closing(DriverRead(source, 1)) as read:
         for index in range(MAX_PLANS):
-            read.ask(0, index, "h", 1).result(LONG)
+            read.ask(0, index, "h").result(LONG)
 
 
 def in_a_batch_by_rule(source: Source[Any, Any]) -> None:
-    deal_out(Read(source, parse_options({"partitions": "1"}), pa.schema([])))
+    deal_out(Read.of(source, {"partitions": "1"}))
 
 
 def in_a_stream(source: Source[Any, Any]) -> None:

@@ -163,14 +163,14 @@ def test_a_discovery_that_was_under_way_does_not_bring_back_what_is_let_go_of(
     expected = add(server, "s:a", 100)
     assert stream.rows() == expected
     stream.start()
-    discover, goes_on = stream.batches.enumerator.discover, threading.Event()
+    discover, goes_on = stream.batches.thread.enumerator.discover, threading.Event()
 
     def slow(known: Any, most: int) -> Any:
         found = discover(known, most)
         assert goes_on.wait(LONG)
         return found
 
-    monkeypatch.setattr(stream.batches.enumerator, "discover", slow)
+    monkeypatch.setattr(stream.batches.thread.enumerator, "discover", slow)
     server.command("DEL", "s:a")
     assert stream.rows(waits=False) == []
     goes_on.set()
@@ -202,7 +202,7 @@ def test_a_stream_that_is_deleted_while_it_is_planned_stays_for_that_micro_batch
     stream = Stream(streams_of(server))
     add(server, "s:a", *range(100, 110))
     add(server, "s:b", 1)
-    advance = stream.batches.enumerator.advance
+    advance = stream.batches.thread.enumerator.advance
 
     def advance_and_delete(split: Any, limit: ReadLimit) -> Any:
         piece = advance(split, limit)
@@ -210,7 +210,7 @@ def test_a_stream_that_is_deleted_while_it_is_planned_stays_for_that_micro_batch
             server.command("DEL", "s:a")
         return piece
 
-    monkeypatch.setattr(stream.batches.enumerator, "advance", advance_and_delete)
+    monkeypatch.setattr(stream.batches.thread.enumerator, "advance", advance_and_delete)
     assert stream.rows(9) == [("s:b", 1)]
     assert sorted(each["split_id"] for each in stream.offset["slices"]) == ["s:a", "s:b"]
     expected = add(server, "s:b", 2)
@@ -267,13 +267,13 @@ def test_a_topic_that_is_deleted_leaves_the_offsets_when_it_was_missing_for_long
     kafka.admin.delete_topics([gone])[gone].result(LONG)
     kafka.produce(stays, *range(2))
     assert read_until(stream, 2) == [(stays, 4), (stays, 5)]
-    topics, asked = stream.batches.enumerator._offsets.topics, []  # type: ignore[attr-defined]
+    topics, asked = stream.batches.thread.enumerator._offsets.topics, []  # type: ignore[attr-defined]
 
     def counted(names: Any, pattern: Any = None) -> Any:
         asked.extend([names] * (pattern is None and gone in names and not named))
         return topics(names, pattern)
 
-    monkeypatch.setattr(stream.batches.enumerator._offsets, "topics", counted)  # type: ignore[attr-defined]
+    monkeypatch.setattr(stream.batches.thread.enumerator._offsets, "topics", counted)  # type: ignore[attr-defined]
     for planned in range(1, 4):
         assert stream.rows() == []
         # Not once for each of its partitions.

@@ -15,8 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pillarbox.spark import PillarboxSource, register_source
-from pillarbox.spark.source.named import CONNECTORS, AllowedSources, make_source
-from pillarbox.spark.source.options import parse_options
+from pillarbox.spark.source.options import CONNECTORS, AllowedSources, Read
 from tests.spark import source_logs
 from tests.spark.source_logs import LogSource
 
@@ -77,14 +76,14 @@ def test_what_is_allowed_is_imported_when_it_is_asked_for_and_not_before(marks: 
     allowed = pickle.loads(pickle.dumps(AllowedSources(names)))
     assert not imported()
     for name, kind in zip(names[:2], ("Marked", "Inner"), strict=True):
-        assert type(make_source(allowed, parse_options({"source": name}), None)).__name__ == kind
+        assert type(Read.of(allowed, {"source": name}).source).__name__ == kind
     for name, text in zip(names[2:], ("is no class derived from", "No module named"), strict=True):
         with pytest.raises(ValueError, match=text):
-            make_source(allowed, parse_options({"source": name}), None)
+            Read.of(allowed, {"source": name})
     with pytest.raises(
         ValueError, match="option 'source' is missing: must be one of package_that_marks:Marked"
     ):
-        make_source(allowed, parse_options({}), None)
+        Read.of(allowed, {})
 
 
 def test_an_allow_list_that_is_none_is_refused_when_it_is_registered(spark: SparkSession) -> None:

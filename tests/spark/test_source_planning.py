@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.sources import ReadLimit, Split, WatermarkStrategy
-from pillarbox.spark.source.aligning import Aligner
+from pillarbox.sources.connectors.generator import GeneratorSource
 from pillarbox.spark.source.offsets import OffsetCodec
-from pillarbox.spark.source.options import parse_options
+from pillarbox.spark.source.options import AllowedSources, Read
 from pillarbox.spark.source.packing import cut, pack
+from pillarbox.spark.source.planning import Aligner
 from tests.sources.found import NoContext
 from tests.spark.plans import Stream, all_are_closed, look
 from tests.spark.source_logs import LogEnumerator, LogSource, LogSplit, RangeSource, append
@@ -195,7 +196,7 @@ def test_splits_stay_within_the_drift_and_all_are_read(tmp_path: Path, exact: bo
         drift = 30.0
         aligner: Aligner[Any] = Aligner(WatermarkStrategy(out_of_order=5.0, max_drift=drift), Clock())
         plans = Plans(source, aligner)
-        plans.batches.only_what_is_there()
+        plans.batches.only_what_is_there(ReadLimit(rows=5))
         reached: dict[str, float] = {}
         ends = {file: source.length(file) for file in files}
         while (slices := plans.plan(rows=16)) is not None:
@@ -213,7 +214,7 @@ def test_splits_stay_within_the_drift_and_all_are_read(tmp_path: Path, exact: bo
             if chance.random() < 0.2:
                 # Another process: the offset says how far each was, but for what was last read.
                 aligner = plans.aligner = Aligner(aligner_strategy(drift), Clock())
-                plans.start().only_what_is_there()
+                plans.start().only_what_is_there(ReadLimit(rows=5))
                 aligner.report(now)
         assert len(plans.read) == len(set(plans.read)) == sum(ends.values()), seed
 
@@ -234,7 +235,7 @@ def plans_left(plans: Plans, file: str, ends: Mapping[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("at_a_time", [1, 100])
-def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_there(
+def test_with_available_now_what_comes_later_is_left_to_the_next_trigger(
     at_a_time: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pillarbox.spark.source.planning.MAX_SPLITS_LIMITED", at_a_time)
@@ -242,23 +243,32 @@ def test_with_available_now_a_plan_that_was_dropped_is_made_again_of_what_was_th
     for file in "abc":
         append(folder, file, range(4))
     plans = Plans(LogSource(str(folder)))
-    plans.batches.only_what_is_there()
+    plans.batches.only_what_is_there(ReadLimit(rows=5))
     plans.plan(rows=2)
-    before = plans.offset
-    for dropped in (1, 2):
-        for _ in range(dropped):
-            plans.batches.plan(ReadLimit(rows=5))
-        append(folder, "a", range(4 * dropped, 4 * dropped + 4))
-        append(folder, f"new{dropped}", range(4))
-        plans.take_up(before)
+    append(folder, "a", range(4, 12))
+    append(folder, "new", range(8))
     while plans.plan(rows=5) is not None:
         pass
     assert sorted(plans.read) == [(file, row) for file in "abc" for row in range(4)]
-    # Another trigger begins with what is there by then.
-    plans.batches.only_what_is_there()
+    plans.batches.only_what_is_there(ReadLimit(rows=5))
     while plans.plan(rows=5) is not None:
         pass
     assert len(plans.read) == len(set(plans.read)) == 28
+
+
+def test_a_new_split_whose_first_row_is_beyond_the_limit_waits_and_is_told_as_held(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    append(folder, "slow", range(1))
+    source = LogSource(str(folder), exact=True, starts={"ahead": 500.0})
+    aligner: Aligner[Any] = Aligner(WatermarkStrategy(max_drift=10.0), Clock())
+    plans = Plans(source, aligner)
+    aligner.report(times(source, plans.plan() or ()))
+    append(folder, "ahead", range(3))
+    look(plans.batches, anew=True)
+    assert plans.plan() is None
+    hold = aligner.holds.hold
+    assert hold is not None
+    assert (hold.held, hold.waits_for) == ({"ahead": 10.0}, {"slow": 0.0})
 
 
 def test_a_split_without_data_holds_the_others_until_it_is_idle(tmp_path: Path) -> None:
@@ -268,7 +278,6 @@ def test_a_split_without_data_holds_the_others_until_it_is_idle(tmp_path: Path) 
     clock = Clock()
     strategy = WatermarkStrategy(max_drift=10.0, idle_after=60.0)
     plans = Plans(LogSource(str(folder), exact=True), Aligner(strategy, clock))
-    assert plans.aligner is not None
     source = plans.source
     assert isinstance(source, LogSource)
     while (slices := plans.plan()) is not None:
@@ -333,7 +342,9 @@ def test_a_split_that_is_read_to_its_end_holds_nobody(tmp_path: Path) -> None:
 
 def test_what_is_finished_holds_nobody_though_its_tasks_report_it(tmp_path: Path) -> None:
     aligner: Aligner[LogSplit] = Aligner(WatermarkStrategy(max_drift=1.0), Clock())
-    aligner.begin([LogSplit("a", 0), LogSplit("b", 0)], {"a": 5.0, "b": 100.0})
+    are_open = {"a", "b"}
+    aligner.begin(are_open, {"a": 5.0, "b": 100.0})
+    are_open.remove("a")
     aligner.finished("a")
     aligner.report({"a": 6.0})
     assert aligner.times() == {"b": 100.0}
@@ -393,21 +404,19 @@ def test_cutting_keeps_every_row_and_leaves_what_cannot_be_cut(tmp_path: Path) -
 )
 def test_bad_options_are_named(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"option '{name}' is '{value}': must be"):
-        parse_options({name: value})
+        Read.of(RangeSource(1, 1), {name: value})
 
 
 def test_options_are_told_apart() -> None:
-    options = parse_options(
-        {"Source": "files", "path": "/x", "max_rows": "3", "max_drift": "9", "timestamp": "at"}
-    )
-    assert (options.source, options.limit, options.rest) == (
-        "files",
-        ReadLimit(rows=3, files=10_000),
-        {"path": "/x"},
-    )
-    assert options.watermarks == WatermarkStrategy("at", max_drift=9.0)
+    given = {"Source": "generator", "Rows": "7", "max_rows": "3", "max_drift": "9", "timestamp": "at"}
+    read = Read.of(AllowedSources(["generator"]), given)
+    assert read.source == GeneratorSource(rows=7)
+    assert read.limit == ReadLimit(rows=3, files=10_000)
+    assert read.watermarks == WatermarkStrategy("at", max_drift=9.0)
     with pytest.raises(ValueError, match="'idle_after' is for splits that are aligned"):
-        parse_options({"idle_after": "3"})
+        Read.of(RangeSource(1, 1), {"idle_after": "3"})
+    with pytest.raises(ValueError, match="option 'rows': this source was made already"):
+        Read.of(RangeSource(1, 1), {"rows": "3"})
 
 
 @pytest.mark.contract

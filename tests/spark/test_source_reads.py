@@ -11,12 +11,10 @@ import pytest
 
 from pillarbox.sources import SourceEvent
 from pillarbox.sources.channel import Peer, RemoteError, SourceChannel
-from pillarbox.spark.source import driver
-from pillarbox.spark.source.driver import DriverReads
-from pillarbox.spark.source.driver_read import DriverRead, PeerEnd
-from pillarbox.spark.source.schemas import schema_to_text
+from pillarbox.spark.source.driver import DriverRead, DriverReads, PeerEnd
+from pillarbox.spark.source.options import schema_to_text
 from tests.sources.found import Findable, Finder, World
-from tests.spark.source_logs import LogSplit, RangeEnumerator, RangeSource, wait_for
+from tests.spark.source_logs import LogSplit, RangeEnumerator, RangeSource
 from tests.threads import begun
 
 LONG = 20.0
@@ -25,7 +23,7 @@ END: Any = PeerEnd(object.__new__(Peer))
 
 def ask(read: DriverRead, partition: int, index: int) -> list[str]:
     """What the partition reads next: names of splits, "" for the end."""
-    answer = read.ask(partition, index, "here", 1).result(LONG)
+    answer = read.ask(partition, index, "here").result(LONG)
     return [each[1]["split_id"] if each else "" for each in answer]
 
 
@@ -54,24 +52,6 @@ def test_a_read_that_rests_goes_on_where_it_was_and_remembers_what_it_gave() -> 
     assert all_of(read, 1) == rest
     read.close()
     assert not begun("pillarbox-enum")
-
-
-def test_of_too_many_reads_those_without_a_task_rest_and_none_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(driver, "MAX_RUNNING_READS", 4)
-    reads = DriverReads()
-    made = [DriverRead(RangeSource(5, 1), 1) for _ in range(7)]
-    made[0].coordinator.attach(0, END)
-    for number, read in enumerate(made):
-        reads._reads[str(number)] = read
-        reads._make_room()
-        wait_for(lambda number=number: sum(each.running for each in made[:number]) < 4)
-        assert ask(read, 0, 0) == ["r0"]
-    assert [number for number, read in enumerate(made) if read.running] == [0, 4, 5, 6]
-    assert all(all_of(read, 0) == [f"r{n}" for n in range(5)] for read in made)
-    for read in made:
-        read.close()
 
 
 class Away(RangeEnumerator):
@@ -108,7 +88,7 @@ class Hung(RangeSource):
 
 def test_a_source_whose_service_does_not_answer_holds_up_nobody_else() -> None:
     hung, ready = DriverRead(Hung(1, 1), 1), DriverRead(RangeSource(1, 1), 1)
-    waiting: Future[Any] = hung.ask(0, 0, "here", 1)
+    waiting: Future[Any] = hung.ask(0, 0, "here")
     assert all_of(ready, 0) == ["r0"]
     assert not waiting.done()
     Hung.answers.set()
@@ -120,18 +100,18 @@ def test_a_source_whose_service_does_not_answer_holds_up_nobody_else() -> None:
 def test_a_channel_that_is_closed_and_started_again_serves_its_reads() -> None:
     channel, reads = SourceChannel().start(), DriverReads()
     handle = channel.serve("reads", reads)
-    reads.register("one", RangeSource(2, 1))
+    reads.registered["one"] = RangeSource(2, 1)
     channel.close()
     channel.start()
     schema = schema_to_text(RangeSource(2, 1).arrow_schema())
     about = {"open": "read", "of": "one", "partitions": 1, "options": {}, "schema": schema}
     try:
-        with handle.connect({"read": None}) as planner:
+        with handle.connect() as planner:
             planner.request(about)
             with pytest.raises(RemoteError, match="ValueError: partitions=0: must be from 1 to"):
                 planner.request(about | {"open": "other", "partitions": 0})
         with handle.connect({"read": "read", "subtask": 0, "host": "here"}) as task:
-            assert task.request({"next": 0, "most": 1})[0][1]["split_id"] == "r0"
+            assert task.request({"next": 0})[0][1]["split_id"] == "r0"
     finally:
         channel.close()
 
@@ -147,13 +127,13 @@ def test_an_event_before_the_first_split_and_after_the_last_one_reaches_the_enum
     peer: Any = Attempt()
     attempt = PeerEnd(peer)
     read.coordinator.attach(0, attempt)
-    read.hear(0, SourceEvent("hello", 0)).result(LONG)
+    read.submit(read.coordinator.hear, 0, SourceEvent("hello", 0)).result(LONG)
     assert len(answers) == 1
     assert all_of(read, 0) == ["r0"]
     read.coordinator.detach(0, attempt)
     read.suspend()
     read.coordinator.attach(0, attempt)
-    read.hear(0, SourceEvent("hello", 0)).result(LONG)
+    read.submit(read.coordinator.hear, 0, SourceEvent("hello", 0)).result(LONG)
     assert len(answers) == 2
     read.coordinator.detach(0, attempt)
     read.close()
@@ -170,9 +150,9 @@ def test_events_are_heard_in_order_also_while_the_enumerator_begins() -> None:
     world = World(0)
     read = DriverRead(Late(world), 1)
     said = [SourceEvent("count", number) for number in range(100)]
-    heard = [read.hear(0, event) for event in said[:50]]
+    heard = [read.submit(read.coordinator.hear, 0, event) for event in said[:50]]
     begins.set()
-    heard += [read.hear(0, event) for event in said[50:]]
+    heard += [read.submit(read.coordinator.hear, 0, event) for event in said[50:]]
     for future in heard:
         future.result(LONG)
     assert world.heard("event") == [(0, event) for event in said]

@@ -11,8 +11,7 @@ import pytest
 from pillarbox.sources import EnumeratorContext, Split, SplitEnumerator
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads
-from pillarbox.spark.source.link import TaskLink
-from pillarbox.spark.source.tasks import SplitRequester
+from pillarbox.spark.source.tasks import TaskLink, requested
 from tests.sources.found import Findable, Finder, World
 
 SERIALIZER = Findable(World()).split_serializer
@@ -46,7 +45,7 @@ class Driver:
 
     def attempt(self, partition: int) -> list[str]:
         with closing(TaskLink(self.handle, partition, "r")) as link:
-            return [split.split_id for split in iter(SplitRequester(link.request, SERIALIZER), None)]
+            return [split.split_id for split in requested(link.request, SERIALIZER)]
 
 
 @pytest.fixture
@@ -81,30 +80,10 @@ def test_long_splits_come_in_answers_that_a_message_holds(channel: SourceChannel
 def test_a_read_that_was_ended_too_early_says_so(channel: SourceChannel) -> None:
     driver = Driver(channel, World(10), 1)
     with closing(TaskLink(driver.handle, 0, "r")) as link:
-        ask = SplitRequester(link.request, SERIALIZER)
-        assert ask() == Split("s0", 0, 10)
+        splits = requested(link.request, SERIALIZER)
+        assert next(splits) == Split("s0", 0, 10)
         driver.read.close()
         with pytest.raises(RuntimeError, match="planned too long ago"):
-            ask()
+            next(splits)
     # It has not begun anew: splits would be given out twice.
     assert not driver.read.running
-
-
-def test_it_asks_for_more_while_splits_are_small_and_for_fewer_when_they_are_not() -> None:
-    asked: list[int] = []
-    now = [0.0]
-
-    def request(body: Any) -> Any:
-        # Waiting for an answer says nothing of the splits.
-        now[0] += 10.0
-        asked.append(body["most"])
-        return [[1, SERIALIZER.to_json(Split("s", 0, 1))]]
-
-    ask = SplitRequester(request, SERIALIZER, lambda: now[0])
-    for took in [0.01] * 8 + [0.1, 0.3, 0.3, 0.1, 0.01] + [1.0] * 7:
-        ask()
-        now[0] += took
-    ask()
-    assert asked[:9] == [1, 2, 4, 8, 16, 32, 64, 64, 64]
-    assert asked[9:14] == [64, 32, 16, 16, 32]
-    assert asked[14:] == [16, 8, 4, 2, 1, 1, 1]

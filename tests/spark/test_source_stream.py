@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from pillarbox.spark import register_source
-from pillarbox.spark.source.options import parse_options
-from pillarbox.spark.source.read import Read
+from pillarbox.spark.source.options import Read
 from tests.spark import source_logs
 from tests.spark.source_logs import LogSource, RangeSource, append, register_by_rule
 from tests.spark.streams import Collected, until
@@ -171,9 +170,10 @@ def test_an_offset_says_by_itself_what_its_micro_batch_reads(stream: Stream) -> 
 
 
 @pytest.mark.slow
-def test_ten_thousand_splits(stream: Stream) -> None:
-    stream.drain(RangeSource(10_000, 2))
-    assert sorted(n for _, n in stream.rows) == list(range(20_000))
+@pytest.mark.parametrize("splits", [10_000, 60_000])
+def test_many_splits_in_one_micro_batch(stream: Stream, splits: int) -> None:
+    stream.drain(RangeSource(splits, 2))
+    assert sorted(n for _, n in stream.rows) == list(range(2 * splits))
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_between_plans_that_find_nothing_some_time_passes(tmp_path: Path) -> Non
     from pillarbox.spark.source.stream import StreamReader
 
     append(tmp_path / "log", "a", range(3))
-    read = Read(LogSource(str(tmp_path / "log")), parse_options({}), source_logs.SCHEMA, 2)
+    read = Read.of(LogSource(str(tmp_path / "log")), {}, source_logs.SCHEMA, 2)
     reader = StreamReader(read)
     try:
         offset = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())

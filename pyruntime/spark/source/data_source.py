@@ -10,25 +10,36 @@ import re
 import threading
 import uuid
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.enumerating import discover_all
 from pillarbox.sources.source import Boundedness, Source
+from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from pillarbox.spark.function import use_driver_python
-from pillarbox.spark.source.batch import BatchReader
 from pillarbox.spark.source.driver import DriverReads
-from pillarbox.spark.source.named import CONNECTORS, AllowedSources, AnySource, Registered, make_source
-from pillarbox.spark.source.options import parse_options
-from pillarbox.spark.source.read import Read
-from pillarbox.spark.source.schemas import arrow_schema, spark_schema
+from pillarbox.spark.source.options import (
+    CONNECTORS,
+    AllowedSources,
+    AnySource,
+    Read,
+    Registered,
+    arrow_schema,
+    schema_to_text,
+    spark_schema,
+)
+from pillarbox.spark.source.packing import pack
+from pillarbox.spark.source.planning import MAX_SPLITS_PER_DISCOVERY
+from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
 STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions", "max_drift")
 
@@ -76,7 +87,7 @@ class PillarboxSource(DataSource):
         """The columns that the source has. Raises what making the source from its options raises."""
         if self.registration and self.options.get(LOADED) == self.registration:
             return StructType()
-        return spark_schema(make_source(self.registered, parse_options(self.options), None).arrow_schema())
+        return spark_schema(Read.of(self.registered, self.options).source.arrow_schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises ValueError for a source without an end."""
@@ -105,9 +116,50 @@ class PillarboxSource(DataSource):
         return StreamReader(self._read(schema))
 
     def _read(self, schema: StructType) -> Read:
-        options = parse_options(self.options)
-        arrow = arrow_schema(schema)
-        return Read(make_source(self.registered, options, arrow), options, arrow, self.parallelism)
+        return Read.of(self.registered, self.options, arrow_schema(schema), self.parallelism)
+
+
+class BatchReader(DataSourceReader):
+    """Reads a bounded source.
+
+    driver: the way to the driver's Python process; None: splits are dealt out by rule. of, options: as what
+    the source was registered there, and its options.
+    """
+
+    def __init__(self, read: Read, driver: ChannelHandle | None, of: str, options: Mapping[str, str]) -> None:
+        self._read = read
+        self._driver = driver
+        self._of = of
+        self._options = dict(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        if self._driver is None:
+            return deal_out(self._read)
+        name, count = uuid.uuid4().hex, self._read.partitions
+        with self._driver.connect() as client:
+            client.request({
+                "open": name, "of": self._of, "partitions": count, "options": self._options,
+                "schema": schema_to_text(self._read.schema),
+            })  # fmt: skip
+        return [TaskPartition(number, self._driver, None, name) for number in range(count)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of a task. Spark makes a partition itself where there is none."""
+        return read_partition(self._read, partition) if isinstance(partition, TaskPartition) else iter(())
+
+
+def deal_out(read: Read) -> list[TaskPartition]:
+    """Discover all splits of a bounded source, and deal them out by rule. Raises what discovery raises."""
+    context: SplitCoordinator[Any] = SplitCoordinator(read.partitions, Delivery.PLANNED)
+    enumerator = read.source.create_enumerator(context)
+    try:
+        steps = discover_all(enumerator, enumerator.checkpoint, MAX_SPLITS_PER_DISCOVERY)
+        found = [split for splits, _ in steps for split in splits]
+        parts = pack(found, read.partitions, enumerator.assigned_to)
+        return [TaskPartition(number, None, part) for number, part in enumerate(parts)]
+    finally:
+        enumerator.close()
 
 
 def register_source(
@@ -143,10 +195,15 @@ def register_source(
     if channel is not None and not isinstance(channel, SourceChannel):
         raise TypeError(f"channel={channel!r}: must be a SourceChannel or None")
     use_driver_python(spark)
-    context, registration = _context(spark), uuid.uuid4().hex
+    registration = uuid.uuid4().hex
+    context: Any = None
+    # That of Connect has none.
+    with suppress(Exception):
+        context = spark.sparkContext
     if channel is None and context is not None and context.master.startswith("local"):
         channel = _own_channel()
-    service = None if channel is None else _service(channel)
+    reads = {} if channel is None else _reads_of(channel).registered
+    reads[registration] = registered
     members: dict[str, Any] = {
         "registered": registered,
         "registration": registration,
@@ -154,16 +211,13 @@ def register_source(
         "parallelism": None if context is None else int(context.defaultParallelism),
         "driver": None if channel is None else channel.handle(SERVICE),
     }
-    if service is not None:
-        service.register(registration, registered)
     try:
         spark.dataSource.register(type("RegisteredSource", (PillarboxSource,), members))
         if context is None:
             # The server of Spark Connect may lack a module that is here.
             _ = spark.read.format(name).option(LOADED, registration).load().schema
     except PySparkException as error:
-        if service is not None:
-            service.forget(registration)
+        del reads[registration]
         if error.getCondition() == "DATA_SOURCE_ALREADY_EXISTS":
             raise ValueError(f"name={name!r}: Spark has a format of this name; give another") from None
         missing = re.findall(r"(?m)^(?:ModuleNotFound|Import|Attribute)Error: .*$", str(error))
@@ -190,14 +244,6 @@ def _resolve(source: Any) -> tuple[Registered, str]:
     )
 
 
-def _context(spark: SparkSession) -> Any:
-    """The session's SparkContext; None with Connect, which has none."""
-    try:
-        return spark.sparkContext
-    except Exception:
-        return None
-
-
 def _own_channel() -> SourceChannel:
     """The channel of this process, on this machine alone."""
     global _own
@@ -207,11 +253,10 @@ def _own_channel() -> SourceChannel:
         return _own
 
 
-def _service(channel: SourceChannel) -> DriverReads:
-    """The reads of a channel."""
+def _reads_of(channel: SourceChannel) -> DriverReads:
     with _lock:
-        service = _services.get(channel)
-        if service is None:
-            service = _services[channel] = DriverReads()
-            channel.serve(SERVICE, service)
-        return service
+        if channel not in _services:
+            reads = DriverReads()
+            channel.serve(SERVICE, reads)
+            _services[channel] = reads
+        return _services[channel]

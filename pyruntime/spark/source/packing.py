@@ -1,4 +1,4 @@
-"""Which partition of a read gets which splits, by rule: the source's own, or else load. Pure; any thread.
+"""The partitions of a read and their splits, by rule: the source's own, or else load. Pure; any thread.
 
 Spark asks a Python data source for no preferred machines, so that nearness has no say here; where splits are
 given out by need, it has (`SplitEnumerator.choose`).
@@ -24,44 +24,37 @@ def pack(splits: Sequence[S], most: int, assigned_to: Callable[[S], int | None])
     rows, else by their number (the greedy rule for scheduling of Graham, 1969). Pieces of one split, of which
     there are at most `most`, go to different partitions: a reader has a split once.
     """
-    chosen: list[list[int]] = [[] for _ in range(min(most, max(1, len(splits))))]
-    size = _size_of(splits)
-    loads = [0] * most
-    ruled: dict[int, list[int]] = {}
-    free = []
-    for at, split in enumerate(splits):
-        to = assigned_to(split)
-        if to is None:
-            free.append(at)
-        else:
-            ruled.setdefault(to % most, []).append(at)
-            loads[to % most] += size(split)
-    if ruled:
-        chosen = [ruled.get(number, []) for number in range(most)]
-    heap = [(loads[number], number) for number in range(len(chosen))]
+    sizes = _sizes(splits)
+    rules = [assigned_to(split) for split in splits]
+    ruled = any(rule is not None for rule in rules)
+    count = most if ruled else min(most, max(1, len(splits)))
+    chosen: list[list[int]] = [[] for _ in range(count)]
+    for at, rule in enumerate(rules):
+        if rule is not None:
+            chosen[rule % most].append(at)
+    heap = [(sum(sizes[at] for at in places), number) for number, places in enumerate(chosen)]
     heapq.heapify(heap)
     held: set[tuple[str, int]] = set()
-    for at in sorted(free, key=lambda at: -size(splits[at])):
-        split_id = splits[at].split_id
-        passed = []
+    free = [at for at, rule in enumerate(rules) if rule is None]
+    for at in sorted(free, key=lambda at: -sizes[at]):
+        split_id, passed = splits[at].split_id, []
         while (split_id, heap[0][1]) in held:
             passed.append(heapq.heappop(heap))
         load, number = heap[0]
         held.add((split_id, number))
         chosen[number].append(at)
-        heapq.heapreplace(heap, (load + size(splits[at]), number))
+        heapq.heapreplace(heap, (load + sizes[at], number))
         for each in passed:
             heapq.heappush(heap, each)
     return [[splits[at] for at in sorted(places)] for places in chosen if places]
 
 
-def _size_of(splits: Sequence[S]) -> Callable[[S], int]:
-    if all(split.nbytes is not None for split in splits):
-        # One that says 0 is a split all the same.
-        return lambda split: (split.nbytes or 0) + 1
-    if all(split.rows is not None for split in splits):
-        return lambda split: (split.rows or 0) + 1
-    return lambda split: 1
+def _sizes(splits: Sequence[S]) -> list[int]:
+    for sizes in ([split.nbytes for split in splits], [split.rows for split in splits]):
+        if None not in sizes:
+            # One that says 0 is a split all the same.
+            return [(size or 0) + 1 for size in sizes]
+    return [1] * len(splits)
 
 
 def cut(splits: Sequence[S], least: int, advance: Callable[[S, ReadLimit], S | None]) -> list[S]:
@@ -78,11 +71,10 @@ def cut(splits: Sequence[S], least: int, advance: Callable[[S, ReadLimit], S | N
     sizes = [(split.rows if by_rows else split.nbytes) or 0 for split in splits]
     whole = sum(sizes)
     found: list[S] = []
-    for split, size in zip(splits, sizes, strict=True):
+    for rest, size in zip(splits, sizes, strict=True):
         pieces = -(-least * size // whole) if whole else 1
         share = max(1, -(-size // max(1, pieces)))
         limit = ReadLimit(rows=share) if by_rows else ReadLimit(nbytes=share)
-        rest = split
         for _ in range(pieces - 1):
             front = advance(rest, limit)
             if front is None or front.stop == rest.stop:

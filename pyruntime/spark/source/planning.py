@@ -1,4 +1,4 @@
-"""The plans of a stream, one for each micro-batch: `MicroBatches`. One thread uses it, Spark's.
+"""The plans of a stream, one for each micro-batch: `MicroBatches`; the alignment of its splits: `Aligner`.
 
 The state is that of an offset, so that it can be taken up from any; what was discovered since, and not read
 yet, comes besides. Nothing is read that is not in an offset, and a range that is in one is in no other. A
@@ -7,21 +7,27 @@ plan is an assignment of slices, so it is made on the enumerator's thread, as in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import wait
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from pillarbox.sources.alignment import Alignment, HoldReport
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting
 from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
+from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
-from pillarbox.spark.source.admission import Budget
-from pillarbox.spark.source.aligning import Aligner
 from pillarbox.spark.source.offsets import Offset
+from pillarbox.spark.source.options import DEFAULT_MAX_FILES
 
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
+T = TypeVar("T")
 
 MAX_SPLITS_PER_DISCOVERY = 10_000
 MAX_SPLITS_LIMITED = 256
@@ -32,30 +38,36 @@ DISCOVERY_WAIT_S = 1.0
 """A micro-batch with nothing to read waits so long for a discovery that is under way."""
 
 
+@dataclass(slots=True, eq=False)
 class Candidate(Generic[S]):
     """An open split while a micro-batch is planned, and the slice of it so far."""
 
-    __slots__ = ("else_one_of", "one_row", "rest", "slice", "split")
-
-    def __init__(self, split: S, rest: S) -> None:
-        self.split = split
-        self.rest = rest
-        """The part that may still be read."""
-        self.one_row = False
-        """True if one row may be read at most."""
-        self.else_one_of: S | None = None
-        """The part of which one row may be read where nothing of `rest` is there."""
-        self.slice: S | None = None
+    split: S
+    rest: S
+    """The part that may still be read."""
+    one_row: bool = False
+    """True if one row may be read at most: enough to learn where the split is in time."""
+    else_one_of: S | None = None
+    """The part of which one row may be read where nothing of `rest` is there: over a gap in time."""
+    slice: S | None = None
 
 
-class _Plan(Generic[S]):
-    """A micro-batch while it is planned."""
+class Plan(Generic[S]):
+    """A micro-batch while it is planned: its candidates, and what it may still read.
+
+    A split whose size nobody knows counts for nothing. One that is larger than the whole limit is read all
+    the same where nothing was read yet, if it cannot be cut: otherwise it would never be.
+    """
 
     def __init__(self, limit: ReadLimit) -> None:
-        self.budget = Budget(limit)
+        self.left = limit
+        self._taken = False
+        few_files = limit.files is not None and limit.files < DEFAULT_MAX_FILES
+        self.limited = limit.rows is not None or limit.nbytes is not None or few_files
+        """True if splits are cut, or if many of those that are found may have to wait."""
         self.most = MAX_SPLITS_PER_DISCOVERY
         """Splits with an end that may wait: each offset has them all."""
-        if self.budget.limited:
+        if self.limited:
             self.most = min(MAX_SPLITS_LIMITED, limit.files or MAX_SPLITS_LIMITED)
         self.candidates: list[Candidate[S]] = []
         self.timeout: float | None = None
@@ -66,48 +78,170 @@ class _Plan(Generic[S]):
         """Those of which something is read."""
         return [each for each in self.candidates if each.slice is not None]
 
+    @property
+    def spent(self) -> bool:
+        """True if nothing more may be read."""
+        return any(left is not None and left <= 0 for left in self.left)
+
+    def share(self, splits: int) -> ReadLimit:
+        """What one split may read of what is left, when so many are still to come; at least one of each."""
+        parts = zip(self.left, (splits, splits, 1), strict=True)
+        return ReadLimit(*(None if left is None else max(1, left // part) for left, part in parts))
+
+    def takes(self, piece: Split) -> bool:
+        """Count a piece, if there is room for it."""
+        sizes = (piece.rows, piece.nbytes, piece.files)
+        room = [*zip(self.left, sizes, strict=True)]
+        if self._taken and any(left is not None and size is not None and size > left for left, size in room):
+            return False
+        self._taken = True
+        self.left = ReadLimit(*(None if left is None else left - (size or 0) for left, size in room))
+        return True
+
+
+class Aligner(Generic[S]):
+    """Holds back splits that are more than `max_drift` seconds ahead of the slowest; none if it is None.
+
+    A split of which nothing was read yet is read for one row, where there are others: then it is known where
+    it is. The slowest may always be read, were it for one row. One with nothing to read for `idle_after`
+    seconds counts for nothing until it has been read again; one that is held back does not become idle.
+
+    Confined to the enumerator's thread. What is decided is `pillarbox.sources.alignment`'s; here it meets
+    slices: they are cut where the enumerator knows the position of a time, and else a split that is ahead
+    waits.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, clock: Callable[[], float] = time.monotonic) -> None:
+        self._strategy = strategy
+        self._max_drift = math.inf if strategy.max_drift is None else strategy.max_drift
+        self._alignment = Alignment(self._max_drift)
+        self._clock = clock
+        self._open: Collection[str] = ()
+        self._nothing_since: dict[str, float] = {}
+        self.holds = HoldReport(strategy.idle_after, clock)
+        """Its `hold` is for any thread."""
+        # Of the plan: all watermarks, those of splits that are not idle, how far these may be read, and
+        # whom that holds back.
+        self._times: dict[str, float] = {}
+        self._awake: dict[str, float] = {}
+        self._slowest: float | None = None
+        self._limit = math.inf
+        self._held: dict[str, S] = {}
+
+    def begin(self, open_splits: Collection[str], times: Mapping[str, float]) -> None:
+        """Go on from an offset. open_splits: those that are open, now and at any time later."""
+        self._alignment = Alignment(self._max_drift)
+        self._open = open_splits
+        self._nothing_since.clear()
+        if self._max_drift < math.inf:
+            self._alignment.report({name: at for name, at in times.items() if name in open_splits})
+
+    def finished(self, split_id: str) -> None:
+        """The split, which is open no more, is read to its end by the micro-batch that was planned."""
+        # Before its tasks report it: it must not count when they do.
+        self._nothing_since.pop(split_id, None)
+        self._alignment.forget([split_id])
+
+    def report(self, latest: Mapping[str, float]) -> None:
+        """Tasks have read splits up to these event times, in seconds. Those that are not open are ignored."""
+        known = self._alignment.watermarks()
+        for name, at in latest.items():
+            if name in self._open:
+                self._nothing_since.pop(name, None)
+                at = max(at - self._strategy.out_of_order, known.get(name, -math.inf))
+                self._alignment.report({name: at})
+
+    def plan(self) -> None:
+        """A micro-batch is planned."""
+        if self._strategy.idle_after is not None:
+            due = self._clock() - self._strategy.idle_after
+            for name, since in self._nothing_since.items():
+                if since <= due:
+                    self.rests(name)
+        self._times = self._alignment.watermarks()
+        self._awake = self._alignment.held(-math.inf)
+        self._slowest = self._alignment.slowest()
+        self._limit = self._alignment.may_read_to()
+
+    def allows(self, each: Candidate[S], enumerator: SplitEnumerator[S, Any]) -> bool:
+        """Say in a candidate what may be read of it; False while it is held back."""
+        rest, split_id = each.rest, each.split.split_id
+        at = self._times.get(split_id)
+        if self._slowest is None:
+            each.one_row = self._max_drift < math.inf and len(self._open) > 1 and at is None
+            return True
+        if self._awake.keys() == {split_id}:
+            # All the others rest.
+            return True
+        position = enumerator.position_at(rest, self._limit + self._strategy.out_of_order)
+        if position is None:
+            each.one_row = at is None
+            held = at is not None and at > self._limit
+        else:
+            if at is not None and at <= self._slowest:
+                each.else_one_of = rest
+            if isinstance(position, int):
+                position = max(position, rest.start or 0)
+                if isinstance(rest.stop, int):
+                    position = min(position, rest.stop)
+            each.rest = rest.up_to(position)
+            held = position == rest.start and each.else_one_of is None
+        if held:
+            self._held[split_id] = rest
+            self.looked(split_id, True)
+        return not held
+
+    def planned(self, anything: bool, enumerator: SplitEnumerator[S, Any]) -> None:
+        """A micro-batch has been planned, and `anything` is read: note who is held where nothing is."""
+        held, self._held = self._held, {}
+        # One that has nothing to read is not held: whether they have any, one row says.
+        if anything or not any(enumerator.advance(each, ReadLimit(rows=1)) for each in held.values()):
+            held = {}
+        # Of one that was never read it is known that its next row is beyond the limit.
+        times = {name: self._times.get(name, self._limit) for name in held}
+        self.holds.update(times, self._alignment.waited_for())
+
+    def looked(self, split_id: str, found: bool) -> None:
+        """There was something to read of the split, or it is held back; or there was nothing."""
+        if found:
+            self._nothing_since.pop(split_id, None)
+        elif self._strategy.idle_after is not None:
+            self._nothing_since.setdefault(split_id, self._clock())
+
+    def rests(self, split_id: str) -> None:
+        """Nobody waits for the split until it has been read again."""
+        if split_id in self._alignment.watermarks():
+            self._alignment.report({split_id: None})
+
+    def times(self) -> dict[str, float]:
+        """The watermarks that are known, in seconds, by split id."""
+        return self._alignment.watermarks()
+
 
 class MicroBatches(Generic[S, C]):
     """Plans the micro-batches of one query, one after the other. One thread uses it.
 
-    parallelism: tasks of a micro-batch, at most. aligner: None where splits are not aligned.
+    parallelism: tasks of a micro-batch, at most.
     """
 
-    def __init__(self, source: Source[S, C], parallelism: int, aligner: Aligner[S] | None = None) -> None:
+    thread: EnumeratorThread[S, C]
+    """The enumerator's thread, once an offset was taken up."""
+
+    def __init__(self, source: Source[S, C], parallelism: int, aligner: Aligner[S]) -> None:
         self._source = source
-        self._aligner = aligner
+        self.aligner = aligner
         self.coordinator: SplitCoordinator[S] = SplitCoordinator(parallelism, Delivery.PLANNED)
-        self._thread: EnumeratorThread[S, C] | None = None
-        self._number = -1
-        self._available_now = False
+        self.number = -1
+        """That of the offset from which the next micro-batch goes on; -1 while there is none."""
+        self._available_now: ReadLimit | None = None
         # The enumerator's thread; open splits in the order in which they wait.
         self._open: dict[str, S] = {}
         self._endless = False
         # What the enumerator of a new query knows before it has looked.
         self._began_with: C | None = None
-        # With availableNow: what was discovered at the beginning, and how far to read.
-        self._frozen: list[tuple[Sequence[S], C]] | None = None
+        # With availableNow: what was discovered at the beginning and is not taken up, and how far to read.
+        self._frozen: deque[tuple[Sequence[S], C]] | None = None
         self._targets: dict[str, S] = {}
-        # The first of it that is not taken up; and after an offset, by its number.
-        self._next = 0
-        self._taken: dict[int, int] = {}
-
-    @property
-    def number(self) -> int:
-        """That of the offset from which the next micro-batch goes on; -1 before the first `take_up`."""
-        return self._number
-
-    @property
-    def thread(self) -> EnumeratorThread[S, C]:
-        """The enumerator's thread. Raises RuntimeError before the first `take_up`."""
-        if self._thread is None:
-            raise RuntimeError("no offset was taken up yet")
-        return self._thread
-
-    @property
-    def enumerator(self) -> SplitEnumerator[S, C]:
-        """The enumerator. On its thread."""
-        return self.thread.enumerator
 
     def take_up(self, offset: Offset[S, C]) -> None:
         """Go on from `offset`, with a new enumerator."""
@@ -116,26 +250,21 @@ class MicroBatches(Generic[S, C]):
         restored: Checkpoint[S, Any] | None = None
         if offset.number:
             restored = Checkpoint(offset.checkpoint, [Waiting(split) for split in offset.splits])
-        self._number = offset.number
-        self._open, self._endless = {}, False
-        if self._aligner is not None:
-            self._aligner.begin(offset.splits, offset.times)
-        self._thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
-        self._thread.call(self._take_pending)
-        self._began_with = self._thread.call(lambda: self.enumerator.checkpoint)
-        self._endless = False
-        if self._available_now:
-            # A plan that was dropped is made again of the same, and not of what came since.
-            if offset.number in self._taken:
-                self._next = self._taken[offset.number]
-            else:
-                self._freeze()
+        self._open.clear()
+        self.thread = self.coordinator.thread(self._source, restored=restored, on_demand=True).start()
+        self.number = offset.number
+        self.thread.call(self._restored, offset)
+        if self._available_now is not None:
+            self._freeze(self._available_now)
 
-    def only_what_is_there(self) -> None:
-        """Read what is there at the next `take_up`, or now, and nothing that comes later: `availableNow`."""
-        self._available_now = True
-        if self._thread is not None:
-            self._freeze()
+    def only_what_is_there(self, limit: ReadLimit) -> None:
+        """Read what is there at the next `take_up`, or now, and nothing that comes later: `availableNow`.
+
+        limit: that of the micro-batches to come.
+        """
+        self._available_now = limit
+        if self.number >= 0:
+            self._freeze(limit)
 
     def plan(self, limit: ReadLimit) -> Offset[S, C] | None:
         """The offset after the next micro-batch, of at most `limit`; None if there is nothing to read.
@@ -145,43 +274,73 @@ class MicroBatches(Generic[S, C]):
         Raises what discovery has raised, if nothing is known yet.
         """
         # spec: MicroBatches!Plan
-        thread, plan = self.thread, _Plan[S](limit)
-        thread.call(self._begin, plan)
-        while thread.call(self._finds_more, plan):
+        thread, plan = self.thread, Plan[S](limit)
+        more = thread.call(self._begin, plan)
+        while more:
             if self._frozen is None:
                 caught_up = thread.caught_up()
                 # Not by the time-out of `result`, which is no other error than one of a service.
                 if not wait((caught_up,), plan.timeout).done:
                     break
                 caught_up.result()
-            thread.call(self._deal_found, plan)
+            more = thread.call(self._go_on, plan)
         return thread.call(self._end, plan)
 
     def close(self) -> None:
         """Let go of the enumerator. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.close()
+        if self.number >= 0:
+            self.number = -1
+            self.thread.close()
+
+    # -- for the tasks, as `DriverRead`; any thread --------------------------------------------------
+
+    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T]:
+        """Have `fn` called on the enumerator's thread."""
+        return self.thread.submit(fn, *args)
+
+    def joined(self, subtask: int, host: str) -> Future[None]:
+        """A task is there."""
+        return self.submit(self.coordinator.introduce, subtask, host)
+
+    def answer(self, subtask: int, host: str, body: Any) -> Future[None]:
+        """Take how far a task has read splits in event time."""
+        return self.submit(self.aligner.report, body["times"])
 
     # -- the enumerator's thread: steps of a plan ----------------------------------------------------
 
-    def _begin(self, plan: _Plan[S]) -> None:
+    def _restored(self, offset: Offset[S, C]) -> None:
+        self._take_pending()
+        self._endless = False
+        self._began_with = self.thread.enumerator.checkpoint
+        self.aligner.begin(self._open, offset.times)
+
+    def _begin(self, plan: Plan[S]) -> bool:
         """Begin a discovery if it is due, so that it goes on while slices are cut; and cut them."""
         self._take_pending()
         if self._frozen is None and self._backlog() < plan.most:
             self.thread.look(plan.most)
         self._deal(plan, self._open.values())
+        return self._finds_more(plan)
 
-    def _finds_more(self, plan: _Plan[S]) -> bool:
-        """Return True if the plan goes on with what a discovery finds, that is under way or begun here."""
-        read = plan.read
+    def _go_on(self, plan: Plan[S]) -> bool:
+        """Deal out what was found meanwhile."""
         if self._frozen is not None:
-            return not plan.budget.spent and self._next < len(self._frozen)
-        thread = self.thread
+            found, self.thread.enumerator.checkpoint = self._frozen.popleft()
+            self._take_up(found)
+        else:
+            found = self._take_pending()
+        self._deal(plan, found)
+        return self._finds_more(plan)
+
+    def _finds_more(self, plan: Plan[S]) -> bool:
+        """Return True if the plan goes on with what a discovery finds, that is under way or begun here."""
+        if self._frozen is not None:
+            return bool(self._frozen) and not plan.spent
+        thread, read = self.thread, plan.read
         if not thread.discovers:
             done = sum(each.slice is not None and each.slice.stop == each.split.stop for each in read)
             most = plan.most + done - self._backlog()
-            if not thread.more_expected or (plan.budget.spent and not self._endless) or most <= 0:
+            if not thread.more_expected or (plan.spent and not self._endless) or most <= 0:
                 return False
             thread.look(most)
         # Endless splits are all taken up before any is read, so that each gets its share.
@@ -189,23 +348,14 @@ class MicroBatches(Generic[S, C]):
         plan.timeout = None if not at_once else 0.0 if read else DISCOVERY_WAIT_S
         return True
 
-    def _deal_found(self, plan: _Plan[S]) -> None:
-        if self._frozen is not None:
-            found, self.enumerator.checkpoint = self._frozen[self._next]
-            self._next += 1
-            self._take_up(found)
-        else:
-            found = self._take_pending()
-        self._deal(plan, found)
-
-    def _end(self, plan: _Plan[S]) -> Offset[S, C] | None:
+    def _end(self, plan: Plan[S]) -> Offset[S, C] | None:
         # What was found meanwhile is known, so the offset must have it.
         self._take_pending()
-        self._let_go({each.split.split_id for each in plan.read})
-        if self._aligner is not None:
-            self._aligner.planned(bool(plan.read), self.enumerator)
-        begins = self._number == 0 and self.enumerator.checkpoint != self._began_with
-        return self._behind(plan.read) if plan.read or begins else None
+        read, enumerator = plan.read, self.thread.enumerator
+        self._let_go({each.split.split_id for each in read})
+        self.aligner.planned(bool(read), enumerator)
+        begins = self.number == 0 and enumerator.checkpoint != self._began_with
+        return self._behind(read) if read or begins else None
 
     def _take_pending(self) -> list[S]:
         found = [each.split for each in self.thread.pending.take_all()]
@@ -217,8 +367,6 @@ class MicroBatches(Generic[S, C]):
         if found:
             self._endless = any(split.stop is None and not split.files for split in found)
         self._open.update((split.split_id, split) for split in found)
-        if self._aligner is not None:
-            self._aligner.opened(found)
 
     def _backlog(self) -> int:
         """Splits with an end that wait. They must not be ever more: each offset has them all."""
@@ -228,17 +376,16 @@ class MicroBatches(Generic[S, C]):
         """Nothing more of it is read; what comes by its name is another one."""
         del self._open[split_id]
         self.thread.forget([split_id])
-        if self._aligner is not None:
-            self._aligner.finished(split_id)
+        self.aligner.finished(split_id)
 
     def _let_go(self, read: Collection[str]) -> None:
         """Splits that are gone, but those that are `read` now, are open no more."""
-        if self._frozen is not None and self._next < len(self._frozen):
+        if self._frozen:
             # What is known with these knows the splits still.
             return
         # spec: MicroBatches!LetGo
         waiting = [split for split_id, split in self._open.items() if split_id not in read]
-        for split_id in self.enumerator.let_go(waiting):
+        for split_id in self.thread.enumerator.let_go(waiting):
             self._close_split(split_id)
 
     def _behind(self, read: list[Candidate[S]]) -> Offset[S, C]:
@@ -254,87 +401,69 @@ class MicroBatches(Generic[S, C]):
                 # Those that were read go behind those that wait.
                 del self._open[split_id]
                 self._open[split_id] = each.split.starting_at(each.slice.stop)
-        self._number += 1
-        if self._frozen is not None:
-            self._taken[self._number] = self._next
+        self.number += 1
         return Offset(
-            number=self._number,
-            checkpoint=self.enumerator.snapshot(),
+            number=self.number,
+            checkpoint=self.thread.enumerator.snapshot(),
             splits=tuple(self._open.values()),
             slices=tuple(slices),
-            times={} if self._aligner is None else self._aligner.times(),
+            times=self.aligner.times(),
         )
 
     # -- the enumerator's thread: slices -------------------------------------------------------------
 
-    def _deal(self, plan: _Plan[S], splits: Iterable[S]) -> None:
-        """Slices of the splits, as far as the budget goes: even shares, then what others left over."""
-        found, budget = self._candidates(splits), plan.budget
+    def _deal(self, plan: Plan[S], splits: Iterable[S]) -> None:
+        """Slices of the splits, as far as the limit goes: even shares, then what others left over."""
+        found = self._candidates(splits)
         plan.candidates += found
         for _ in range(MAX_ROUNDS):
             again = []
             for at, each in enumerate(found):
-                if budget.spent:
+                if plan.spent:
                     return
-                piece = self._front(each, budget.share(len(found) - at))
+                piece = self._front(each, plan.share(len(found) - at))
                 if piece is None:
                     continue
-                if not budget.admits(piece):
+                if not plan.takes(piece):
                     # What waits longest is not passed by, or a large one would wait for ever.
                     return
-                budget.take(piece)
                 each.slice = piece if each.slice is None else each.slice.up_to(piece.stop)
                 if piece.stop != each.rest.stop and not each.one_row:
                     each.rest = each.rest.starting_at(piece.stop)
                     if piece.rows or piece.nbytes:
                         again.append(each)
-            if not again or not budget.limited:
+            if not again or not plan.limited:
                 return
             found = again
 
     def _candidates(self, splits: Iterable[S]) -> list[Candidate[S]]:
         found = []
-        aligner = self._aligner
         for split in splits:
             rest = split
             if self._frozen is not None:
                 target = self._targets.get(split.split_id)
                 if target is None or (target.stop is not None and target.stop == split.start):
-                    if aligner is not None:
-                        aligner.rests(split.split_id)
+                    self.aligner.rests(split.split_id)
                     continue
                 rest = split.up_to(target.stop)
             found.append(Candidate(split, rest))
-        if aligner is None:
-            return found
-        aligner.plan()
-        allowed = []
-        for each in found:
-            readable = aligner.readable(each.rest, self.enumerator)
-            if readable is None:
-                aligner.has_something(each.split.split_id)
-            else:
-                each.rest, each.one_row = readable.rest, readable.one_row
-                each.else_one_of = readable.else_one_of
-                allowed.append(each)
-        return allowed
+        self.aligner.plan()
+        return [each for each in found if self.aligner.allows(each, self.thread.enumerator)]
 
     def _front(self, each: Candidate[S], share: ReadLimit) -> S | None:
         """Give what can be read now of a candidate, within its share."""
-        split_id = each.split.split_id
         if each.one_row:
             share = share._replace(rows=1)
         piece = self._advanced(each.split, each.rest, share)
         if piece is None and each.else_one_of is not None:
             each.one_row = True
             piece = self._advanced(each.split, each.else_one_of, share._replace(rows=1))
-        if self._aligner is not None and each.slice is None:
-            tell = self._aligner.has_nothing if piece is None else self._aligner.has_something
-            tell(split_id)
+        if each.slice is None:
+            self.aligner.looked(each.split.split_id, piece is not None)
         return piece
 
     def _advanced(self, split: S, rest: S, limit: ReadLimit) -> S | None:
-        piece = self.enumerator.advance(rest, limit)
+        piece = self.thread.enumerator.advance(rest, limit)
         if piece is None:
             return None
         if piece.split_id != split.split_id:
@@ -343,19 +472,21 @@ class MicroBatches(Generic[S, C]):
 
     # -- availableNow --------------------------------------------------------------------------------
 
-    def _freeze(self) -> None:
+    def _freeze(self, limit: ReadLimit) -> None:
         """Discover all that is there, and note how far each split goes. Spark's thread."""
         thread = self.thread
         thread.caught_up().result()
         thread.call(self._take_pending)
-        steps = thread.discover_all(MAX_SPLITS_LIMITED).result()
+        # In steps that are taken up as a whole: what a micro-batch does not read of one stands in the offset.
+        steps = thread.discover_all(Plan[S](limit).most).result()
         thread.call(self._note_targets, steps)
 
     def _note_targets(self, steps: list[tuple[Sequence[S], C]]) -> None:
-        self._frozen, self._next, self._taken = steps, 0, {self._number: 0}
-        self._targets = {}
+        self._frozen, self._targets = deque(steps), {}
         for splits in (self._open.values(), *(found for found, _ in steps)):
             for split in splits:
-                target = split if split.stop is not None else self.enumerator.advance(split, ReadLimit())
+                target = (
+                    split if split.stop is not None else self.thread.enumerator.advance(split, ReadLimit())
+                )
                 if target is not None:
                     self._targets[split.split_id] = target

@@ -1,51 +1,67 @@
 """The stream reader: `StreamReader`, what Spark asks about a stream.
 
-Spark has one in a process of its own for each query; it asks it one thing at a time, on one thread. Pickled
-copies go to the tasks: they have nothing of what runs here.
+Spark has one in a process of its own for each query; it asks it one thing at a time, on one thread. Beside it
+run the threads of the enumerator and of the channel, none of which begins before something is asked: Spark
+makes readers of streams that it never runs. Pickled copies go to the tasks, and only read.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
-    ReadMaxBytes,
     ReadMaxFiles,
-    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.streaming.datasource import ReadLimit as SparkLimit
+from pyspark.sql.streaming.datasource import (
+    ReadLimit as SparkLimit,
+)
 
-from pillarbox.sources.enumerator import ReadLimit
-from pillarbox.spark.source.offsets import Json, OffsetCodec
+from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
+from pillarbox.sources.event_time import WatermarkStrategy
+from pillarbox.spark.source.driver import TaskService
+from pillarbox.spark.source.offsets import Json, OffsetCodec, number_of
+from pillarbox.spark.source.options import Read
 from pillarbox.spark.source.packing import cut, pack
-from pillarbox.spark.source.read import Read
-from pillarbox.spark.source.stream_driver import StreamDriver
-from pillarbox.spark.source.tasks import SlicePartition, read_slices
+from pillarbox.spark.source.planning import Aligner, MicroBatches
+from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
-log = logging.getLogger("pillarbox")
+FIRST_IDLE_S, MAX_IDLE_S = 0.01, 0.2
+"""Between two plans of which the first has found nothing to read: it doubles. Spark asks without a pause."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a source in micro-batches. `read` says what is read, and with which options."""
+    """Reads a source in micro-batches. `read` says what is read, and how."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._codec: OffsetCodec[Any, Any] = OffsetCodec(read.source)
-        self._driver: StreamDriver | None = None
+        self._parallelism = max(read.partitions, read.min_partitions)
+        self._channel: SourceChannel | None = None
+        self._told = 0
+        self._idle = FIRST_IDLE_S
+        self._plan_at = 0.0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_driver": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamReader, (self._read,)
 
-    @property
-    def _here(self) -> StreamDriver:
-        if self._driver is None:
-            self._driver = StreamDriver(self._read, self._codec)
-        return self._driver
+    @cached_property
+    def _batches(self) -> MicroBatches[Any, Any]:
+        aligner: Aligner[Any] = Aligner(self._read.watermarks or WatermarkStrategy())
+        return MicroBatches(self._read.source, self._parallelism, aligner)
+
+    @cached_property
+    def _handle(self) -> ChannelHandle:
+        """The way for tasks to this process, where the channel listens from now on."""
+        self._channel = SourceChannel(**self._read.channel).start()
+        return self._channel.serve("stream", TaskService(lambda _: self._batches))
 
     # -- what Spark asks; the process of the query -----------------------------------------------------
 
@@ -54,26 +70,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": 1, "number": 0}
 
     def getDefaultReadLimit(self) -> SparkLimit:
-        """The limit of the options; of several limits the first, the others hold all the same."""
-        limit = self._read.options.limit
-        if limit.rows is not None:
-            return ReadMaxRows(limit.rows)
-        if limit.nbytes is not None:
-            return ReadMaxBytes(limit.nbytes)
-        return ReadAllAvailable() if limit.files is None else ReadMaxFiles(limit.files)
+        """The limit of files, for there is always one; the options' other limits hold all the same."""
+        return ReadMaxFiles(cast("int", self._read.limit.files))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read what is there, and end."""
-        self._here.only_what_is_there()
+        self._batches.only_what_is_there(self._read.limit)
 
     def latestOffset(self, start: Json, limit: SparkLimit) -> Json:
-        """The offset after the next micro-batch; `start` itself if there is nothing to read."""
-        planned = self._here.plan(start, self._limit(limit))
-        return start if planned is None else self._codec.to_json(planned)
+        """The offset after the next micro-batch; `start` itself if there is nothing to read.
+
+        After one that has found nothing, the next one waits for some milliseconds.
+        """
+        batches = self._batches
+        time.sleep(max(0.0, self._plan_at - time.monotonic()))
+        # Another number: an offset of before was not used, or this process is new.
+        if number_of(start) != batches.number:
+            batches.take_up(self._codec.from_json(start))
+        # Spark knows no limit but the one above, or one that must not count (`Trigger.Once`).
+        planned = batches.plan(ReadLimit() if isinstance(limit, ReadAllAvailable) else self._read.limit)
+        if planned is not None:
+            self._idle = FIRST_IDLE_S
+            return self._codec.to_json(planned)
+        # Spark does not say so of the last micro-batch, but it is done, or nobody would ask.
+        told = self._committed(start)
+        if told is not None:
+            told.result()
+        self._plan_at = time.monotonic() + self._idle
+        self._idle = min(2 * self._idle, MAX_IDLE_S)
+        return start
 
     def reportLatestOffset(self) -> Json | None:
         """For Spark's progress, as `latestOffset`: who holds whom in event time, and since when."""
-        hold = None if self._driver is None else self._driver.hold
+        hold = self._batches.aligner.holds.hold
         return None if hold is None else {"alignment": hold.to_json()}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
@@ -82,49 +111,47 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         slices = self._codec.slices(start, end)
         if not slices:
             return []
-        here, least = self._here, self._read.options.min_partitions or 1
-        here.settle(end)
-        handle = here.handle()
+        batches, least = self._batches, self._read.min_partitions
+        if batches.number < 0:
+            # After a restart this is the first that is heard of.
+            batches.take_up(self._codec.from_json(end))
 
         def packed() -> list[list[Any]]:
-            enumerator = here.thread.enumerator
+            enumerator = batches.thread.enumerator
             # What goes to one partition by rule need not be cut: its pieces would meet there again.
             ruled = [each for each in slices if enumerator.assigned_to(each) is not None]
             free = [each for each in slices if enumerator.assigned_to(each) is None]
             pieces = ruled + cut(free, least - len(ruled), enumerator.advance)
-            return pack(pieces, here.parallelism, enumerator.assigned_to)
+            return pack(pieces, self._parallelism, enumerator.assigned_to)
 
-        return [
-            SlicePartition(splits, number, handle) for number, splits in enumerate(here.thread.call(packed))
-        ]
+        parts = batches.thread.call(packed)
+        return [TaskPartition(number, self._handle, splits) for number, splits in enumerate(parts)]
 
     def commit(self, end: Json) -> None:
         """Tell the source that what was read up to `end` is durable; do not wait for it."""
         # spec: MicroBatches!Commit
-        self._here.committed(end)
+        self._committed(end)
 
     def stop(self) -> None:
         """End what runs here."""
-        if self._driver is not None:
-            self._driver.close()
-            self._driver = None
+        if self._channel is not None:
+            self._channel.close()
+        self._batches.close()
 
-    def _limit(self, limit: SparkLimit) -> ReadLimit:
-        own = self._read.options.limit
-        if isinstance(limit, ReadAllAvailable):
-            # Spark says so where there is no limit, and where one must not count (`Trigger.Once`).
-            return ReadLimit()
-        if isinstance(limit, ReadMaxRows):
-            return own._replace(rows=limit.max_rows)
-        if isinstance(limit, ReadMaxBytes):
-            return own._replace(nbytes=limit.max_bytes)
-        if isinstance(limit, ReadMaxFiles):
-            return own._replace(files=limit.max_files)
-        raise ValueError(f"limit={limit!r}: must be one of rows, bytes or files, or none")
+    def _committed(self, end: Json) -> Future[None] | None:
+        """Tell the source what is durable, on its thread, if it hears that. What it raises is logged."""
+        batches = self._batches
+        if batches.number < 0 or end["number"] <= self._told:
+            return None
+        if type(batches.thread.enumerator).notify_committed is SplitEnumerator.notify_committed:
+            return None
+        self._told = end["number"]
+        positions = self._codec.from_json(end).positions()
+        return batches.submit(batches.coordinator.notify_committed, positions)
 
     # -- in a task -----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one part of a micro-batch."""
-        assert isinstance(partition, SlicePartition)
-        return read_slices(self._read, partition)
+        assert isinstance(partition, TaskPartition)
+        return read_partition(self._read, partition)
