@@ -22,7 +22,7 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk, CollectionInput
 from pillarbox.aio.task_run import TaskRun, ThreadRun
 from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, RowBatch
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 
 CHUNK = 2048
 CAPACITY = 256

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.sources.channel import ChannelHandle
-from pillarbox.wire.loop_thread import LoopThread
 
 
 class Proxy:
