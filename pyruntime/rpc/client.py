@@ -232,10 +232,10 @@ class RpcClient:
             if self._closed:
                 return
             self._closed = True
-        try:
+        # In the child of a fork there is no thread that could do it.
+        with contextlib.suppress(WaitTimeout):
             self._thread.submit(self._stop()).result(LAST_MESSAGES_TIMEOUT_S)
-        finally:
-            release_loop(self._thread)
+        release_loop(self._thread)
 
     def __enter__(self) -> RpcClient:
         return self

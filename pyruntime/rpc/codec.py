@@ -36,9 +36,10 @@ class Codec:
 
     def from_json(self, written: Any) -> Any:
         """Read what `to_json` has written. Raises ValueError, which names the field, for what it has not."""
-        if not isinstance(written, list) or not written or written[0] not in self._kinds:
+        kind, *fields = written if isinstance(written, list) and written else [None]
+        if not isinstance(kind, str) or kind not in self._kinds:
             raise ValueError(f"{written!r:.200} is not one of the messages {', '.join(self._kinds)}")
-        return self._kinds[written[0]][1](written[1:])
+        return self._kinds[kind][1](fields)
 
 
 def _fields_of(kind: type) -> tuple[Convert, Convert]:
@@ -46,7 +47,7 @@ def _fields_of(kind: type) -> tuple[Convert, Convert]:
     hints = get_type_hints(kind, include_extras=True)
     fields = [(name, *_ways(hint, f"{kind.__name__}.{name}")) for name, hint in hints.items()]
 
-    def write(value: Any) -> list[Any]:
+    def write(value: Any) -> Any:
         return [way(getattr(value, name)) for name, way, _ in fields]
 
     def read(written: Any) -> Any:
@@ -54,7 +55,9 @@ def _fields_of(kind: type) -> tuple[Convert, Convert]:
             raise ValueError(f"{kind.__name__}={written!r:.200}: must be a list of {len(fields)} fields")
         return kind(*(way(value) for (_, _, way), value in zip(fields, written, strict=True)))
 
-    return write, read
+    # JSON takes a tuple for a list: most messages are written as they are.
+    is_plain = issubclass(kind, tuple) and all(way is _same for _, way, _ in fields)
+    return _same if is_plain else write, read
 
 
 def _ways(hint: Any, name: str) -> tuple[Convert, Convert]:
@@ -84,7 +87,7 @@ def _ways(hint: Any, name: str) -> tuple[Convert, Convert]:
         return _same, read_exactly
     if origin is Annotated:
         base, allowed, holds = args
-        write, read = _ways(base, name)
+        _, read = _ways(base, name)
 
         def read_checked(value: Any) -> Any:
             found = read(value)
@@ -92,13 +95,11 @@ def _ways(hint: Any, name: str) -> tuple[Convert, Convert]:
                 raise refuse(value, allowed)
             return found
 
-        return write, read_checked
+        return _same, read_checked
     if origin in (Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
         write, read = _ways(args[0], name)
-        return (
-            lambda value: None if value is None else write(value),
-            lambda value: None if value is None else read(value),
-        )
+        write_value = _same if write is _same else lambda value: None if value is None else write(value)
+        return write_value, lambda value: None if value is None else read(value)
     if origin is tuple:
         ways = [_ways(each, name) for each in args if each is not Ellipsis]
         endless = args[-1] is Ellipsis
@@ -114,7 +115,7 @@ def _ways(hint: Any, name: str) -> tuple[Convert, Convert]:
         def write_tuple(value: Any) -> list[Any]:
             return [way[0](part) for way, part in zip(each_of(value), value, strict=True)]
 
-        return write_tuple, read_tuple
+        return _same if all(way[0] is _same for way in ways) else write_tuple, read_tuple
     if origin in (dict, Mapping) and args[0] is str:
         write, read = _ways(args[1], name)
 

@@ -61,9 +61,13 @@ BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, LookupError, T
 """What ends a connection, of what its peer does and says."""
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+"""Made once: `json.dumps` makes one for each message."""
+
+
 def encode(message: Any) -> bytes:
     """The text of a message. Any thread. Raises TypeError or ValueError for what JSON cannot hold."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(message).encode()
 
 
 def encode_body(body: Any) -> bytes:

@@ -30,6 +30,7 @@ from pillarbox.rpc.connection import (
     Connection,
     MessageStream,
     ProtocolError,
+    RefusedError,
     encode_body,
     post,
     server_handshake,
@@ -161,7 +162,7 @@ class RpcServer:
             # What was said last still goes out.
             connection.close()
             await asyncio.wait_for(writer.wait_closed(), connections.CONNECT_TIMEOUT_S)
-        except BROKEN as error:
+        except (*BROKEN, RefusedError) as error:
             log.debug("a connection has ended: %r", error)
 
     async def _authenticate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Connection:
@@ -253,10 +254,20 @@ class Sessions:
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
         """See `ConnectionService`."""
-        peer = self._open(connection, *hello)
+        client, about, received, known = hello
+        if type(client) is not str:
+            raise ProtocolError("a client without a name")
+        peer = self._peers.get(client) or self._new(connection, client, about, known)
         if peer is None:
             return
+        if peer._connection is not None:
+            peer._connection.abort()
+        if peer._grace is not None:
+            peer._grace.cancel()
+        peer._connection = connection
         try:
+            connection.send("opened", peer._stream.received)
+            peer._stream.connected(connection, received)
             while peer._connection is connection:
                 self._hear(peer, connection, *await connection.receive())
         finally:
@@ -269,25 +280,6 @@ class Sessions:
             self.drop(peer, f"the service {self._name!r} has ended")
 
     # -- clients come and go --------------------------------------------------------------------
-
-    def _open(
-        self, connection: Connection, client: str, about: Any, received: int, known: bool
-    ) -> Peer | None:
-        if type(client) is not str:
-            raise ProtocolError("a client without a name")
-        peer = self._peers.get(client)
-        if peer is None:
-            peer = self._new(connection, client, about, known)
-            if peer is None:
-                return None
-        elif peer._connection is not None:
-            peer._connection.abort()
-        if peer._grace is not None:
-            peer._grace.cancel()
-        peer._connection = connection
-        connection.send("opened", peer._stream.received)
-        peer._stream.connected(connection, received)
-        return peer
 
     def _new(self, connection: Connection, client: str, about: Any, known: bool) -> Peer | None:
         if known:
@@ -484,9 +476,11 @@ class Hosted(ABC, Generic[V]):
             raise RuntimeError(f"the {self._kind} has been started")
         server = make()
         thread = acquire_loop()
+        listening = thread.submit(server.listen(self._host, self._port))
         try:
-            self._port = thread.submit(server.listen(self._host, self._port)).result()
+            self._port = listening.result()
         except BaseException:
+            listening.cancel()
             release_loop(thread)
             raise
         self._hosted = thread, server
