@@ -70,9 +70,9 @@ class Certificate:
     def __init__(self, path: Path) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(path)
-        first = path.read_text().partition("-----BEGIN CERTIFICATE-----")
-        pem = "".join(first[1:]).partition("-----END CERTIFICATE-----")
-        self.fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert("".join(pem[:2]))).digest()
+        _, header, rest = path.read_text().partition("-----BEGIN CERTIFICATE-----")
+        body, footer, _ = rest.partition("-----END CERTIFICATE-----")
+        self.fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(header + body + footer)).digest()
 
 
 class RpcServer:
