@@ -12,11 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from pillarbox.rpc.connection import pieces
 from pillarbox.sources.channel import Peer
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread
 from pillarbox.sources.events import SourceEvent, event_to_json
 from pillarbox.sources.link import Event, Message
+from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from pillarbox.spark.source.named import AnySource

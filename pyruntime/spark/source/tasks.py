@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from pillarbox.rpc.connection import pieces
 from pillarbox.sources.channel import ChannelHandle
 from pillarbox.sources.event_time import EventTimes
 from pillarbox.sources.reader import Fetched, ReaderContext
+from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import MAX_SPLITS_PER_ANSWER
