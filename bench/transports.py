@@ -1,7 +1,7 @@
 """Our transport beside grpcio and multiprocessing.connection: `python -m bench.transports`.
 
 Prints for each: bytes of the package, the cost of its import beside `import pillarbox`, and requests that a
-thread makes one after the other of a server in a process of its own, each of some 200 bytes of JSON. What a
+thread makes one after the other of a server in a process of its own, each of 200 bytes of JSON. What a
 request costs is processor time of both processes. The ways take turns: a busy machine is busy for all.
 """
 
