@@ -21,8 +21,8 @@ from bench.table import Column, print_table
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk, CollectionInput
 from pillarbox.aio.task_run import TaskRun, ThreadRun
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, RowBatch
-from pillarbox.wire.loop_thread import LoopThread
 
 CHUNK = 2048
 CAPACITY = 256

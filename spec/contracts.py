@@ -53,7 +53,7 @@ SECTIONS = {
     "sources": "Sources and connectors",
     "spark": "Over Spark",
     "observe": "Seen while it runs",
-    "wire": "Between processes",
+    "rpc": "Between processes",
     "chaos": "Under faults",
     "testing": "Test tools",
     "examples": "Examples",

@@ -42,7 +42,7 @@ from pillarbox.aio.task_run import CLOSE, LoopRun, ThreadRun
 from pillarbox.ledger import execution_id
 from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
 from pillarbox.ledger.keys import ChainedIdentity, identity_of_source
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -41,6 +41,7 @@ from pillarbox.aio.task_io import (
 )
 from pillarbox.kernel import Handover
 from pillarbox.redaction import Redact
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.task import (
     CheckpointDeclined,
     CheckpointOptions,
@@ -52,7 +53,6 @@ from pillarbox.task import (
     TaskSnapshot,
     TaskState,
 )
-from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.wire.frames import encode
+from pillarbox.rpc.connection import encode
 
 MAX_EVENT = 64 * 1024
 """Bytes of the payload of a `SourceEvent` as JSON."""
@@ -33,10 +33,16 @@ class SourceEvent(OperatorEvent):
     payload: Any = None
 
 
-def event_to_json(event: SourceEvent) -> dict[str, Any]:
-    """A message with the event. Raises TypeError or ValueError for a payload that is too long or no JSON."""
+def check_event(event: SourceEvent) -> SourceEvent:
+    """The event. Raises TypeError or ValueError for a payload that is too long or that JSON cannot hold."""
     if len(encode(event.payload)) > MAX_EVENT:
         raise ValueError(f"the payload of event {event.kind!r} is too long: at most {MAX_EVENT:,} bytes")
+    return event
+
+
+def event_to_json(event: SourceEvent) -> dict[str, Any]:
+    """A message with the event. Raises what `check_event` raises."""
+    check_event(event)
     return {"is": "event", "kind": event.kind, "payload": event.payload}
 
 

@@ -1,18 +1,20 @@
 """The link of a reader in another process: `RemoteLink` there, `LinkService` at the coordinator.
 
 `RemoteLink` is thread-safe. The service is called on the channel's thread. What they say to each other are
-the messages of `pillarbox.sources.link` as JSON, long ones in pieces.
+the messages of this file; a list that may be long goes in pieces.
 """
 
 from __future__ import annotations
 
-import math
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from pillarbox.sources.channel import ChannelClient, ChannelHandle, Peer
-from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
+from pillarbox.rpc.client import RpcClient, RpcHandle
+from pillarbox.rpc.codec import Codec
+from pillarbox.rpc.connection import pieces
+from pillarbox.rpc.server import Peer
+from pillarbox.sources.events import SourceEvent, check_event
 from pillarbox.sources.link import (
     AddSplits,
     Event,
@@ -27,36 +29,56 @@ from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import SplitCoordinator
-from pillarbox.wire.frames import encode
 
 if TYPE_CHECKING:
     from pillarbox.sources.coordinator import SourceCoordinator
 
+__all__ = ["LinkService", "RemoteEnd", "RemoteLink", "pieces"]
+
 S = TypeVar("S", bound=Split)
-T = TypeVar("T")
-
-PIECE = 128 * 1024
-"""Bytes of a piece of a long message, about. A single split may be longer, up to what a message may be."""
 
 
-def pieces(items: Collection[T]) -> Iterator[list[T]]:
-    """`items` in lists that are not too long for a message each."""
-    piece: list[T] = []
-    taken = 0
-    for item in items:
-        length = len(encode(item))
-        if piece and taken + length > PIECE:
-            yield piece
-            piece, taken = [], 0
-        piece.append(item)
-        taken += length
-    if piece:
-        yield piece
+class SomeSplits(NamedTuple):
+    """A piece of an `AddSplits`: splits as JSON, each with the records to skip. more: others belong to it."""
+
+    number: int
+    version: int
+    splits: tuple[tuple[Any, int], ...]
+    more: bool
 
 
-def time_to_json(time: float | None) -> float | str | None:
-    """A watermark as JSON, which knows no infinity."""
-    return str(time) if time is not None and math.isinf(time) else time
+class OpenReader(NamedTuple):
+    """A reader is there. restored: see `digest_of`."""
+
+    subtask: int
+    host: str
+    restored: str | None
+
+
+class RequestSplit(NamedTuple):
+    """See `CoordinatorLink.request_split`."""
+
+
+class ReportWatermarks(NamedTuple):
+    """See `CoordinatorLink.report`."""
+
+    watermarks: tuple[tuple[str, float | None], ...]
+
+
+class FinishSplits(NamedTuple):
+    """See `CoordinatorLink.finished`."""
+
+    split_ids: tuple[str, ...]
+
+
+class Leave(NamedTuple):
+    """See `CoordinatorLink.close`."""
+
+    done: bool
+
+
+TO_READER = Codec(SomeSplits, NoMoreSplits, SourceEvent, EventTimeLimit)
+TO_COORDINATOR = Codec(OpenReader, RequestSplit, ReportWatermarks, FinishSplits, SourceEvent, Leave)
 
 
 class RemoteLink(Generic[S]):
@@ -67,13 +89,13 @@ class RemoteLink(Generic[S]):
     """
 
     def __init__(
-        self, handle: ChannelHandle, subtask: int, source: Source[S, Any], *, patience: float = 60.0
+        self, handle: RpcHandle, subtask: int, source: Source[S, Any], *, patience: float = 60.0
     ) -> None:
         self._handle = handle
         self._subtask = subtask
         self._serializer = source.split_serializer
         self._patience = patience
-        self._client: ChannelClient | None = None
+        self._client: RpcClient | None = None
         self._receive: Callable[[Message[S]], None] | None = None
         # The client's thread: pieces of a message that is not whole yet.
         self._splits: list[tuple[S, int]] = []
@@ -81,79 +103,72 @@ class RemoteLink(Generic[S]):
     def open(self, receive: Callable[[Message[S]], None], state: ReaderState[S] | None = None) -> None:
         """See `CoordinatorLink`."""
         self._receive = receive
-        restored = digest_of(state, self._serializer)
-        about = {"subtask": self._subtask, "host": socket.gethostname(), "restored": restored}
+        opening = OpenReader(self._subtask, socket.gethostname(), digest_of(state, self._serializer))
         self._client = self._handle.connect(
-            about, receive=self._heard, failed=self._failed, patience=self._patience
+            TO_COORDINATOR.to_json(opening),
+            receive=self._hear,
+            failed=lambda error: self._deliver(Failed(error)),
+            patience=self._patience,
         )
 
     def request_split(self) -> None:
         """See `CoordinatorLink`."""
-        self._say({"is": "request"})
+        self._say(RequestSplit())
 
     def send(self, event: SourceEvent) -> None:
-        """See `CoordinatorLink`. Raises what `event_to_json` raises."""
-        self._say(event_to_json(event))
+        """See `CoordinatorLink`. Raises what `check_event` raises."""
+        self._say(check_event(event))
 
     def report(self, watermarks: Mapping[str, float | None]) -> None:
         """See `CoordinatorLink`."""
-        said = [[split_id, time_to_json(time)] for split_id, time in watermarks.items()]
-        for piece in pieces(said):
-            self._say({"is": "report", "watermarks": piece})
+        kind, written = TO_COORDINATOR.to_json(ReportWatermarks(tuple(watermarks.items())))
+        for piece in pieces(written):
+            self._push([kind, piece])
 
     def finished(self, split_ids: Collection[str]) -> None:
         """See `CoordinatorLink`."""
         for piece in pieces(split_ids):
-            self._say({"is": "finished", "splits": piece})
+            self._say(FinishSplits(tuple(piece)))
 
     def close(self, done: bool = False) -> None:
         """See `CoordinatorLink`."""
-        client, self._client = self._client, None
-        if client is None:
-            return
         self._receive = None
-        client.push({"is": "leave", "done": done})
-        client.close()
+        self._say(Leave(done))
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def __repr__(self) -> str:
         return f"<RemoteLink of reader {self._subtask}, {self._handle!r}>"
 
-    def _say(self, body: dict[str, Any]) -> None:
+    def _say(self, message: Any) -> None:
+        self._push(TO_COORDINATOR.to_json(message))
+
+    def _push(self, written: list[Any]) -> None:
         client = self._client
         if client is not None:
-            client.push(body)
+            client.push(written)
 
     # -- the client's thread ------------------------------------------------------------------
 
-    def _heard(self, body: dict[str, Any]) -> None:
-        message = self._message(body)
-        receive = self._receive
-        if message is not None and receive is not None:
-            receive(message)
-
-    def _message(self, body: dict[str, Any]) -> Message[S] | None:
-        kind = body["is"]
-        if kind == "splits":
-            version = body["version"]
-            for written, skip in body["splits"]:
-                self._splits.append((self._serializer.from_json(version, written), skip))
-            if body["more"]:
-                return None
-            splits, self._splits = self._splits, []
-            skips = {split.split_id: skip for split, skip in splits if skip}
-            return AddSplits(tuple(split for split, _ in splits), body["number"], skips)
-        if kind == "no more":
-            return NoMoreSplits()
-        if kind == "event":
-            return Event(event_from_json(body))
-        if kind == "limit":
-            return EventTimeLimit(float(body["seconds"]))
-        raise ValueError(f"{kind!r} is no message to a reader")
-
-    def _failed(self, error: Exception) -> None:
+    def _deliver(self, message: Message[S]) -> None:
         receive = self._receive
         if receive is not None:
-            receive(Failed(error))
+            receive(message)
+
+    def _hear(self, body: Any) -> None:
+        message = TO_READER.from_json(body)
+        if isinstance(message, SourceEvent):
+            self._deliver(Event(message))
+        elif not isinstance(message, SomeSplits):
+            self._deliver(message)
+        else:
+            for written, skip in message.splits:
+                self._splits.append((self._serializer.from_json(message.version, written), skip))
+            if not message.more:
+                splits, self._splits = self._splits, []
+                skips = {split.split_id: skip for split, skip in splits if skip}
+                self._deliver(AddSplits(tuple(split for split, _ in splits), message.number, skips))
 
 
 class RemoteEnd(Generic[S]):
@@ -168,29 +183,23 @@ class RemoteEnd(Generic[S]):
 
     def deliver(self, message: Message[S]) -> None:
         """See `ReaderEnd`."""
-        if isinstance(message, AddSplits):
-            self._add(message)
-        elif isinstance(message, NoMoreSplits):
-            self._peer.push({"is": "no more"})
-        elif isinstance(message, Event):
-            self._peer.push(event_to_json(message.event))
-        elif isinstance(message, EventTimeLimit):
-            self._peer.push({"is": "limit", "seconds": time_to_json(message.seconds)})
-        else:
+        if isinstance(message, Failed):
             error = message.error
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             self._peer.drop(f"{kind}{error}")
+        elif isinstance(message, AddSplits):
+            number, serializer = message.number, self._serializer
+            written = [
+                (serializer.to_json(split), message.skip.get(split.split_id, 0)) for split in message.splits
+            ]
+            parts = [*pieces(written)] or [[]]
+            for at, part in enumerate(parts, 1):
+                self._push(SomeSplits(number, serializer.version, tuple(part), at < len(parts)))
+        else:
+            self._push(message.event if isinstance(message, Event) else message)
 
-    def _add(self, message: AddSplits[S]) -> None:
-        written = [
-            [self._serializer.to_json(split), message.skip.get(split.split_id, 0)] for split in message.splits
-        ]
-        parts = [*pieces(written)] or [[]]
-        for at, part in enumerate(parts, 1):
-            self._peer.push({
-                "is": "splits", "version": self._serializer.version, "number": message.number,
-                "splits": part, "more": at < len(parts),
-            })  # fmt: skip
+    def _push(self, message: Any) -> None:
+        self._peer.push(TO_READER.to_json(message))
 
 
 class LinkService(Generic[S]):
@@ -203,40 +212,36 @@ class LinkService(Generic[S]):
 
     def opened(self, peer: Peer, about: Any) -> None:
         """See `Service`. Raises ValueError for what is no reader."""
-        subtask = about["subtask"]
-        if type(subtask) is not int or not 0 <= subtask < self._coordinator.parallelism:
+        subtask, host, restored = TO_COORDINATOR.from_json(about)
+        if not 0 <= subtask < self._coordinator.parallelism:
             raise ValueError(f"subtask={subtask!r}: must be from 0 to {self._coordinator.parallelism - 1}")
-        end = RemoteEnd(peer, subtask, self._serializer)
-        self._ends[peer.name] = end
-        restored = about["restored"]
-        self._coordinator.open_reader(
-            end, subtask, str(about["host"]), None if restored is None else str(restored)
-        )
+        end = self._ends[peer.name] = RemoteEnd(peer, subtask, self._serializer)
+        self._coordinator.open_reader(end, subtask, host, restored)
 
     def request(self, peer: Peer, body: Any) -> Any:
         """See `Service`. Readers ask nothing that has an answer of its own."""
         raise ValueError("a coordinator answers no requests")
 
     def pushed(self, peer: Peer, body: Any) -> None:
-        """See `Service`. Raises KeyError, TypeError or ValueError for what no reader says."""
-        end = self._ends[peer.name]
-        kind = body["is"]
-        if kind == "request":
-            self._coordinator.said(end, end.subtask, SplitCoordinator.request)
-        elif kind == "event":
-            self._coordinator.said(end, end.subtask, SplitCoordinator.hear, event_from_json(body))
-        elif kind == "report":
-            times = {str(name): None if time is None else float(time) for name, time in body["watermarks"]}
-            self._coordinator.said(end, end.subtask, SplitCoordinator.report, times)
-        elif kind == "finished":
-            names = [str(split_id) for split_id in body["splits"]]
-            self._coordinator.said(end, end.subtask, SplitCoordinator.finished, names)
-        elif kind == "leave":
-            end.done = bool(body["done"])
+        """See `Service`. Raises ValueError for what no reader says."""
+        message, end = TO_COORDINATOR.from_json(body), self._ends[peer.name]
+        if isinstance(message, RequestSplit):
+            self._said(end, SplitCoordinator.request)
+        elif isinstance(message, SourceEvent):
+            self._said(end, SplitCoordinator.hear, message)
+        elif isinstance(message, ReportWatermarks):
+            self._said(end, SplitCoordinator.report, dict(message.watermarks))
+        elif isinstance(message, FinishSplits):
+            self._said(end, SplitCoordinator.finished, message.split_ids)
+        elif isinstance(message, Leave):
+            end.done = message.done
         else:
-            raise ValueError(f"{kind!r} is nothing that a reader says")
+            raise ValueError(f"{message!r} is said when a reader opens, and not later")
+
+    def _said(self, end: RemoteEnd[S], what: Callable[..., None], *args: Any) -> None:
+        self._coordinator.said(end, end.subtask, what, *args)
 
     def gone(self, peer: Peer, said_so: bool) -> None:
         """See `Service`."""
         end = self._ends.pop(peer.name)
-        self._coordinator.said(end, end.subtask, SplitCoordinator.leave, end.done)
+        self._said(end, SplitCoordinator.leave, end.done)

@@ -26,10 +26,10 @@ from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE, ThreadRun
 from pillarbox.ledger import RowIdentity
 from pillarbox.redaction import LOG_FILTER
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.hangup import DisconnectWatcher
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
-from pillarbox.wire.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 

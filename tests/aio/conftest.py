@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

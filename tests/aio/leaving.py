@@ -23,7 +23,7 @@ from pillarbox import CallFailed, Rate, Retry, async_map
 from pillarbox.aio import Batch
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import ThreadRun
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 
 HOUR = 3600.0
 

@@ -20,7 +20,7 @@ from pillarbox import Options
 from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
 from pillarbox.aio.task_io import OutputState
 from pillarbox.aio.task_run import ThreadRun
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 
 ROWS = 60
 STUCK = range(20, 60, 2)

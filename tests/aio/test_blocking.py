@@ -17,7 +17,7 @@ from pillarbox import Batch, async_map
 from pillarbox.aio import blocking
 from pillarbox.aio.blocking import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe.html_report import ADVICE, report
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import Rig, play
 
 

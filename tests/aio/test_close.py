@@ -21,7 +21,7 @@ import pytest
 from pillarbox import CallFailed, OpenFailed, async_map
 from pillarbox.aio import task_run
 from pillarbox.aio.options import Options
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 from tests.threads import begun
 
 pytestmark = pytest.mark.usefixtures("each_loop")

@@ -14,7 +14,7 @@ from pillarbox.aio.failure import Failed
 from pillarbox.aio.journal import open_journal
 from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger, execution_id
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import HOUR, Rig, Scripted, again, play
 
 

@@ -17,20 +17,20 @@ BELOW: dict[str, set[str]] = {
     "redaction": set(),
     "mailbox": {"kernel"},
     "task": {"mailbox", "kernel"},
-    "wire": {"redaction"},
-    "aio": {"redaction", "ledger", "wire", "task", "mailbox", "kernel"},
+    "rpc": {"redaction"},
+    "aio": {"redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
     "ledger": {"redaction", "task", "mailbox", "kernel"},
-    "sources": {"redaction", "ledger", "wire", "task", "mailbox", "kernel"},
-    "": {"redaction", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
-    "spark": {"", "redaction", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
-    "testing": {"", "redaction", "sources", "aio", "ledger", "wire", "task", "mailbox", "kernel"},
+    "sources": {"redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "": {"redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "spark": {"", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "testing": {"", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
 }
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
     "pyspark": {"spark"},
     "pyarrow": {"spark", "sources", "ledger"},
     "pandas": {"spark", "sources"},
-    "asyncio": {"", "mailbox", "task", "wire", "aio", "ledger", "sources", "spark", "testing"},
+    "asyncio": {"", "mailbox", "task", "rpc", "aio", "ledger", "sources", "spark", "testing"},
 }
 CYTHON_IMPORT = re.compile(
     r"^\s*(?:from\s+([\w.]+)\s+c?import|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE

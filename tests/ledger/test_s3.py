@@ -18,7 +18,7 @@ from pillarbox.aio.journal import open_journal
 from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, execution_id
 from pillarbox.ledger.cli import main
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
 

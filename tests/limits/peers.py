@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
+from pillarbox.aio.limits.book import Report
 from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.aio.limits.messages import SERVICE, TO_COORDINATOR, TO_TASK, Open
 from pillarbox.aio.limits.shared import Limits
-from pillarbox.wire.frames import Channel, introduce
+from pillarbox.rpc.connection import Connection, client_handshake
 
 LIMITS = Limits(max_calls=1000)
+NOTHING_DONE = Report()
 
 
 class Peer:
@@ -17,7 +21,7 @@ class Peer:
 
     async def connect(self, coordinator: Coordinator) -> Peer:
         self.reader, self.writer = await asyncio.open_connection(*coordinator.address)
-        self.channel: Channel = await introduce(self.reader, self.writer, coordinator._secret)
+        self.channel: Connection = await client_handshake(self.reader, self.writer, coordinator._secret)
         self.sent: list[bytes] = []
         write = self.writer.write
 
@@ -28,11 +32,22 @@ class Peer:
         self.writer.write = keep  # type: ignore[method-assign, assignment]
         return self
 
-    def say(self, **message: Any) -> None:
-        self.channel.send({"report": [0, 0, 0, 0.0], **message})
+    def say(self, message: Any) -> None:
+        self.channel.send(*TO_COORDINATOR.to_json(message))
 
-    def open(self, gate: str = "g", client: str = "c", limits: Limits = LIMITS, **more: Any) -> None:
-        self.say(**{"is": "open", "gate": gate, "limits": [*limits], "client": client, **more})
+    def open(
+        self, gate: str = "g", client: str = "c", limits: Limits = LIMITS, report: Report = NOTHING_DONE
+    ) -> None:
+        opening = Open(gate, limits, client, None, report)
+        self.channel.send("open", SERVICE, *TO_COORDINATOR.to_json(opening)[1:])
+
+    async def hear(self) -> Any:
+        return TO_TASK.from_json(await self.channel.receive())
+
+    def fall_silent(self) -> None:
+        """Say nothing more, not even a heartbeat, and do not mind that nothing is heard."""
+        self.channel.send = lambda *_: True  # type: ignore[method-assign]
+        self.channel._heard_at = math.inf
 
     async def ended(self) -> bool:
         """Whether the other side closes the connection; what it says until then is passed over."""

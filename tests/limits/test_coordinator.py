@@ -302,10 +302,10 @@ def test_a_gate_that_is_closed_gives_everything_back_at_once() -> None:
 
 
 def test_a_fault_that_nobody_thought_of_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(self: CoordinatorGate, host: str, port: int) -> None:
+    def broken(self: CoordinatorGate) -> list[Any]:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(CoordinatorGate, "_connect", broken)
+    monkeypatch.setattr(CoordinatorGate, "_hello", broken)
 
     async def run(coordinator: Coordinator) -> None:
         async with Caller(coordinator.open(Limits(max_calls=1))) as caller:

@@ -15,8 +15,11 @@ import pytest
 
 from pillarbox.aio.limits import book as book_module
 from pillarbox.aio.limits import server as server_module
+from pillarbox.aio.limits.book import Report
 from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.aio.limits.messages import Did, Opened, Want
 from pillarbox.aio.limits.shared import Limits
+from pillarbox.rpc import connection as connection_module
 from tests.limits import calling
 from tests.limits.calling import Caller, wait_until
 from tests.limits.peers import Peer
@@ -95,18 +98,18 @@ async def holding(coordinator: Coordinator) -> Peer:
     """A task that was granted calls and has begun none."""
     peer = await Peer().connect(coordinator)
     peer.open(limits=LIMITS)
-    assert (await peer.channel.receive())["is"] == "opened"
-    peer.say(**{"is": "want", "calls": 10, "units": 0.0, "head": 0.0})
+    assert await peer.hear() == Opened()
+    peer.say(Want(Report(), 10, 0.0, 0.0))
     granted = 0
     while granted < 10:
-        granted += (await peer.channel.receive())["calls"]
+        granted += (await peer.hear()).calls
     return peer
 
 
 def test_a_task_whose_system_ends_the_connection_has_used_what_it_said() -> None:
     async def test(coordinator: Coordinator) -> None:
         peer = await holding(coordinator)
-        peer.say(**{"is": "did", "report": [10, 3, 0, 0.0]})
+        peer.say(Did(Report(10, 3)))
         peer.writer.close()
         await given_up(coordinator)
         assert coordinator.statistics()["g"].calls == 3
@@ -120,17 +123,18 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if end == "silence":
-        monkeypatch.setattr(server_module, "SILENCE", 0.2)
-        monkeypatch.setattr(server_module, "BEAT", 0.1)
+        monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.1)
 
     async def test(coordinator: Coordinator) -> None:
         peer = await holding(coordinator)
-        peer.say(**{"is": "did", "report": [10, 3, 0, 0.0]})
+        peer.say(Did(Report(10, 3)))
         if end == "reset":
             theirs = peer.writer.get_extra_info("socket")
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.writer.transport.abort()
         elif end == "silence":
+            peer.fall_silent()
             assert await peer.ended()
         else:
             peer.writer.write(bytes(1000))
@@ -139,7 +143,7 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
         assert coordinator.statistics()["g"].calls == 10
         # One that comes back after all says what is true.
         again = await Peer().connect(coordinator)
-        again.open(limits=LIMITS, report=[10, 3, 7, 0.0])
+        again.open(limits=LIMITS, report=Report(10, 3, 7))
         await wait_until(lambda: coordinator.statistics()["g"].calls == 3)
         again.writer.close()
 
@@ -157,8 +161,8 @@ def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_f
         async with Caller(coordinator.named("g").open(LIMITS)) as caller:
             peer = await Peer().connect(coordinator)
             peer.open(limits=LIMITS)
-            assert (await peer.channel.receive())["is"] == "opened"
-            peer.say(**{"is": "want", "calls": 4, "units": 0.0, "head": 0.0})
+            assert await peer.hear() == Opened()
+            peer.say(Want(Report(), 4, 0.0, 0.0))
             await wait_until(lambda: coordinator.statistics()["g"].held == 4)
             peer.writer.transport.abort()
             assert await asyncio.wait_for(caller.call(), 20)

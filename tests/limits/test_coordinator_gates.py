@@ -23,7 +23,7 @@ BUDGET = Limits(max_calls=5)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "FORGET", 0.1)
-    monkeypatch.setattr(server_module, "BEAT", 0.05)
+    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
 
 
 def check(test: Callable[[Coordinator], Awaitable[None]], state: Path | None = None) -> None:

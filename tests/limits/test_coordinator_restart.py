@@ -20,6 +20,7 @@ from pillarbox.aio.limits import server as server_module
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
 from pillarbox.aio.limits.server import LimitServer
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.rpc import client as rpc_client_module
 from tests.limits import calling, coordinating
 from tests.limits.calling import Caller, most_in, wait_until
 
@@ -27,12 +28,12 @@ from tests.limits.calling import Caller, most_in, wait_until
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "GRACE", 0.2)
-    monkeypatch.setattr(client_module, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(rpc_client_module, "MAX_PAUSE_S", 0.1)
 
 
 @pytest.fixture
 def _nobody_hears_a_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "FAREWELL", 0.1)
+    monkeypatch.setattr(client_module, "LEAVE_TIMEOUT_S", 0.1)
 
 
 @contextlib.contextmanager
@@ -155,7 +156,7 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
             return handle
 
         monkeypatch.setattr(loop, "call_later", noted)
-        port = await server.serve("127.0.0.1", 0)
+        port = await server.listen("127.0.0.1", 0)
         shared = CoordinatorHandle((("127.0.0.1", port),), secret, "g", 60.0)
         limits = Limits(max_calls=60)
         async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
@@ -274,8 +275,8 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
     async def tried_again(gate: Any) -> None:
         """The gate has looked for its coordinator, and at the time, since now."""
         for _ in range(2):
-            trouble = gate._trouble
-            await wait_until(lambda trouble=trouble: gate._trouble is not trouble)  # type: ignore[misc]
+            trouble = gate._way.trouble
+            await wait_until(lambda trouble=trouble: gate._way.trouble is not trouble)  # type: ignore[misc]
 
     async def run() -> None:
         coordinator = Coordinator(patience=30.0).start()

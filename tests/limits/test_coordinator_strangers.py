@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.limits import server as server_module
+from pillarbox.aio.limits.book import Report
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
+from pillarbox.aio.limits.messages import Did, Opened
 from pillarbox.aio.limits.shared import CoordinatorError
-from pillarbox.wire.frames import CODE, MAGIC, MAX_FRAME, NONCE
-from pillarbox.wire.listener import STRANGERS
+from pillarbox.rpc import connection as connection_module
+from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.limits.calling import Caller
 from tests.limits.peers import LIMITS, Peer
 
@@ -51,9 +53,9 @@ def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            writer.write(MAGIC + bytes(NONCE))
-            heard.extend(await reader.readexactly(NONCE + CODE))
-            writer.write(bytes(CODE))
+            writer.write(MAGIC + bytes(NONCE_NBYTES))
+            heard.extend(await reader.readexactly(NONCE_NBYTES + CODE_NBYTES))
+            writer.write(bytes(CODE_NBYTES))
             heard.extend(await reader.read())
 
     async def run() -> None:
@@ -64,7 +66,7 @@ def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
                 await caller.call()
         server.close()
         await server.wait_closed()
-        assert len(heard) % (NONCE + CODE) == 0
+        assert len(heard) % (NONCE_NBYTES + CODE_NBYTES) == 0
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
@@ -75,7 +77,7 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
     async def run(coordinator: Coordinator) -> None:
         reader, writer = await asyncio.open_connection(*coordinator.address)
         writer.write(os.urandom(size))
-        if size < NONCE + CODE:
+        if size < NONCE_NBYTES + CODE_NBYTES:
             writer.write_eof()
         with contextlib.suppress(ConnectionError):
             assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
@@ -86,16 +88,16 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
 
 def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that it is not impatience that ends them.
-    monkeypatch.setattr(server_module, "CONNECT", 60.0)
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 60.0)
 
     async def run(coordinator: Coordinator) -> None:
-        number = STRANGERS + 20
+        number = MAX_UNAUTHENTICATED + 20
         connections = [await asyncio.open_connection(*coordinator.address) for _ in range(number)]
         await works(coordinator)
         for reader, _ in connections[:20]:
             # The oldest had to go.
             with pytest.raises((ConnectionError, EOFError)):
-                await asyncio.wait_for(reader.readexactly(len(MAGIC) + NONCE + 1), 10)
+                await asyncio.wait_for(reader.readexactly(len(MAGIC) + NONCE_NBYTES + 1), 10)
         for _, writer in connections:
             writer.close()
 
@@ -103,11 +105,11 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded(monkeypatch: 
 
 
 def test_who_is_slow_to_say_who_he_is_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "CONNECT", 0.2)
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
 
     async def run(coordinator: Coordinator) -> None:
         reader, writer = await asyncio.open_connection(*coordinator.address)
-        assert len(await asyncio.wait_for(_all(reader), 10)) == len(MAGIC) + NONCE
+        assert len(await asyncio.wait_for(_all(reader), 10)) == len(MAGIC) + NONCE_NBYTES
         writer.close()
 
     with_coordinator(run)
@@ -128,8 +130,8 @@ def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
     async def run(coordinator: Coordinator) -> None:
         peer = await Peer().connect(coordinator)
         peer.open()
-        assert (await peer.channel.receive())["is"] == "opened"
-        peer.say(**{"is": "did", "report": [5, 5, 0, 1.0]})
+        assert await peer.hear() == Opened()
+        peer.say(Did(Report(5, 5, 0, 1.0)))
         peer.writer.write(peer.sent[-1])
         assert await peer.ended()
         assert coordinator.statistics()["g"].calls == 5
@@ -149,7 +151,7 @@ def test_a_changed_frame_is_refused() -> None:
         recorded = peer.writer.write
         frames: list[bytes] = []
         peer.writer.write = frames.append  # type: ignore[method-assign, assignment]
-        peer.say(**{"is": "did", "report": [5, 5, 0, 1.0]})
+        peer.say(Did(Report(5, 5, 0, 1.0)))
         recorded(frames[0].replace(b"[5,5,", b"[5,0,"))
         assert await peer.ended()
         assert coordinator.statistics()["g"].calls == 0
@@ -160,44 +162,50 @@ def test_a_changed_frame_is_refused() -> None:
 def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
     async def run(coordinator: Coordinator) -> None:
         peer = await Peer().connect(coordinator)
-        peer.writer.write((MAX_FRAME + 1).to_bytes(4, "big"))
+        peer.writer.write((MAX_FRAME_NBYTES + 1).to_bytes(4, "big"))
         assert await peer.ended()
 
     with_coordinator(run)
+
+
+LIMITS_JSON = [*LIMITS]
+NOTHING_DONE = [0, 0, 0, 0.0]
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        {"is": "want", "calls": 1, "units": 1, "head": 0},
-        {"is": "open", "gate": "g", "limits": [1], "client": "c"},
-        {"is": "open", "gate": "g", "limits": [*LIMITS[:-2], 0, None], "client": "c"},
-        {"is": "open", "gate": 7, "limits": [*LIMITS], "client": "c"},
-        {"is": "open", "gate": "g", "limits": [*LIMITS], "client": "c", "report": [-1, 0, 0, 0.0]},
-        {"is": "open", "gate": "g", "limits": [*LIMITS], "client": "c", "report": "x"},
-        {"gate": "g"},
+        ["Want", NOTHING_DONE, 1, 1, 0],
+        ["open", "limits", "g", [1], "c", None, NOTHING_DONE],
+        ["open", "limits", "g", [*LIMITS_JSON[:-2], 0, None], "c", None, NOTHING_DONE],
+        ["open", "limits", 7, LIMITS_JSON, "c", None, NOTHING_DONE],
+        ["open", "limits", "g", LIMITS_JSON, "c", None, [-1, 0, 0, 0.0]],
+        ["open", "limits", "g", LIMITS_JSON, "c", None, "x"],
+        ["open", "limits", "g", LIMITS_JSON, "c", ["before", 1], NOTHING_DONE],
+        ["open", "limits", "g", LIMITS_JSON, "", None, NOTHING_DONE],
+        ["g"],
     ],
 )
-def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(
-    message: dict[str, Any],
-) -> None:
+def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(message: list[Any]) -> None:
     async def run(coordinator: Coordinator) -> None:
         peer = await Peer().connect(coordinator)
-        peer.say(**message)
+        peer.channel.send(*message)
         assert await peer.ended()
 
     with_coordinator(run)
 
 
-@pytest.mark.parametrize("field", ["calls", "units", "head"])
+@pytest.mark.parametrize("field", range(3))
 @pytest.mark.parametrize("value", [-1, "many", None, 1e400])
-def test_a_want_that_makes_no_sense_harms_nobody(field: str, value: Any) -> None:
+def test_a_want_that_makes_no_sense_harms_nobody(field: int, value: Any) -> None:
     async def run(coordinator: Coordinator) -> None:
         peer = await Peer().connect(coordinator)
         peer.open(client="odd")
-        assert (await peer.channel.receive())["is"] == "opened"
+        assert await peer.hear() == Opened()
+        wanted: list[Any] = [1, 1.0, 0.0]
+        wanted[field] = value
         try:
-            peer.say(**{"is": "want", "calls": 1, "units": 1.0, "head": 0.0, field: value})
+            peer.channel.send("Want", NOTHING_DONE, *wanted)
         except ValueError:
             # A number that JSON does not know is not sent at all.
             peer.writer.close()

@@ -279,7 +279,7 @@ def test_open_gate_takes_a_redis_and_leaves_no_task(server: RedisServer) -> None
 def test_patience_begins_when_a_call_waits_and_not_when_redis_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_gate, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(redis_gate, "MAX_PAUSE_S", 0.05)
     server = RedisServer(tmp_path)
 
     async def test() -> None:

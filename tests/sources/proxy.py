@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.sources.channel import ChannelHandle
-from pillarbox.wire.loop_thread import LoopThread
 
 
 class Proxy:
@@ -19,13 +19,17 @@ class Proxy:
         self._target = handle.addresses[0]
         self.cut_after = cut_after
         self.connections = 0
+        self.passed = bytearray()
+        """What went through in either direction."""
         self.refusing = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._passing = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("proxy", asyncio.new_event_loop)
         port = self._thread.submit(self._listen()).result(10)
-        self.handle = ChannelHandle((("127.0.0.1", port),), handle._secret, handle.service)
+        self.handle = ChannelHandle(
+            (("127.0.0.1", port),), handle._secret, handle.service, handle._fingerprint
+        )
 
     def cut(self) -> None:
         """Break every connection."""
@@ -99,6 +103,7 @@ class Proxy:
                 if left is not None:
                     data, left = data[:left], left - len(data)
                 if self._passing:
+                    self.passed += data
                     writer.write(data)
                     await writer.drain()
                 if left is not None and left <= 0:

@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc import connection as connection_module
 from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, RemoteError, SourceChannel
-from pillarbox.sources.channel import client as client_module
-from pillarbox.sources.channel import outbox as outbox_module
-from pillarbox.sources.channel import sessions as sessions_module
 from tests.sources.proxy import Proxy
 
 LONG = 30.0
@@ -268,9 +266,8 @@ def test_who_comes_back_too_late_is_refused_and_told_why(handle: ChannelHandle, 
 def test_a_connection_that_has_gone_silent_is_given_up_by_both(
     handle: ChannelHandle, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (client_module, sessions_module):
-        monkeypatch.setattr(module, "BEAT", 0.05)
-        monkeypatch.setattr(module, "SILENCE", 0.2)
+    monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
     ear = Ear()
     echo = Echo()
     with SourceChannel(grace=0.2) as channel:
@@ -285,9 +282,8 @@ def test_a_connection_that_has_gone_silent_is_given_up_by_both(
 
 
 def test_beats_keep_a_quiet_connection_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (client_module, sessions_module):
-        monkeypatch.setattr(module, "BEAT", 0.05)
-        monkeypatch.setattr(module, "SILENCE", 0.3)
+    monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.3)
     echo = Echo()
     with SourceChannel(grace=0.1) as channel:
         handle = channel.serve("echo", echo)
@@ -391,7 +387,7 @@ def test_what_is_too_long_or_no_json_is_refused_where_it_is_said(handle: Channel
 
 
 def test_a_peer_that_takes_nothing_is_given_up(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "MAX_KEPT", 100_000)
+    monkeypatch.setattr(connection_module, "MAX_KEPT_NBYTES", 100_000)
     with (
         SourceChannel(grace=LONG) as channel,
         Proxy(channel.serve("echo", echo)) as proxy,
@@ -421,7 +417,7 @@ def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
     with SourceChannel() as channel:
         assert channel.address[0] == "127.0.0.1"
         _, server = channel._running()
-        listening = server._listener._server
+        listening = server._server
         assert listening is not None
         assert [each.getsockname()[0] for each in listening.sockets] == ["127.0.0.1"]
     with SourceChannel(advertise="driver.example") as channel:

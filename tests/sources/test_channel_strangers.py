@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc import connection as connection_module
+from pillarbox.rpc.connection import (
+    CODE_NBYTES,
+    MAGIC,
+    MAX_FRAME_NBYTES,
+    NONCE_NBYTES,
+    Connection,
+    client_handshake,
+    encode,
+)
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, SourceChannel
-from pillarbox.sources.channel import sessions as sessions_module
-from pillarbox.sources.channel.outbox import MAGIC, MAX_FRAME
-from pillarbox.wire.frames import CODE, NONCE, Channel, introduce
-from pillarbox.wire.listener import STRANGERS
 
 
 class Count:
@@ -41,9 +48,7 @@ class Known:
 
     async def connect(self, handle: ChannelHandle) -> Known:
         self.reader, self.writer = await asyncio.open_connection(*handle.addresses[0])
-        self.channel: Channel = await introduce(
-            self.reader, self.writer, handle._secret, magic=MAGIC, max_frame=MAX_FRAME
-        )
+        self.channel: Connection = await client_handshake(self.reader, self.writer, handle._secret)
         self.sent: list[bytes] = []
         write = self.writer.write
 
@@ -55,9 +60,8 @@ class Known:
         return self
 
     async def open(self, client: str = "c") -> None:
-        hello = {"is": "open", "service": "count", "client": client, "about": None}
-        self.channel.send({**hello, "received": 0, "known": False})
-        assert (await self.channel.receive())["is"] == "opened"
+        self.channel.send("open", "count", client, None, 0, False)
+        assert (await self.channel.receive())[0] == "opened"
 
     async def ended(self) -> bool:
         with contextlib.suppress(ConnectionError):
@@ -100,9 +104,9 @@ def test_a_reader_trusts_no_server_that_does_not_know_the_secret() -> None:
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
-            writer.write(MAGIC + bytes(NONCE))
-            heard.extend(await reader.readexactly(NONCE + CODE))
-            writer.write(bytes(CODE))
+            writer.write(MAGIC + bytes(NONCE_NBYTES))
+            heard.extend(await reader.readexactly(NONCE_NBYTES + CODE_NBYTES))
+            writer.write(bytes(CODE_NBYTES))
             heard.extend(await reader.read())
 
     async def run() -> None:
@@ -117,20 +121,20 @@ def test_a_reader_trusts_no_server_that_does_not_know_the_secret() -> None:
         server.close()
         await server.wait_closed()
         # It proves itself, and says nothing.
-        assert len(heard) % (NONCE + CODE) == 0
+        assert len(heard) % (NONCE_NBYTES + CODE_NBYTES) == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_the_coordinator_of_limits_is_no_source_channel() -> None:
-    # The same secret would not help: each server says what it speaks.
+    # The same secret does not help: each server has services of its own.
     from pillarbox.aio.limits.coordinator import Coordinator
 
     with Coordinator() as coordinator:
         handle = ChannelHandle((coordinator.address,), coordinator._secret, "count")
         with (
             handle.connect(patience=0.3) as client,
-            pytest.raises(ChannelError, match="not a coordinator"),
+            pytest.raises(ChannelError, match="nothing called 'count' is served here"),
         ):
             client.request(1)
 
@@ -140,7 +144,7 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         reader, writer = await asyncio.open_connection(*handle.addresses[0])
         writer.write(os.urandom(size))
-        if size < NONCE + CODE:
+        if size < NONCE_NBYTES + CODE_NBYTES:
             writer.write_eof()
         with contextlib.suppress(ConnectionError):
             assert (await asyncio.wait_for(reader.read(), 10)).startswith(MAGIC)
@@ -152,14 +156,16 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
 
 def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
-        opened = [await asyncio.open_connection(*handle.addresses[0]) for _ in range(STRANGERS + 20)]
+        opened = [
+            await asyncio.open_connection(*handle.addresses[0]) for _ in range(MAX_UNAUTHENTICATED + 20)
+        ]
         known = await Known().connect(handle)
         await known.open()
         known.writer.close()
         for reader, _ in opened[:20]:
             # The oldest had to go.
             with pytest.raises((ConnectionError, EOFError)):
-                await asyncio.wait_for(reader.readexactly(len(MAGIC) + NONCE + 1), 3)
+                await asyncio.wait_for(reader.readexactly(len(MAGIC) + NONCE_NBYTES + 1), 3)
         for _, writer in opened:
             writer.close()
 
@@ -170,8 +176,8 @@ def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
-        known.channel.send({"is": "push", "body": "once", "n": 1})
-        assert (await known.channel.receive()) == {"is": "ack", "n": 1}
+        known.channel.send("push", 1, "once")
+        assert (await known.channel.receive()) == ["ack", 1]
         known.writer.write(known.sent[-1])
         assert await known.ended()
         # Nor in another connection, where it would be the first.
@@ -189,8 +195,8 @@ def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
         known = await Known().connect(handle)
         await known.open()
         for number in (1, 1, 2, 1):
-            known.channel.send({"is": "push", "body": number, "n": number})
-        acknowledged = [(await known.channel.receive())["n"] for _ in range(4)]
+            known.channel.send("push", number, number)
+        acknowledged = [(await known.channel.receive())[1] for _ in range(4)]
         assert acknowledged == [1, 1, 2, 2]
         assert count.heard == [1, 2]
         known.writer.close()
@@ -205,7 +211,7 @@ def test_a_changed_frame_is_refused() -> None:
         write = known.writer.write
         frames: list[bytes] = []
         known.writer.write = frames.append  # type: ignore[method-assign, assignment]
-        known.channel.send({"is": "push", "body": "mine", "n": 1})
+        known.channel.send("push", 1, "mine")
         write(frames[0].replace(b"mine", b"thin"))
         assert await known.ended()
         assert count.heard == []
@@ -217,7 +223,7 @@ def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
-        known.writer.write((MAX_FRAME + 1).to_bytes(4, "big"))
+        known.writer.write((MAX_FRAME_NBYTES + 1).to_bytes(4, "big"))
         assert await known.ended()
 
     with_channel(run)
@@ -226,26 +232,27 @@ def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {"is": "open", "service": "count", "client": "d", "about": 1, "received": 0, "known": False},
-        {"is": "push", "body": "x", "n": 2},
-        {"is": "push", "body": "x", "n": "1"},
-        {"is": "push", "body": "x"},
-        {"is": "ack", "n": 1},
-        {"is": "ack", "n": -1},
-        {"is": "ack", "n": None},
-        {"is": "ask", "body": 1},
-        {"is": "ask", "body": 1, "n": "x"},
-        {"is": "what"},
-        {"body": 1},
+        ["open", "count", "d", 1, 0, False],
+        ["push", 2, "x"],
+        ["push", "1", "x"],
+        ["push", "x"],
+        ["ack", 1],
+        ["ack", -1],
+        ["ack", None],
+        ["ask", 1],
+        ["ask", "x", 1],
+        ["what"],
+        [1],
+        [],
     ],
 )
 def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(
-    message: dict[str, Any],
+    message: list[Any],
 ) -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
-        known.channel.send(message)
+        known.channel.send_text(encode(message))
         assert await known.ended()
         assert count.heard == []
 
@@ -255,24 +262,24 @@ def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else
 @pytest.mark.parametrize(
     "hello",
     [
-        {"is": "ask", "n": 1, "body": 1},
-        {"is": "open", "service": ["count"], "client": "c", "received": 0, "known": False, "about": 1},
-        {"is": "open", "service": "count", "client": 7, "received": 0, "known": False, "about": 1},
-        {"is": "open", "service": "count", "client": "c", "received": 5, "known": False, "about": 1},
-        {"is": "open", "service": "count", "client": "c"},
+        ["ask", 1, 1],
+        ["open", ["count"], "c", 1, 0, False],
+        ["open", "count", 7, 1, 0, False],
+        ["open", "count", "c", 1, 5, False],
+        ["open", "count", "c"],
     ],
 )
-def test_who_does_not_open_as_he_should_is_cut_off(hello: dict[str, Any]) -> None:
+def test_who_does_not_open_as_he_should_is_cut_off(hello: list[Any]) -> None:
     async def run(handle: ChannelHandle, count: Count) -> None:
         known = await Known().connect(handle)
-        known.channel.send(hello)
+        known.channel.send_text(encode(hello))
         assert await known.ended()
 
     with_channel(run)
 
 
 def test_who_proves_himself_and_then_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions_module, "CONNECT", 0.2)
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
 
     async def run(handle: ChannelHandle, count: Count) -> None:
         known = await Known().connect(handle)

@@ -374,15 +374,15 @@ def test_a_peer_that_is_no_reader_of_this_source_is_dropped_and_no_other(channel
         assert "subtask=7: must be from 0 to 0" in str(odd.wait(Failed).error)
         with (
             coordinator.handle.connect(about={"subtask": 0, "host": "h"}) as client,
-            pytest.raises(RuntimeError, match="KeyError: 'restored'"),
+            pytest.raises(RuntimeError, match="'host': 'h'} is not one of the messages OpenReader"),
         ):
             client.request(1)
         one.link.request_split()
         one.wait(AddSplits, 2)
         assert one.all(Failed) == []
         assert isinstance(one.link, RemoteLink)
-        one.link._say({"is": "report", "watermarks": [["s0", "soon"]]})
-        assert "could not convert" in str(one.wait(Failed).error)
+        one.link._push(["ReportWatermarks", [["s0", "soon"]]])
+        assert "ReportWatermarks.watermarks='soon': must be a number" in str(one.wait(Failed).error)
         assert coordinator.failure is None
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pillarbox import Options
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark import worker as spark_worker
 from pillarbox.spark.hangup import DisconnectWatcher, unread_bytes
 from pillarbox.spark.work import Work
 from pillarbox.spark.worker import run_job
-from pillarbox.wire.loop_thread import LoopThread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 

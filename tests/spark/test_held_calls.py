@@ -23,13 +23,13 @@ from pyspark.sql import types as T
 from pillarbox import Batch, CallFailed, Ledger
 from pillarbox.aio.options import Options
 from pillarbox.ledger import LedgerError
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, BucketState, joined
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
 from pillarbox.spark.stream.payload import Payload
 from pillarbox.spark.writer import RowWriter
-from pillarbox.wire.loop_thread import LoopThread
 from tests.spark.test_payload import in_ledger, payload_of
 
 SCHEMA = T.StructType().add("called", T.LongType())

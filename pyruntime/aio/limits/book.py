@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.limits.bucket import Bucket
 from pillarbox.aio.limits.shared import Limits
+from pillarbox.rpc.codec import Amount, Count
 
 QUANTUM = 0.05
 """Seconds of the rate that all who want calls are granted in one turn."""
@@ -26,24 +27,13 @@ REMEMBERED = 1000
 class Report(NamedTuple):
     """What a client has done since its beginning."""
 
-    received: int = 0
+    received: Count = 0
     """Calls granted, as far as it knows."""
-    used: int = 0
+    used: Count = 0
     """Calls begun."""
-    back: int = 0
+    back: Count = 0
     """Calls given back unused."""
-    cost: float = 0.0
-
-    @classmethod
-    def from_json(cls, value: Any) -> Report:
-        """What another process sent. Raises ValueError for what is no report."""
-        if not isinstance(value, list) or len(value) != len(cls._fields):
-            raise ValueError("no report")
-        if any(type(each) is not int or each < 0 for each in value[:3]):
-            raise ValueError("no report")
-        if type(value[3]) not in (int, float) or not 0 <= value[3] < math.inf:
-            raise ValueError("no report")
-        return cls(*value)
+    cost: Amount = 0.0
 
 
 @dataclass

@@ -12,11 +12,12 @@ from typing import Any
 
 from pillarbox.aio.check import check_seconds
 from pillarbox.aio.limits.client import CoordinatorGate
-from pillarbox.aio.limits.server import LimitServer
-from pillarbox.aio.limits.sessions import SharedStatistics
+from pillarbox.aio.limits.messages import SERVICE
+from pillarbox.aio.limits.server import LimitServer, SharedStatistics
 from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name
 from pillarbox.aio.limits.state import read_state
-from pillarbox.wire.hosted import Hosted
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.server import Hosted
 
 PATIENCE = 60.0
 
@@ -38,7 +39,8 @@ class CoordinatorHandle(SharedLimits):
     def open(self, limits: Limits) -> CoordinatorGate:
         """See `SharedLimits.open`."""
         name = SHARED_NAME if self.name is None else self.name
-        return CoordinatorGate(self.addresses, self._secret, name, limits, self._patience)
+        handle = RpcHandle(self.addresses, self._secret, SERVICE)
+        return CoordinatorGate(handle, name, limits, self._patience)
 
     def named(self, name: str | None = None) -> CoordinatorHandle:
         """See `SharedLimits.named`."""

@@ -14,12 +14,13 @@ from typing import Any
 
 from pillarbox.aio.check import check_positive_number, check_seconds
 from pillarbox.aio.limits.book import GRACE
-from pillarbox.aio.limits.client import FAREWELL, FIRST_PAUSE, LONGEST_PAUSE
+from pillarbox.aio.limits.client import LEAVE_TIMEOUT_S
 from pillarbox.aio.limits.lease import DUST, LeaseGate
 from pillarbox.aio.limits.redis_script import SCRIPT
 from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
-from pillarbox.wire.ending import end
-from pillarbox.wire.redis_url import RedisUrl
+from pillarbox.rpc.client import FIRST_PAUSE_S, MAX_PAUSE_S
+from pillarbox.rpc.loop_thread import end
+from pillarbox.rpc.redis_url import RedisUrl
 
 ANSWER = 5.0
 """Seconds for Redis to answer."""
@@ -134,7 +135,7 @@ class RedisGate(LeaseGate):
         self._leaving = unspent, units
         self._news.set()
         if self._number:
-            await asyncio.wait([task], timeout=FAREWELL)
+            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
         await end(task)
 
     async def _run(self) -> None:
@@ -146,14 +147,14 @@ class RedisGate(LeaseGate):
             return
         client = redis.asyncio.from_url(self._url.text, socket_timeout=ANSWER, socket_connect_timeout=ANSWER)
         script = client.register_script(SCRIPT)
-        pause = FIRST_PAUSE
+        pause = FIRST_PAUSE_S
         lost_at = self._clock()
         try:
             while not self._left:
                 try:
                     wait = await self._ask_redis(script)
                     lost_at = self._clock()
-                    pause = FIRST_PAUSE
+                    pause = FIRST_PAUSE_S
                 except (RedisError, OSError, asyncio.TimeoutError) as error:
                     self.connected = False
                     if self._held_back_for(lost_at) >= self._patience:
@@ -161,7 +162,7 @@ class RedisGate(LeaseGate):
                         self._fail(f"no Redis for patience={self._patience:g} s: {self._shown} ({detail})")
                         return
                     await asyncio.sleep(random.uniform(0.0, pause))
-                    pause = min(pause * 2, LONGEST_PAUSE)
+                    pause = min(pause * 2, MAX_PAUSE_S)
                     continue
                 if self._failure is not None:
                     return

@@ -8,18 +8,32 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.book import Book, Report
-from pillarbox.aio.limits.sessions import Session, SharedGate, SharedStatistics
-from pillarbox.aio.limits.shared import Limits, check_name
+from pillarbox.aio.limits.book import Book
+from pillarbox.aio.limits.messages import (
+    SERVICE,
+    TO_COORDINATOR,
+    TO_TASK,
+    CoolDown,
+    Exhausted,
+    Granted,
+    Leave,
+    Left,
+    Open,
+    Opened,
+    Want,
+)
+from pillarbox.aio.limits.shared import check_name
 from pillarbox.aio.limits.state import VERSION, write_state
-from pillarbox.wire.frames import BEAT, BROKEN, CONNECT, SILENCE, Channel
-from pillarbox.wire.listener import Listener
+from pillarbox.rpc.connection import BROKEN, Connection
+from pillarbox.rpc.server import RpcServer
 
 log = logging.getLogger("pillarbox")
 
 MAX_BOOKS = 10_000
+SWEEP_INTERVAL_S = 5.0
+"""Between two looks for gates that nobody has used for long."""
 FORGET = 600.0
 """Seconds without a client after which a gate is put away: what has no sums is forgotten."""
 COMMIT = 0.002
@@ -30,16 +44,74 @@ AGAIN = 1.0
 """Seconds until what could not be written down is tried again."""
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("no count")
-    return value
+class SharedStatistics(NamedTuple):
+    """What all tasks of one gate have done so far."""
+
+    calls: int
+    """Calls begun, as far as is known."""
+    held: int
+    """Calls granted that may still begin."""
+    cost: float
+    clients: int
+    cool_downs: int
 
 
-def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not 0.0 <= value < math.inf:
-        raise ValueError("no amount")
-    return float(value)
+class Session:
+    """A connection of a task, and what is on the books for it."""
+
+    def __init__(self, connection: Connection, client: str, gate: SharedGate) -> None:
+        self.connection = connection
+        self.client = client
+        self.gate = gate
+
+    def send(self, message: Any) -> None:
+        """Send now. Who cannot be told is cut off, which is no trouble of the others."""
+        try:
+            told = self.connection.send(*TO_TASK.to_json(message))
+        except (*BROKEN, RuntimeError) as error:
+            log.debug("a message cannot be sent: %s", error)
+            told = False
+        if not told:
+            self.connection.abort()
+
+
+class SharedGate:
+    """One gate: its accounts, and the connections of those who share it."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.sessions: dict[str, Session] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        self.told_over = False
+        self.idle_at = time.monotonic()
+        """When its last client left."""
+        self.is_put_away = False
+        self._text: str | None = None
+        self.kept = book.limits.max_calls is not None or book.limits.max_cost is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no client is there, or may come back to what it holds."""
+        return not self.sessions and not self.book.clients
+
+    def use(self) -> None:
+        """Somebody uses it again."""
+        self.is_put_away = False
+        self._text = None
+
+    def put_away(self) -> None:
+        """Keep only the sums of an idle one."""
+        self.book.forget_clients()
+        self.is_put_away = True
+        self._text = None
+
+    def written(self) -> str:
+        """The text to write down of it; made once for an idle one, however often it is written."""
+        if self._text is not None:
+            return self._text
+        text = json.dumps(self.book.to_json())
+        self._text = text if self.is_idle else None
+        return text
 
 
 class LimitServer:
@@ -51,23 +123,23 @@ class LimitServer:
         self._gates: dict[str, SharedGate] = {}
         for name, book in (state or {}).get("gates", {}).items():
             self._gates[name] = SharedGate(Book.from_json(book, time.monotonic))
-        self._sessions: set[Session] = set()
-        self._listener = Listener(secret, self._listen, connect=CONNECT)
-        self._outbox: list[tuple[Session, dict[str, Any]]] = []
+        self._rpc = RpcServer(secret)
+        self._rpc.add(SERVICE, self)
+        self._outbox: list[tuple[Session, Any]] = []
         self._commit_timer: asyncio.TimerHandle | None = None
         self._unwritten = False
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._port = 0
         self._is_stopping = False
 
-    async def serve(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises OSError."""
         self._loop = asyncio.get_running_loop()
-        self._port = await self._listener.listen(host, port)
+        self._port = await self._rpc.listen(host, port)
         try:
             self._write()
         except BaseException:
-            await self._listener.stop()
+            await self._rpc.stop()
             raise
         self._sweep()
         for gate in self._gates.values():
@@ -84,7 +156,7 @@ class LimitServer:
         for timer in (self._commit_timer, self._sweep_timer, *(gate.timer for gate in self._gates.values())):
             if timer is not None:
                 timer.cancel()
-        await self._listener.stop()
+        await self._rpc.stop()
         written = True
         try:
             self._write()
@@ -105,42 +177,38 @@ class LimitServer:
 
     # -- connections --------------------------------------------------------------------------
 
-    async def _listen(self, channel: Channel, writer: asyncio.StreamWriter) -> None:
-        session = Session(channel, writer)
-        self._sessions.add(session)
-        session.heard = time.monotonic()
+    async def serve(self, connection: Connection, hello: list[Any]) -> None:
+        """See `ConnectionService`."""
+        session = self._open(connection, TO_COORDINATOR.from_json([Open.__name__, *hello]))
+        if session is None:
+            return
         heard = False
         try:
             while True:
-                message = await session.channel.receive()
-                session.heard = time.monotonic()
-                self._hear(session, message)
+                self._hear(session, TO_COORDINATOR.from_json(await connection.receive()))
         except EOFError:
-            heard = session.is_heard_out()
-        except BROKEN as error:
-            log.debug("a connection has ended: %s", error)
+            heard = connection.is_heard_out()
         finally:
-            self._sessions.discard(session)
             gate = session.gate
-            if gate is not None and gate.sessions.get(session.client) is session:
+            if gate.sessions.get(session.client) is session:
                 gate.book.lost(session.client, heard)
-                self._remove(session, gate)
+                self._remove(session)
                 self._pump(gate)
 
-    def _remove(self, session: Session, gate: SharedGate) -> None:
-        del gate.sessions[session.client]
-        gate.idle_at = time.monotonic()
+    def close(self) -> None:
+        """See `ConnectionService`. Tasks come back to another coordinator, so none is refused."""
+
+    def _remove(self, session: Session) -> None:
+        del session.gate.sessions[session.client]
+        session.gate.idle_at = time.monotonic()
 
     def _sweep(self) -> None:
-        """Cut off who has been silent for long; put away what nobody has used for long."""
+        """Put away what nobody has used for long."""
         now = time.monotonic()
-        for session in self._sessions:
-            if now - session.heard > SILENCE:
-                session.cut()
         for name, gate in [*self._gates.items()]:
             if gate.is_idle and not gate.is_put_away and now - gate.idle_at >= FORGET:
                 self._put_away(name, gate)
-        self._sweep_timer = self._loop.call_later(BEAT, self._sweep)
+        self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _put_away(self, name: str, gate: SharedGate) -> bool:
         """Forget a gate that nobody uses, or, of one with sums, all but the sums; whether it is forgotten."""
@@ -156,71 +224,61 @@ class LimitServer:
 
     # -- messages -----------------------------------------------------------------------------
 
-    def _hear(self, session: Session, message: dict[str, Any]) -> None:
-        kind = message["is"]
-        report = Report.from_json(message["report"])
-        gate = session.gate
-        if kind == "open" and gate is None:
-            self._open(session, message, report)
-            return
-        if gate is None or gate.sessions.get(session.client) is not session:
-            raise ValueError(f"{kind!r} out of turn")
+    def _hear(self, session: Session, message: Any) -> None:
+        gate, client = session.gate, session.client
+        if gate.sessions.get(client) is not session or isinstance(message, Open):
+            raise ValueError(f"{message!r:.200} out of turn")
         book = gate.book
-        if kind == "bye":
-            book.leave(session.client, report, _count(message["unspent"]), _amount(message["units"]))
-            self._remove(session, gate)
-            self._send(session, {"is": "bye"}, gate.kept)
+        if isinstance(message, CoolDown):
+            seconds = book.cool_down(message.seconds)
+            for other in gate.sessions.values():
+                if other is not session:
+                    self._send(other, CoolDown(seconds))
+        elif isinstance(message, Leave):
+            book.leave(client, message.report, message.unspent, message.units)
+            self._remove(session)
+            self._send(session, Left(), gate.kept)
         else:
-            book.report(session.client, report)
-            if kind == "want":
-                units, head = _amount(message["units"]), _amount(message["head"])
-                book.want(session.client, report.received, _count(message["calls"]), units, head)
-            elif kind == "cool":
-                seconds = book.cool_down(_amount(message["seconds"]))
-                for other in gate.sessions.values():
-                    if other is not session:
-                        self._send(other, {"is": "cool", "seconds": seconds})
-            elif kind == "beat":
-                self._send(session, {"is": "beat"})
+            book.report(client, message.report)
+            if isinstance(message, Want):
+                book.want(client, message.report.received, message.calls, message.units, message.head)
         self._pump(gate)
 
-    def _open(self, session: Session, message: dict[str, Any], report: Report) -> None:
-        name = check_name(message["gate"])
-        limits = Limits.from_json(message["limits"])
-        client = check_name(message["client"])
+    def _open(self, connection: Connection, message: Open) -> Session | None:
+        name, client = check_name(message.gate), check_name(message.client)
         if self._unwritten:
-            self._send(session, {"is": "later", "why": "its state cannot be written"})
-            return
+            connection.send("later", "its state cannot be written")
+            return None
         gate = self._gates.get(name)
         if gate is None:
             if not self._has_room():
                 why = f"{MAX_BOOKS:,} names of limits are in use, or have budgets: give operators one name"
-                self._send(session, {"is": "no", "why": why})
-                return
-            gate = self._gates[name] = SharedGate(Book(limits, time.monotonic))
-        if gate.book.limits != limits:
-            difference = gate.book.limits.differences(limits)
-            why = f"the limits of {name!r} are shared, and another task has {difference}"
-            self._send(session, {"is": "no", "why": why})
-            return
+                connection.send("no", why)
+                return None
+            gate = self._gates[name] = SharedGate(Book(message.limits, time.monotonic))
+        book = gate.book
+        if book.limits != message.limits:
+            difference = book.limits.differences(message.limits)
+            connection.send("no", f"the limits of {name!r} are shared, and another task has {difference}")
+            return None
+        if message.before is not None:
+            check_name(message.before[0])
         old = gate.sessions.get(client)
         if old is not None:
-            old.cut()
+            old.connection.abort()
         gate.use()
-        session.gate = gate
-        session.client = client
-        gate.sessions[client] = session
-        if "before" in message:
-            before, calls, cost = message["before"]
-            gate.book.count_before(check_name(before), _count(calls), _amount(cost))
-        gate.book.register(client, report)
-        self._send(session, {"is": "opened"}, True)
-        cooling = gate.book.cooling()
+        session = gate.sessions[client] = Session(connection, client, gate)
+        if message.before is not None:
+            book.count_before(*message.before)
+        book.register(client, message.report)
+        self._send(session, Opened(), True)
+        cooling = book.cooling()
         if cooling > 0.0:
-            self._send(session, {"is": "cool", "seconds": cooling})
+            self._send(session, CoolDown(cooling))
         if gate.told_over:
-            self._send(session, {"is": "over", "why": gate.book.over})
+            self._send(session, Exhausted(str(book.over)))
         self._pump(gate)
+        return session
 
     def _has_room(self) -> bool:
         """Whether one more gate may be kept: of those that nobody uses, the one idle for longest goes."""
@@ -242,11 +300,10 @@ class LimitServer:
         if why is not None and not gate.told_over:
             gate.told_over = True
             for session in gate.sessions.values():
-                self._send(session, {"is": "over", "why": why}, gate.kept)
+                self._send(session, Exhausted(why), gate.kept)
         grants, wait = book.grant()
         for grant in grants:
-            message = {"is": "grant", "calls": grant.calls, "units": grant.units}
-            self._send(gate.sessions[grant.client], message, gate.kept)
+            self._send(gate.sessions[grant.client], Granted(grant.calls, grant.units), gate.kept)
         if gate.kept:
             self._commit_in(NOTE)
         wait = min(max(wait, 0.001), next_end)
@@ -255,7 +312,7 @@ class LimitServer:
 
     # -- what is said, after it is written down -----------------------------------------------
 
-    def _send(self, session: Session, message: dict[str, Any], written: bool = False) -> None:
+    def _send(self, session: Session, message: Any, written: bool = False) -> None:
         """Send now, or, where it must be known after a restart, when it is written down."""
         if self._path is None or not written:
             session.send(message)
@@ -292,7 +349,7 @@ class LimitServer:
             # Who waits for what cannot be written waits for a coordinator, and has his patience.
             unsaid, self._outbox = self._outbox, []
             for session, _ in unsaid:
-                session.cut()
+                session.connection.abort()
             return
         if self._unwritten:
             log.warning("the state of the coordinator can be written again")

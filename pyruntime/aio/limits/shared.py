@@ -5,12 +5,12 @@ Values without state: safe in any thread.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pillarbox.aio.limits.local import COOL_DOWN, LocalGate, TaskRateGate
 from pillarbox.kernel import PillarboxError
+from pillarbox.rpc.codec import Codec, Positive
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.gate import Gate
@@ -27,12 +27,12 @@ class CoordinatorError(PillarboxError):
 class Limits(NamedTuple):
     """What is shared: plain numbers, the same for all who share it. None for no limit."""
 
-    per_second: float | None = None
-    units_per_second: float | None = None
-    burst: float = 1.0
-    cool_down: float = COOL_DOWN
-    max_calls: int | None = None
-    max_cost: float | None = None
+    per_second: Positive | None = None
+    units_per_second: Positive | None = None
+    burst: Positive = 1.0
+    cool_down: Positive = COOL_DOWN
+    max_calls: Annotated[int, "more than 0", lambda value: value > 0] | None = None
+    max_cost: Positive | None = None
 
     @classmethod
     def of(cls, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Limits:
@@ -62,14 +62,11 @@ class Limits(NamedTuple):
     @classmethod
     def from_json(cls, value: Any) -> Limits:
         """The limits that another process sent. Raises ValueError for what are none."""
-        if not isinstance(value, list) or len(value) != len(cls._fields):
-            raise ValueError("no limits")
-        for each in value:
-            if each is not None and (type(each) not in (int, float) or not 0 < each < math.inf):
-                raise ValueError("no limits")
-        if value[2] is None or value[3] is None:
-            raise ValueError("no limits")
-        return cls(*value)
+        limits: Limits = LIMITS.from_json([cls.__name__, *value])
+        return limits
+
+
+LIMITS = Codec(Limits)
 
 
 class SharedLimits(ABC):

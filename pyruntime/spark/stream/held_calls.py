@@ -29,13 +29,13 @@ from pillarbox.aio.function import collector_parameter, is_async, is_async_gener
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import Collector, PillarboxError
+from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.letters import dead_letters
 from pillarbox.spark.record import RECORD_BYTES, Columns, Record
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, BATCH, IDENTITY, SEQUENCE, Finished, joined
 from pillarbox.spark.stream.payload import Payload, row_bytes
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
-from pillarbox.wire.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from pillarbox.aio.journal import Journal

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pillarbox.rpc.redis_url import RedisUrl
 from pillarbox.sources.connectors.options import password_from
-from pillarbox.wire.redis_url import RedisUrl
 
 ANSWER = 10.0
 """Seconds for Redis to answer, besides the time that it is told to wait."""

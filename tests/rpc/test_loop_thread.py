@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
 
 LONGEST = 60.0
 

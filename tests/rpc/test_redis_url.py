@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.wire.redis_url import RedisUrl
+from pillarbox.rpc.redis_url import RedisUrl
 
 SECRET = "correct-horse"
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pillarbox.wire.hosted import Hosted
+from pillarbox.rpc.server import Hosted
 from tests.threads import begun
 
 
@@ -16,7 +16,7 @@ class Counter:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    async def serve(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int) -> int:
         if self.number == 1:
             raise OSError("the port is taken")
         return 4000 + self.number
@@ -54,20 +54,20 @@ def test_a_server_that_cannot_begin_or_end_leaves_no_thread_and_may_be_started_a
     with pytest.raises(OSError, match="port is taken"):
         counted.start()
     assert repr(counted) == "<Counted on localhost:0, stopped>"
-    assert not begun("pillarbox-counter")
+    assert not begun("pillarbox-rpc")
     counted.start()
-    assert begun("pillarbox-counter")
+    assert begun("pillarbox-rpc")
     with pytest.raises(RuntimeError, match="the counter has been started"):
         counted.start()
     assert counted.made == 2
     with pytest.raises(ValueError, match="disk is full"):
         counted.close()
-    assert not begun("pillarbox-counter")
+    assert not begun("pillarbox-rpc")
     with counted:
         assert repr(counted) == "<Counted on localhost:4003, running>"
     counted.close()
     assert counted.ended == ["stopped 3", None]
-    assert not begun("pillarbox-counter")
+    assert not begun("pillarbox-rpc")
 
 
 def test_what_it_is_asked_is_answered_on_its_thread_and_what_that_raises_is_raised() -> None:
@@ -77,7 +77,7 @@ def test_what_it_is_asked_is_answered_on_its_thread_and_what_that_raises_is_rais
         assert counted._ask(lambda server: server.divide(2)) == 2.0
         with pytest.raises(ZeroDivisionError):
             counted._ask(lambda server: server.divide(0))
-        thread = begun("pillarbox-counter")[0]
+        thread = begun("pillarbox-rpc")[0]
         assert counted._ask(lambda server: threading.current_thread()) is thread
     with pytest.raises(RuntimeError, match="the counter is not started"):
         counted._ask(lambda server: server.divide(1))

@@ -1,8 +1,12 @@
-"""A thread that runs an asyncio event loop, for jobs whose caller blocks. Thread-safe."""
+"""A thread that runs an asyncio event loop, for jobs whose caller blocks; and the one for connections.
+
+`LoopThread`, `acquire_loop` and `release_loop` are thread-safe, `end` is for the loop of the tasks.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import traceback
@@ -19,6 +23,12 @@ SIGNAL_CHECK_INTERVAL_S = 1.0
 LAST_WAIT_S = 0.05
 LAST_TURNS = 20
 """Seconds, then turns, that a loop runs on when it ends: for cancelled tasks, and for transports to close."""
+
+
+STOP_TIMEOUT_S = 5.0
+"""For the loop of connections to end, when the last of them has been closed."""
+CANCEL_INTERVAL_S = 0.25
+"""Seconds after which a task that has not ended is cancelled again."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -95,6 +105,64 @@ class LoopThread:
             _complete(loop, loop.shutdown_asyncgens())
             asyncio.set_event_loop(None)
             loop.close()
+
+
+# One thread for all servers and clients of a process: what they do is short, and nothing of it blocks. With
+# one for each, a process would have as many as it has streams, coordinators and tasks, and a message between
+# two of them would wait for both.
+_guard = threading.Lock()
+_connections: LoopThread | None = None
+_users = 0
+
+
+def acquire_loop() -> LoopThread:
+    """The thread for this process's connections, begun if it is not there. Any thread but that one."""
+    global _connections, _users
+    with _guard:
+        if _connections is None:
+            _connections = LoopThread("pillarbox-rpc")
+        _users += 1
+        return _connections
+
+
+def release_loop(thread: LoopThread) -> None:
+    """Use it no more; with its last user it ends. Any thread but that one, once for each `acquire_loop`."""
+    global _connections, _users
+    with _guard:
+        if thread is not _connections:
+            return
+        _users -= 1
+        if _users:
+            return
+        _connections = None
+    thread.close(STOP_TIMEOUT_S)
+
+
+def _forget_loop() -> None:
+    # The child of a fork has none of its parent's threads, and may have a lock that one of them holds.
+    global _guard, _connections, _users
+    _guard, _connections, _users = threading.Lock(), None, 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_loop)
+
+
+async def end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks, and wait until all have ended. What they raise is theirs, and is not raised here.
+
+    A task may lose a cancellation: `asyncio.wait_for` of Python 3.10 and 3.11 forgets one that comes in the
+    turn in which what it waits for has ended (python/cpython#86296), and a task that tries again for as long
+    as it takes would then never end. So who has not ended is cancelled again.
+    """
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_INTERVAL_S)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 def _complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]) -> None:

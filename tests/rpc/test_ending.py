@@ -8,7 +8,7 @@ import pytest
 
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.shared import Limits, SharedLimits
-from pillarbox.wire.ending import end
+from pillarbox.rpc.loop_thread import end
 
 
 def test_a_task_that_loses_cancellations_is_cancelled_until_it_ends() -> None:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pillarbox.wire.frames import Channel
-from pillarbox.wire.listener import Listener
-from pillarbox.wire.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.rpc.server import RpcServer
 
 
 @pytest.fixture
@@ -24,10 +23,6 @@ def without_collections() -> Iterator[None]:
     gc.enable()
 
 
-async def serve(channel: Channel, writer: asyncio.StreamWriter) -> None:
-    raise AssertionError("nobody knows the secret")
-
-
 @pytest.mark.contract("A server that stops closes every connection, however far it has come.")
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, None], ids=["asyncio", "default"])
 @pytest.mark.parametrize("turns", range(8))
@@ -36,7 +31,7 @@ def test_a_connection_that_comes_while_the_server_stops_is_closed(
     turns: int, new_loop: type[asyncio.AbstractEventLoop] | None
 ) -> None:
     thread = LoopThread("server") if new_loop is None else LoopThread("server", new_loop)
-    listener = Listener(os.urandom(32), serve)
+    listener = RpcServer(os.urandom(32))
     port = thread.submit(listener.listen("127.0.0.1", 0)).result(10)
 
     async def meet_and_stop() -> socket.socket:
@@ -71,7 +66,7 @@ def test_a_connection_that_comes_while_the_server_stops_is_closed(
 def test_a_task_that_ends_when_it_is_cancelled_has_ended_before_its_loop_however_busy_the_machine(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.wire.loop_thread.LAST_WAIT_S", 0.0)
+    monkeypatch.setattr("pillarbox.rpc.loop_thread.LAST_WAIT_S", 0.0)
     ended = []
 
     async def last_words() -> None:

@@ -1,0 +1,396 @@
+"""A connection between two processes: the proof of who they are, frames that nobody can forge, heartbeats.
+
+Each side proves that it knows the secret without sending it (challenge and response), then each frame carries
+a code over its number, its direction and its text (HMAC-SHA256, RFC 2104), under a key of this connection
+alone, so that none can be changed or sent again. Nothing is encrypted, unless the server has a certificate:
+then all goes through TLS, and the client takes that certificate alone. A frame is a JSON list that begins
+with the kind of the message. It is bounded and checked here, on both sides, before anybody else sees it.
+
+Used on the event loop of either side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from typing import Any, TypeVar
+
+MAGIC = b"pillarbox-rpc-1\n"
+"""The first bytes of a server, with the version of the protocol."""
+NONCE_NBYTES = 32
+CODE_NBYTES = 32
+MAX_FRAME_NBYTES = 256 * 1024
+MAX_MESSAGE_NBYTES = MAX_FRAME_NBYTES - 1024
+"""Bytes of the body of a message as JSON: a frame has room for it, and for what is said about it."""
+MAX_UNREAD_NBYTES = 1024 * 1024
+"""Bytes that a peer may leave unread before it is cut off."""
+MAX_UNSENT_NBYTES = 256 * 1024
+"""Bytes that may wait for the system: more are sent when the peer has acknowledged some."""
+MAX_KEPT_NBYTES = 64 * 1024 * 1024
+"""Bytes of messages that may wait for a peer that has no connection. One that leaves more is given up."""
+CONNECT_TIMEOUT_S = 5.0
+"""For a connection to be made and both sides to be known."""
+HEARTBEAT_INTERVAL_S = 5.0
+HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
+"""Without a frame of the peer, after which a connection is cut off."""
+
+
+PIECE_NBYTES = 128 * 1024
+"""Of a piece of a long message, about. A single item may be longer, up to what a message may be."""
+
+T = TypeVar("T")
+
+
+class ProtocolError(Exception):
+    """The peer is not what it should be, or does not say what it should."""
+
+
+class RefusedError(Exception):
+    """The server will not serve this client, now or later, and says why."""
+
+
+BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, LookupError, TypeError, ValueError)
+"""What ends a connection, of what its peer does and says."""
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+"""Made once: `json.dumps` makes one for each message."""
+
+
+def encode(message: Any) -> bytes:
+    """The text of a message. Any thread. Raises TypeError or ValueError for what JSON cannot hold."""
+    return _ENCODER.encode(message).encode()
+
+
+def encode_body(body: Any) -> bytes:
+    """`body` as JSON. Any thread. Raises TypeError or ValueError for what JSON cannot hold or is too long."""
+    text = encode(body)
+    if len(text) > MAX_MESSAGE_NBYTES:
+        raise ValueError(f"a message of {len(text):,} bytes: at most {MAX_MESSAGE_NBYTES:,}")
+    return text
+
+
+def pieces(items: Collection[T]) -> Iterator[list[T]]:
+    """`items`, which JSON can hold, in lists that are not too long for a message each."""
+    piece: list[T] = []
+    taken = 0
+    for item in items:
+        length = len(encode(item))
+        if piece and taken + length > PIECE_NBYTES:
+            yield piece
+            piece, taken = [], 0
+        piece.append(item)
+        taken += length
+    if piece:
+        yield piece
+
+
+def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., None], *args: Any) -> None:
+    """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn, *args)
+
+
+class Connection:
+    """A connection whose peer is known. Confined to the loop of its streams.
+
+    direct: the socket of the same connection, where what is sent is to be with the system when `send` returns
+    (see `connect`). Otherwise it is with the loop, and ends with the process.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        send_key: bytes,
+        receive_key: bytes,
+        direct: socket.socket | None = None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._direct = direct
+        self._send_key = send_key
+        self._receive_key = receive_key
+        self._sent = 0
+        self._received = 0
+        self._is_cut = False
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
+
+    def send(self, kind: str, *fields: Any) -> bool:
+        """Send a message; it is not waited for. A peer that does not read is cut off.
+
+        False if the peer surely never gets it: it has gone, or is cut off.
+        """
+        return self.send_text(encode([kind, *fields]))
+
+    def send_text(self, text: bytes) -> bool:
+        """The same for a message that was encoded before."""
+        if len(text) > MAX_FRAME_NBYTES:
+            raise ProtocolError(f"a message of {len(text):,} bytes: at most {MAX_FRAME_NBYTES:,}")
+        code = hmac.digest(self._send_key, self._sent.to_bytes(8, "big") + text, "sha256")
+        self._sent += 1
+        transport = self._writer.transport
+        if transport.is_closing():
+            return False
+        frame = len(text).to_bytes(4, "big") + code + text
+        if self._direct is None:
+            if transport.get_write_buffer_size() <= MAX_UNREAD_NBYTES:
+                self._writer.write(frame)
+                return True
+        else:
+            with contextlib.suppress(OSError):
+                if self._direct.send(frame) == len(frame):
+                    return True
+        # A part of a frame is none.
+        self.abort()
+        return False
+
+    async def receive(self) -> list[Any]:
+        """The next message: its kind, a str, and what belongs to it.
+
+        Raises what is in `BROKEN` at the end; RefusedError where the server refuses the client for good.
+        """
+        while True:
+            kind, *fields = message = await self._receive_frame()
+            if kind == "no":
+                raise RefusedError(str(fields[0]))
+            if kind == "later":
+                raise ProtocolError(str(fields[0]))
+            if kind != "beat":
+                return message
+
+    async def _receive_frame(self) -> list[Any]:
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        if size > MAX_FRAME_NBYTES:
+            raise ProtocolError(f"a frame of {size:,} bytes: at most {MAX_FRAME_NBYTES:,}")
+        code = await self._reader.readexactly(CODE_NBYTES)
+        text = await self._reader.readexactly(size)
+        expected = hmac.digest(self._receive_key, self._received.to_bytes(8, "big") + text, "sha256")
+        if not hmac.compare_digest(code, expected):
+            raise ProtocolError("a frame that was not made by the peer for this place")
+        self._received += 1
+        self._heard_at = self._loop.time()
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ProtocolError("a frame that is not JSON") from None
+        if not isinstance(message, list) or not message or not isinstance(message[0], str):
+            raise ProtocolError("a frame that is not a message")
+        return message
+
+    def _beat(self) -> None:
+        if self._writer.transport.is_closing():
+            return
+        if self._loop.time() - self._heard_at > HEARTBEAT_TIMEOUT_S:
+            self.abort()
+            return
+        self.send("beat")
+        self._loop.call_later(HEARTBEAT_INTERVAL_S, self._beat)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    def is_heard_out(self) -> bool:
+        """Return True if nothing is missing of what the peer has sent, now that its end has come.
+
+        The end that a system makes of a connection comes after all that was sent (FIN). A reset does not, nor
+        does what this side did.
+        """
+        theirs = self._writer.get_extra_info("socket")
+        try:
+            return not self._is_cut and not theirs.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        except (OSError, RuntimeError):
+            return False
+
+    def close(self) -> None:
+        """Close the connection; what was sent still goes out."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Cut the connection off, whatever the peer has still to say."""
+        self._is_cut = True
+        self._writer.transport.abort()
+
+
+# -- the handshake ------------------------------------------------------------------------------
+
+
+def _code(secret: bytes, purpose: bytes, server: bytes, client: bytes) -> bytes:
+    return hmac.digest(secret, purpose + server + client, "sha256")
+
+
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    # A transport of uvloop that has closed raises RuntimeError, one of asyncio says nothing.
+    if writer.transport.is_closing():
+        raise ConnectionResetError("the peer has gone")
+    writer.write(data)
+
+
+async def server_handshake(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes
+) -> Connection:
+    """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
+    server = secrets.token_bytes(NONCE_NBYTES)
+    _write(writer, MAGIC + server)
+    client = await reader.readexactly(NONCE_NBYTES)
+    proof = await reader.readexactly(CODE_NBYTES)
+    if not hmac.compare_digest(proof, _code(secret, b"client", server, client)):
+        raise ProtocolError("a client without the secret")
+    _write(writer, _code(secret, b"server", server, client))
+    to_client = _code(secret, b"to client", server, client)
+    to_server = _code(secret, b"to server", server, client)
+    return Connection(reader, writer, to_client, to_server)
+
+
+async def client_handshake(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    secret: bytes,
+    direct: socket.socket | None = None,
+) -> Connection:
+    """The same as the client. Raises ProtocolError for a server without the secret."""
+    greeting = await reader.readexactly(len(MAGIC) + NONCE_NBYTES)
+    if not greeting.startswith(MAGIC):
+        raise ProtocolError("not a server of Pillarbox, or one of another version")
+    server = greeting[len(MAGIC) :]
+    client = secrets.token_bytes(NONCE_NBYTES)
+    _write(writer, client + _code(secret, b"client", server, client))
+    try:
+        proof = await reader.readexactly(CODE_NBYTES)
+    except (EOFError, OSError):
+        raise ProtocolError("it does not accept this task's secret") from None
+    if not hmac.compare_digest(proof, _code(secret, b"server", server, client)):
+        raise ProtocolError("it does not know the secret")
+    to_client = _code(secret, b"to client", server, client)
+    to_server = _code(secret, b"to server", server, client)
+    return Connection(reader, writer, to_server, to_client, direct)
+
+
+def _own_socket(writer: asyncio.StreamWriter) -> socket.socket:
+    theirs = writer.get_extra_info("socket")
+    own = socket.fromfd(theirs.fileno(), theirs.family, theirs.type)
+    own.setblocking(False)
+    return own
+
+
+def _pinned_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # The certificate is compared as a whole: who has signed it, and for which name, does not matter.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _check_certificate(writer: asyncio.StreamWriter, fingerprint: bytes) -> None:
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    if not hmac.compare_digest(hashlib.sha256(found).digest(), fingerprint):
+        raise ProtocolError("its certificate is not the one that this client was told of")
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    host: str, port: int, secret: bytes, fingerprint: bytes | None = None, *, direct: bool = False
+) -> AsyncIterator[Connection]:
+    """A connection to a server that knows `secret`; cut off at the end, and what is unsent is lost.
+
+    fingerprint: the SHA-256 of the server's certificate, for TLS; None for none.
+    direct: what is sent is with the system when `send` returns, whatever becomes of this process; not with
+        TLS.
+    Raises what is in `BROKEN` where there is no such server.
+    """
+    tls = None if fingerprint is None else _pinned_tls()
+    opening = asyncio.open_connection(host, port, limit=MAX_FRAME_NBYTES + 4096, ssl=tls)
+    reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
+    try:
+        if fingerprint is not None:
+            _check_certificate(writer, fingerprint)
+        with _own_socket(writer) if direct else contextlib.nullcontext() as own:
+            proof = client_handshake(reader, writer, secret, own)
+            yield await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
+    finally:
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+# -- messages that outlive a connection ---------------------------------------------------------
+
+
+class MessageStream:
+    """The numbered messages of two peers, in order, each once, over one connection after another. Confined.
+
+    What the peer has not acknowledged when a connection breaks is sent again on the next one, and what it has
+    had already it passes over. The idea is that of TCP itself.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        """The number of the last message that was heard."""
+        self._kept: deque[bytes] = deque()
+        self._kept_nbytes = 0
+        self._acknowledged = 0
+        self._sent = 0
+        self._connection: Connection | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the peer has everything."""
+        return not self._kept
+
+    def put(self, kind: bytes, body: bytes) -> None:
+        """Send this too, now or as soon as there is a connection. Raises ProtocolError if too much waits."""
+        if self._kept_nbytes + len(body) > MAX_KEPT_NBYTES:
+            raise ProtocolError(f"a peer that takes nothing: {self._kept_nbytes:,} bytes wait for it")
+        text = b'["%b",%d,%b]' % (kind, self._acknowledged + len(self._kept) + 1, body)
+        self._kept.append(text)
+        self._kept_nbytes += len(text)
+        self._pump()
+
+    def connected(self, connection: Connection, received: int) -> None:
+        """There is a connection again, and the peer has had the messages up to number `received`."""
+        self.acknowledged(received)
+        self._sent = self._acknowledged
+        self._connection = connection
+        self._pump()
+
+    def disconnected(self) -> None:
+        """The connection has gone."""
+        self._connection = None
+
+    def acknowledged(self, number: int) -> None:
+        """The peer has had the messages up to `number`. Raises ProtocolError for what was never sent."""
+        if not self._acknowledged <= number <= self._acknowledged + len(self._kept):
+            raise ProtocolError(f"message {number!r} was acknowledged and does not exist")
+        for _ in range(number - self._acknowledged):
+            self._kept_nbytes -= len(self._kept.popleft())
+        self._acknowledged = number
+        self._pump()
+
+    def is_new(self, number: int) -> bool:
+        """Return True if a message was not heard before. Raises ProtocolError if one before it is missing."""
+        if type(number) is not int or number > self.received + 1:
+            raise ProtocolError(f"message {number!r} comes after {self.received}")
+        if number <= self.received:
+            return False
+        self.received = number
+        return True
+
+    def _pump(self) -> None:
+        while self._connection is not None and self._sent - self._acknowledged < len(self._kept):
+            if self._connection.unsent > MAX_UNSENT_NBYTES:
+                return
+            text = self._kept[self._sent - self._acknowledged]
+            self._sent += 1
+            self._connection.send_text(text)

@@ -1,0 +1,87 @@
+"""A server with a certificate: all is encrypted, and a client takes that certificate alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.sources.channel import ChannelError, Peer, SourceChannel
+from tests.sources.proxy import Proxy
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+
+
+class Echo:
+    def opened(self, peer: Peer, about: Any) -> None:
+        pass
+
+    def request(self, peer: Peer, body: Any) -> Any:
+        return body
+
+    def pushed(self, peer: Peer, body: Any) -> None:
+        peer.push(body)
+
+    def gone(self, peer: Peer, said_so: bool) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    key, found, both = folder / "key", folder / "found", folder / "server.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=anything"]
+    subprocess.run([*command, "-keyout", key, "-out", found], check=True, capture_output=True)
+    both.write_text(key.read_text() + found.read_text())
+    return both
+
+
+@pytest.mark.contract("Over TLS messages come through, and nothing of them can be read on the way.")
+def test_messages_come_through_and_cannot_be_read(certificate: Path) -> None:
+    with SourceChannel(certificate=certificate) as channel:
+        handle = channel.serve("echo", Echo())
+        with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
+            for size in (1, 1000, 200_000):
+                assert client.request("x" * size, 30) == "x" * size
+            assert proxy.passed and b"about-me" not in proxy.passed and b"xxxx" not in proxy.passed
+            proxy.cut()
+            assert client.request("again", 30) == "again"
+
+
+def test_without_a_certificate_what_is_said_can_be_read() -> None:
+    """So that the test before sees what it looks for."""
+    with SourceChannel() as channel:
+        handle = channel.serve("echo", Echo())
+        with Proxy(handle) as proxy, proxy.handle.connect("about-me") as client:
+            client.request(1, 30)
+            assert b"about-me" in proxy.passed
+
+
+@pytest.mark.contract("A client over TLS takes no other certificate than that of its server.")
+def test_another_certificate_is_refused(certificate: Path) -> None:
+    with SourceChannel(certificate=certificate) as channel:
+        handle = channel.serve("echo", Echo())
+        other = RpcHandle(handle.addresses, handle._secret, "echo", bytes(32))
+        plain = RpcHandle(handle.addresses, handle._secret, "echo")
+        with (
+            other.connect(patience=0.5) as client,
+            pytest.raises(ChannelError, match="its certificate is not the one"),
+        ):
+            client.request(1, 30)
+        with plain.connect(patience=0.5) as client, pytest.raises(ChannelError, match="not there"):
+            client.request(1, 30)
+        with handle.connect() as client:
+            assert client.request(1, 30) == 1
+
+
+def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "server.pem"
+    with pytest.raises(OSError, match="No such file"):
+        SourceChannel(certificate=path).start()
+    path.write_text("nothing")
+    with pytest.raises(OSError, match="PEM|SSL"):
+        SourceChannel(certificate=path).start()
