@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 S = TypeVar("S", bound=Split)
+
+Yielded = tuple[Records, Any] | Fetched | None
 
 
 class SimpleSource(Source[S, Any]):
@@ -45,12 +47,13 @@ class SimpleSource(Source[S, Any]):
         """All splits that there are now. On the driver, again and again; known ones are passed over."""
 
     @abstractmethod
-    def read(self, split: S) -> Iterator[tuple[Records, Any]]:
+    def read(self, split: S) -> Iterator[Yielded]:
         """Yield batches of the rows from `split.start` to `split.stop`, each with the position behind it.
 
         Ends at `stop`, or, where that is None, at the end of what is there: a split without an end is read
         on later from where it stands. A generator, closed when it is read no further; on a fetcher's
-        thread. It should block for seconds at most: where it waits for longer it yields no rows now and then.
+        thread. It should block for seconds at most: where it waits for longer it yields None now and then.
+        Where it knows event time it yields a `Fetched`.
         """
 
     def end(self, split: S) -> Any:
@@ -59,6 +62,10 @@ class SimpleSource(Source[S, Any]):
             f"{type(self).__name__} has no `end`, so split {split.split_id!r}, which has no stop, cannot be "
             "cut into micro-batches"
         )
+
+    def position_at(self, split: S, timestamp: float) -> Any:
+        """The position before which no event of a split is later than so many seconds; None if unknown."""
+        return None
 
     @property
     def boundedness(self) -> Boundedness:
@@ -75,9 +82,10 @@ class SimpleSource(Source[S, Any]):
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[S]:
         """One split at a time; where splits have no end, each on a thread of its own."""
-        bounded = self.boundedness is Boundedness.BOUNDED
-        threading = Threading.ONE_SPLIT_AT_A_TIME if bounded else Threading.SPLIT_PER_THREAD
-        return FetchingReader(context, partial(LoopReader, self, context.schema), threading=threading)
+        if self.boundedness is Boundedness.BOUNDED:
+            return FetchingReader(context, partial(LoopReader, self, context.schema, self.read))
+        read_on = partial(LoopReader, self, context.schema, self.read, self.poll_interval)
+        return FetchingReader(context, read_on, threading=Threading.SPLIT_PER_THREAD)
 
     def arrow_schema(self) -> pa.Schema:
         """What `schema` says."""
@@ -120,23 +128,33 @@ class ListingEnumerator(SplitEnumerator[S, Any]):
             return None
         return split.up_to(stop)
 
+    def position_at(self, split: S, timestamp: float) -> Any:
+        """As the source says."""
+        return self._source.position_at(split, timestamp)
+
 
 class LoopReader(SplitReader[S]):
-    """Reads one split at a time with the generator that its source makes of it."""
+    """Reads one split at a time with a generator.
 
-    def __init__(self, source: SimpleSource[S], wanted: pa.Schema | None) -> None:
-        self._source = source
-        self._bounded = source.boundedness is Boundedness.BOUNDED
+    source: has the columns of its rows. wanted: those that are asked for. read: makes the generator of one.
+    poll_interval: seconds until a split that has no `stop` is read on; None: it ends as its generator does.
+    """
+
+    def __init__(
+        self,
+        source: Source[S, Any],
+        wanted: pa.Schema | None,
+        read: Callable[[S], Iterator[Yielded]],
+        poll_interval: float | None = None,
+    ) -> None:
+        self._read = read
+        self._poll_interval = poll_interval
         self._wanted = wanted
         # Where the columns that are wanted stand in a row; None if all are, in order.
         self._places = None if wanted is None else _places(source.arrow_schema(), wanted)
         self._split: S | None = None
-        self._rows: Iterator[tuple[Records, Any]] | None = None
+        self._rows: Iterator[Yielded] | None = None
         self._woken = threading.Event()
-
-    def read(self, split: S) -> Iterator[tuple[Records, Any]]:
-        """What the source reads."""
-        return self._source.read(split)
 
     def handle_splits_changes(self, change: SplitsChange[S]) -> None:
         """Go to another split, or leave the one that is read."""
@@ -152,18 +170,18 @@ class LoopReader(SplitReader[S]):
         split = self._split
         if split is not None:
             if self._rows is None:
-                self._rows = iter(self.read(split))
-            for records, position in self._rows:
-                if not len(records) and position == split.start:
-                    # It waits, and lets orders come in between.
+                self._rows = iter(self._read(split))
+            for found in self._rows:
+                if found is None:
                     return []
-                self._split = split.starting_at(position)
-                return [Fetched(split.split_id, self._selected(records), position)]
+                fetched = found if isinstance(found, Fetched) else Fetched(split.split_id, *found)
+                self._split = split.starting_at(fetched.position)
+                return [fetched._replace(records=self._selected(fetched.records))]
             self._rows = None
-            if self._bounded or split.stop is not None:
+            if self._poll_interval is None or split.stop is not None:
                 self._leave()
                 return [Fetched(split.split_id, (), split.start, finished=True)]
-        self._woken.wait(self._source.poll_interval)
+        self._woken.wait(self._poll_interval)
         self._woken.clear()
         return []
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from pillarbox.sources.connectors.options import check_whole
-from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
-from pillarbox.sources.simple import SimpleSource
+from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
+from pillarbox.sources.simple import ListingEnumerator, SimpleSource
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import OffsetSplit
 from pillarbox.task.moments import check_duration, check_moment
@@ -120,24 +120,17 @@ class GeneratorSource(SimpleSource[GeneratorSplit]):
         seconds = time.time() - split.began
         return stop if self.rate is None else min(stop, max(0, int(seconds * self.rate / self.splits)))
 
-    def read(self, split: GeneratorSplit) -> Iterator[tuple[Any, int]]:
+    def read(self, split: GeneratorSplit) -> Iterator[tuple[pa.RecordBatch, int] | None]:
         """The rows, as they come."""
         position = split.start
         while position != split.stop:
-            yield from self._wait(self.latency, position)
+            yield from _wait(self.latency)
             end = min(self.end_now(split), position + self.batch_rows)
             if end > position:
                 yield self._rows(split, position, end), end
                 position = end
             else:
-                yield from self._wait(LOOK_INTERVAL_S, position)
-
-    def _wait(self, seconds: float, position: int) -> Iterator[tuple[Any, int]]:
-        """Wait, and now and then yield no rows, so that a wake-up is heard."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0.0:
-            time.sleep(min(left, LOOK_INTERVAL_S))
-            yield (), position
+                yield from _wait(LOOK_INTERVAL_S)
 
     def _rows(self, split: GeneratorSplit, start: int, end: int) -> pa.RecordBatch:
         at = pc.add(_numbers(self.batch_rows).slice(0, end - start), start)
@@ -161,12 +154,10 @@ class GeneratorSource(SimpleSource[GeneratorSplit]):
         return pc.add(pc.multiply(rows, self.interval), self.first_event + split.number * self.skew)
 
 
-class GeneratorEnumerator(SplitEnumerator[GeneratorSplit, int]):
+class GeneratorEnumerator(ListingEnumerator[GeneratorSplit]):
     """Gives out the splits, and says which rows are there. Its checkpoint: how many splits it has given."""
 
-    def __init__(self, context: EnumeratorContext[Any], checkpoint: int, source: GeneratorSource) -> None:
-        super().__init__(context, checkpoint)
-        self._source = source
+    _source: GeneratorSource
 
     def discover(self, checkpoint: int, most: int) -> tuple[Sequence[GeneratorSplit], int]:
         """The next splits."""
@@ -181,9 +172,13 @@ class GeneratorEnumerator(SplitEnumerator[GeneratorSplit, int]):
         stop = min(self._source.end_now(split), split.start + most)
         return None if stop <= split.start and stop != split.stop else split.up_to(stop)
 
-    def position_at(self, split: GeneratorSplit, timestamp: float) -> int | None:
-        """The first row that may be later; None if unknown."""
-        return self._source.position_at(split, timestamp)
+
+def _wait(seconds: float) -> Iterator[None]:
+    """Wait, and now and then yield None, so that a wake-up is heard."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0.0:
+        time.sleep(min(left, LOOK_INTERVAL_S))
+        yield None
 
 
 @lru_cache(maxsize=4)
