@@ -674,7 +674,8 @@ class SourceSuite:
 
     def _drain(self, harness: SourceHarness[Any, Any]) -> list[Any]:
         """What is there: until nothing has come for a while."""
-        before, deadline = len(harness.rows), self._deadline()
+        before = len(harness.rows)
+        deadline = time.monotonic() + DRAINED_AFTER_S if before else self._deadline()
         while time.monotonic() < deadline:
             if self._told(harness.step):
                 deadline = time.monotonic() + DRAINED_AFTER_S
