@@ -531,7 +531,8 @@ class SourceSuite:
                 with SourceHarness(make(), readers=2, timeout=self.timeout) as harness:
                     harness.step()
                     began = time.monotonic()
-                    for ended in (*harness.readers.values(), harness.enumerator) * 2:
+                    ends: list[Any] = [*harness.readers.values(), harness.enumerator] * 2
+                    for ended in ends:
                         self._told(ended.close)
                     if (took := time.monotonic() - began) > 2 * self.wake_within:
                         raise _broken((harness.source, "create_reader"), rule, f"close took {took:.1f} s")

@@ -209,9 +209,7 @@ def test_a_wake_up_before_the_first_fetch_of_a_silent_function_is_heard() -> Non
 def test_event_time_in_front_of_the_start_is_told_with_no_earlier_position() -> None:
     source = FromSourceFunction(make(Marked, 40, 7), bounded=True)
     amid = FunctionSplit("function", {"count": 10, "base": 7, "state": source.serializer.write(7)})
-    with SourceHarness(source) as harness:
-        reader = harness.source.create_reader(ReaderContext())
-        fetched = list(read_splits(reader, [amid]))
+    fetched = list(read_splits(source.create_reader(ReaderContext()), [amid]))
     assert [row for each in fetched for row in each.records] == list(range(10, 40))
     assert all(each.finished or each.position["count"] >= 10 for each in fetched)
 
