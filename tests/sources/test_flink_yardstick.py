@@ -1,19 +1,44 @@
-"""Claims of Flink's tests of sources that no other test here shows; `test_flink_claims.py` lists all."""
+"""Claims of Flink's tests of sources that no other test here shows; `test_flink_claims.py` lists all.
+
+The last one is of a fault that nothing else has found.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 
-from pillarbox.sources import EnumeratorContext, Fetched, SourceCoordinator, Split, Threading
+from pillarbox.sources import (
+    EnumeratorContext,
+    Fetched,
+    FetchingReader,
+    ReaderContext,
+    SourceCoordinator,
+    Split,
+    SplitReader,
+    SplitsAdded,
+    SplitsChange,
+    Threading,
+)
 from pillarbox.sources.link import EventTimeLimit
 from pillarbox.task import TaskState
 from pillarbox.testing import FakeClock
 from tests.sources.found import Findable, Finder, World
 from tests.sources.linked import Batches, Link
-from tests.sources.number_source import LONG, NumbersReader, Range, Script, by_split, expected, ranges
+from tests.sources.number_source import (
+    LONG,
+    NumbersReader,
+    Range,
+    Script,
+    by_split,
+    expected,
+    next_batch,
+    ranges,
+)
 from tests.sources.test_coordinator import Reader
 from tests.sources.test_fetching import ALL, MANY, ONE, read_to_end, reading
 from tests.sources.test_task_event_time import timed, with_times
@@ -138,3 +163,47 @@ def test_a_task_that_waits_for_the_limit_of_event_time_can_be_ended() -> None:
     assert running.output.records == [("a", 20.0)]
     assert running.task.state is not TaskState.RUNNING
     assert link.closed == [False] and link.ended == []
+
+
+class Silent(SplitReader[Range]):
+    """Gives one row of its split when it is told to, and nothing before."""
+
+    def __init__(self, told: threading.Condition, speak: set[str]) -> None:
+        self.told, self.speak, self.woken = told, speak, False
+
+    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+        self.split_id = change.splits[0].split_id if isinstance(change, SplitsAdded) else ""
+
+    def fetch(self) -> Sequence[Fetched]:
+        with self.told:
+            assert self.told.wait_for(lambda: self.woken or self.split_id in self.speak, LONG)
+            self.woken = False
+            speaks = self.split_id in self.speak
+            self.speak.discard(self.split_id)
+        return [Fetched(self.split_id, [(self.split_id, 0)], 1)] if speaks else []
+
+    def wake_up(self) -> None:
+        with self.told:
+            self.woken = True
+            self.told.notify_all()
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("speaks", ["s0", "s1", "s2"])
+def test_rows_from_any_of_its_threads_wake_a_task_that_waits_for_all_of_them(speaks: str) -> None:
+    told, speak = threading.Condition(), set[str]()
+    reader: FetchingReader[Range] = FetchingReader(
+        ReaderContext(), lambda: Silent(told, speak), threading=Threading.SPLIT_PER_THREAD
+    )
+    with closing(reader):
+        reader.start()
+        reader.add_splits([Range(f"s{number}") for number in range(3)])
+        # Again and again, as each poll begins with another thread.
+        for _ in range(4):
+            while (future := reader.available()) is None:
+                assert reader.poll() is None
+            with told:
+                speak.add(speaks)
+                told.notify_all()
+            future.result(timeout=LONG)
+            assert next_batch(reader).records == [(speaks, 0)]
