@@ -116,27 +116,29 @@ class SourceContext:
     def collect(self, value: Any) -> None:
         """Emit a record; waits for room. Raises `SourceCancelled`."""
         lock = self._lock
-        with self.checkpoint_lock:
-            # What a section begins with belongs to what the source has done in it already.
-            if not self._atomic and lock.turns == self._turn:
-                if lock.give_way() and not self._told:
-                    self._told = True
-                    text = (
-                        "source %s kept the checkpoint lock over several records, and a checkpoint was let in"
-                    )
-                    log.warning(
-                        f"{text}; if they are one step with its state, set atomic_sections", self._name
-                    )
-                self._wait_for_room()
-            self._turn = lock.turns
-            self._emit(value)
+        if not lock.is_held:
+            with self.checkpoint_lock:
+                self.collect(value)
+            return
+        # What a section begins with belongs to what the source has done in it already.
+        if not self._atomic and lock.turns == self._turn:
+            if lock.give_way() and not self._told:
+                self._told = True
+                text = "source %s kept the checkpoint lock over several records, and a checkpoint was let in"
+                log.warning(f"{text}; if they are one step with its state, set atomic_sections", self._name)
+            self._wait_for_room()
+        self._turn = lock.turns
+        self._emit(value)
 
     def collect_with_timestamp(self, value: Any, timestamp: float) -> None:
         """As `collect`, with the event time in seconds. Raises TypeError or ValueError for what is none."""
         timestamp = check_moment("timestamp", timestamp)
-        with self.checkpoint_lock:
-            self.collect(value)
-            self._latest = timestamp if self._latest is None else max(self._latest, timestamp)
+        if not self._lock.is_held:
+            with self.checkpoint_lock:
+                self.collect_with_timestamp(value, timestamp)
+            return
+        self.collect(value)
+        self._latest = timestamp if self._latest is None else max(self._latest, timestamp)
 
     def emit_watermark(self, timestamp: float) -> None:
         """Say that no record of this event time, in seconds, or an earlier one follows. Waits for no room."""
