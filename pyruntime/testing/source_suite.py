@@ -531,9 +531,8 @@ class SourceSuite:
                 with SourceHarness(make(), readers=2, timeout=self.timeout) as harness:
                     harness.step()
                     began = time.monotonic()
-                    ends: list[Any] = [*harness.readers.values(), harness.enumerator] * 2
-                    for ended in ends:
-                        self._told(ended.close)
+                    for close in (*(r.close for r in harness.readers.values()), harness.enumerator.close) * 2:
+                        self._told(close)
                     if (took := time.monotonic() - began) > 2 * self.wake_within:
                         raise _broken((harness.source, "create_reader"), rule, f"close took {took:.1f} s")
             # The first turn opens what is shared.
