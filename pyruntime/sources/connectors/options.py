@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
-from inspect import formatannotation
-from typing import Any, Literal, TypeVar, overload
-
-T = TypeVar("T", int, float)
+from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import formatannotation, signature
+from typing import Any
 
 ON_DATA_LOSS = ("fail", "ignore")
 FLAGS = {"true": True, "false": False}
@@ -74,56 +72,36 @@ class Options:
     """Options that Spark hands over. Errors name the option, its value and what is allowed."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._left = dict(options)
-        self._known: list[str] = []
-
-    @overload
-    def text(self, name: str, *, required: Literal[True]) -> str: ...
-    @overload
-    def text(self, name: str) -> str | None: ...
-    def text(self, name: str, *, required: bool = False) -> str | None:
-        """The option as it is; None if it was not given. Raises ValueError if it must be."""
-        if required:
-            self._require(name)
-        self._known.append(name)
-        return self._left.pop(name, None)
-
-    def _require(self, name: str) -> None:
-        if name not in self._left:
-            raise ValueError(f"option {name!r} is missing")
-
-    def words(self, name: str) -> list[str] | None:
-        """What stands between the commas; None if it was not given."""
-        found = self.text(name)
-        return None if found is None else [word.strip() for word in found.split(",") if word.strip()]
-
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false. Raises ValueError for anything else."""
-        found: bool = self._read(name, "bool", default)
-        return found
-
-    def number(self, name: str, kind: Callable[[Any], T], default: T) -> T:
-        """A number of this kind. Raises ValueError for anything else."""
-        found: T = self._read(name, "int" if kind is int else "float", default)
-        return found
+        self._given = dict(options)
 
     def arguments(self, kind: type) -> dict[str, Any]:
         """Those that were given, as the fields of the dataclass `kind` say: its arguments.
 
-        Of fields of another type than text, numbers and flags, or those or None, there are no options. Raises
+        Fields of a type that text does not say, and without a rule that parses it, are no options. Raises
         ValueError for an option that is no field, missing, or not of its type.
         """
-        values = {}
-        for field in fields(kind):
-            # A module without `from __future__ import annotations` has types where others have text.
-            text = field.type if isinstance(field.type, str) else formatannotation(field.type)
-            type_ = re.sub(r"(?:typing\.)?Optional\[(\w+)\]| \| None", r"\1", text)
-            if type_ in KINDS:
-                if field.default is field.default_factory is MISSING:
-                    self._require(field.name.lower())
-                values[field.name] = self._read(field.name.lower(), type_, None)
-        self.check_all_read()
-        return {name: value for name, value in values.items() if value is not None}
+        declared = {each.name: each for each in fields(kind)}
+        left, known, arguments = dict(self._given), [], {}
+        # In the order of the arguments.
+        for name in signature(kind).parameters:
+            each, option_name = declared[name], name.lower()
+            parse, allowed = each.metadata.get("rule", Rule()).parse, "text"
+            if parse is None and _kind(each)[0] in KINDS:
+                _, parse, allowed = KINDS[_kind(each)[0]]
+            if parse is None:
+                continue
+            known.append(option_name)
+            if option_name in left:
+                text = left.pop(option_name)
+                try:
+                    arguments[name] = parse(text)
+                except (ValueError, KeyError):
+                    raise ValueError(f"option {option_name!r} is {text!r}: must be {allowed}") from None
+            elif each.default is each.default_factory is MISSING:
+                raise ValueError(f"option {option_name!r} is missing")
+        if left:
+            raise ValueError(f"option {min(left)!r} is unknown; there are {', '.join(known)}")
+        return arguments
 
 
 def words(text: str) -> list[str]:
