@@ -6,7 +6,6 @@ model is Flink's (FLINK-12477), carried over to Python.
 
 from pillarbox.mailbox.action_executor import (
     IMMEDIATE,
-    ImmediateActionExecutor,
     SynchronizedActionExecutor,
     TaskActionExecutor,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "Controller",
     "DefaultAction",
     "GuestDriver",
-    "ImmediateActionExecutor",
     "LatencySnapshot",
     "MailboxExecutor",
     "MailboxMetrics",

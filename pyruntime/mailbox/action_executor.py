@@ -8,38 +8,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class TaskActionExecutor(Protocol):
-    """Runs actions so that no two overlap. The thread inside enters again: an action may yield to mail."""
+class TaskActionExecutor:
+    """Runs actions so that no two overlap: here at once, for a task all of whose actions are of one thread.
 
-    def run(self, fn: Callable[..., object], /, *args: Any) -> None:
-        """Call `fn(*args)`. Any thread; raises what it raises."""
+    The thread inside enters again: an action may yield to mail.
+    """
 
-    def call(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Call `fn(*args)` and return its result. Any thread; raises what it raises."""
-
-
-class ImmediateActionExecutor:
-    """Calls at once: for a task all of whose actions are of one thread."""
-
-    def run(self, fn: Callable[..., object], /, *args: Any) -> None:
-        """Call `fn(*args)`. Any thread; raises what it raises."""
-        fn(*args)
-
-    def call(self, fn: Callable[..., T], /, *args: Any) -> T:
+    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Call `fn(*args)` and return its result. Any thread; raises what it raises."""
         return fn(*args)
 
 
-IMMEDIATE = ImmediateActionExecutor()
-"""The one immediate executor; a processor that has it calls its actions itself."""
+IMMEDIATE = TaskActionExecutor()
+"""The one that calls at once; a processor that has it calls its actions itself."""
 
 
-class SynchronizedActionExecutor:
+class SynchronizedActionExecutor(TaskActionExecutor):
     """Calls under a reentrant `lock`, which another thread takes for what it does to the task's state.
 
     It is held for one mail, or for one default action, and never while the loop waits for mail; but within
@@ -55,12 +44,7 @@ class SynchronizedActionExecutor:
             raise ValueError(f"lock must be reentrant, such as threading.RLock(), not {lock!r}")
         self.lock = lock
 
-    def run(self, fn: Callable[..., object], /, *args: Any) -> None:
-        """Call `fn(*args)` under the lock, waiting for it. Any thread; raises what it raises."""
-        with self.lock:
-            fn(*args)
-
-    def call(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Call `fn(*args)` under the lock and return its result. Any thread; raises what it raises."""
+    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
+        """Call `fn(*args)` under the lock, waiting for it, and return its result. Any thread."""
         with self.lock:
             return fn(*args)

@@ -6,16 +6,19 @@ enumerator runs it too, ahead, to know how far it comes: one is so many rows fro
 
 *A format* has its own splits, or one for each file of a folder. A position is how many records of the split
 were read: after a restart so many are read and dropped.
+
+Both are read by generators, as a `SimpleSource` is.
 """
 
 from __future__ import annotations
 
-import math
+import logging
 import sys
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,28 +29,18 @@ from pillarbox.sources.connectors.files.source import FileSource
 from pillarbox.sources.connectors.files.split import END
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded, SplitsChange
-from pillarbox.sources.serializer import PickleSerializer, named_serializer
+from pillarbox.sources.reader import Fetched, ReaderContext
+from pillarbox.sources.serializer import named_serializer
+from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
-from pillarbox.task.failures import Failures
-from pillarbox.task.legacy import (
-    CheckpointedSource,
-    FunctionThread,
-    InputFormat,
-    InputStatistics,
-    ParallelSourceFunction,
-    ReplicatingInputFormat,
-    RichInputFormat,
-    RuntimeContext,
-    SourceFunction,
-    Timestamped,
-)
+from pillarbox.task import legacy
 from pillarbox.task.moments import check_callable, check_duration
-from pillarbox.task.output import Idleness, Watermark
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger("pillarbox")
 
 MAX_RECORDS_AHEAD = 1_000
 CANCEL_TIMEOUT_S = 5.0
@@ -59,14 +52,20 @@ NEXT_ROW_TIMEOUT_S = 0.05
 MAX_FETCH_RECORDS = 1_000
 
 
+@dataclass(eq=False, repr=False)
 class _LegacySource(Source[Any, Any]):
     """Rows and their schema, and how states or splits are written."""
 
+    make: Callable[[], Any]
+    _: KW_ONLY
+    schema: pa.Schema | None = None
+    serializer: Any = "json"
+
     boundedness = Boundedness.BOUNDED
 
-    def __init__(self, schema: pa.Schema | None, serializer: str | PickleSerializer) -> None:
-        self.schema = schema
-        self.serializer = named_serializer(serializer)
+    def __post_init__(self) -> None:
+        check_callable("make", self.make)
+        self.serializer = named_serializer(self.serializer)
 
     def arrow_schema(self) -> pa.Schema:
         """The columns that were given. Raises TypeError if none were."""
@@ -75,6 +74,9 @@ class _LegacySource(Source[Any, Any]):
     def row_of(self, record: Any) -> Any:
         """The record itself; where there is a schema, one that is not a tuple is a row of one column."""
         return record if self.schema is None or isinstance(record, tuple) else (record,)
+
+
+# -- functions --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class FunctionSplit(Split):
         return self.start or {"count": 0, "base": 0, "state": None}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FromSourceFunction(_LegacySource):
     """The source that runs a `SourceFunction`.
 
@@ -113,38 +116,30 @@ class FromSourceFunction(_LegacySource):
     Calls `make()` once, at once. Raises TypeError or ValueError for a bad argument.
     """
 
+    bounded: bool = False
+    parallelism: int = 1
+    capacity: int = MAX_RECORDS_AHEAD
+    grace: float = CANCEL_TIMEOUT_S
+
     split_type = FunctionSplit
 
-    def __init__(
-        self,
-        make: Callable[[], SourceFunction],
-        *,
-        bounded: bool = False,
-        parallelism: int = 1,
-        schema: pa.Schema | None = None,
-        serializer: str | PickleSerializer = "json",
-        capacity: int = MAX_RECORDS_AHEAD,
-        grace: float = CANCEL_TIMEOUT_S,
-    ) -> None:
-        check_callable("make", make)
-        function = make()
-        if not isinstance(function, SourceFunction):
-            raise TypeError(f"make={make!r}: must make a SourceFunction, not {type(function).__name__}")
-        self.name = type(function).__qualname__
-        if schema is not None and not isinstance(function, CheckpointedSource):
-            what = f"make={make!r}: makes a {self.name}, which cannot go on after a restart, as Spark needs"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        function = self.make()
+        self.name = name = type(function).__qualname__
+        if not isinstance(function, legacy.SourceFunction):
+            raise TypeError(f"make={self.make!r}: must make a SourceFunction, not {name}")
+        if self.schema is not None and not isinstance(function, legacy.CheckpointedSource):
+            what = f"make={self.make!r}: makes a {name}, which cannot go on after a restart, as Spark needs"
             raise ValueError(f"{what}: it must have both snapshot_state and restore_state")
-        self.parallelism = check_positive_int("parallelism", parallelism)
-        if parallelism > 1 and not isinstance(function, ParallelSourceFunction):
-            raise ValueError(
-                f"parallelism={parallelism}: must be 1, {self.name} is no ParallelSourceFunction"
-            )
-        super().__init__(schema, serializer)
-        self.make = make
-        if not bounded:
+        parallel = isinstance(function, legacy.ParallelSourceFunction)
+        if check_positive_int("parallelism", self.parallelism) > 1 and not parallel:
+            what = f"{name} is no ParallelSourceFunction"
+            raise ValueError(f"parallelism={self.parallelism}: must be 1, {what}")
+        check_positive_int("capacity", self.capacity)
+        check_duration("grace", self.grace)
+        if not self.bounded:
             self.boundedness = Boundedness.CONTINUOUS_UNBOUNDED
-        self.capacity = check_positive_int("capacity", capacity)
-        self.grace = check_duration("grace", grace)
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: int = 0) -> _FunctionEnumerator:
         """The enumerator of a run in which so many splits were found."""
@@ -154,53 +149,108 @@ class FromSourceFunction(_LegacySource):
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[FunctionSplit]:
         """Runs the functions, each with a thread that takes its rows."""
-        reader = partial(_FunctionReader, self)
+        reader = partial(_FunctionReader, self, context.schema)
         return FetchingReader(context, reader, threading=Threading.SPLIT_PER_THREAD, grace=self.grace)
 
 
-class _FunctionRun(FunctionThread):
-    """One run of a function, from where a split starts. Confined to who takes from it.
+class FunctionRun(legacy.SourceContext):
+    """Runs a function in a daemon thread, from where a split starts, until its end or `close`.
+
+    It is the function's context. Confined to one thread, which takes the rows, but for `wake_up` and what the
+    function calls.
 
     begun, count: rows from the beginning of the split to where the run begins, and to behind what was taken;
-    position, timestamp, idle: there. The timestamp is the watermark, without one the latest event time.
+    position, timestamp, idle, ended: there. The timestamp is the latest watermark, without any the latest
+    event time.
     """
 
     def __init__(self, source: FromSourceFunction, split: FunctionSplit) -> None:
         self._source = source
-        function = source.make()
-        if isinstance(function, ParallelSourceFunction):
-            function.runtime_context = RuntimeContext(source.name, split.subtask, source.parallelism)
+        self._function = function = source.make()
+        if isinstance(function, legacy.ParallelSourceFunction):
+            function.runtime_context = legacy.RuntimeContext(source.name, split.subtask, source.parallelism)
         position = split.begin
-        if position["state"] is not None and isinstance(function, CheckpointedSource):
+        if position["state"] is not None and isinstance(function, legacy.CheckpointedSource):
             function.restore_state(source.serializer.read(position["state"]))
+        super().__init__(source.capacity, atomic_sections=function.atomic_sections, name=source.name)
         self.begun = self.count = position["base"]
         self.position = {**position, "count": self.count}
-        self.ended = False
-        self.idle = False
         self.timestamp: float | None = None
-        # Of times; a function with watermarks goes by these alone.
-        self._latest = -math.inf
-        super().__init__(function, capacity=source.capacity, grace=source.grace, name=source.name)
+        self.idle = self.ended = False
+        self._error: BaseException | None = None
+        name = f"pillarbox-source {source.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def take_rows(self) -> list[Any]:
-        """The rows emitted since; none if there are none. Raises what the function raises."""
-        elements, state, self.ended = self.take()
-        rows = []
-        for each in elements:
-            self.idle = type(each) is Idleness
-            if type(each) is Watermark:
-                self.timestamp, self._latest = each.timestamp, math.inf
-            elif type(each) is Timestamped:
-                if each.timestamp > self._latest:
-                    self.timestamp = self._latest = each.timestamp
-                rows.append(self._source.row_of(each.value))
-            elif not self.idle:
-                rows.append(self._source.row_of(each))
-        self.count += len(rows)
-        if rows and isinstance(self._function, CheckpointedSource):
-            written = self._source.serializer.write(state)
-            self.position = {"count": self.count, "base": self.count, "state": written}
-        return rows
+        """The rows emitted since the last call. Waits for the lock alone.
+
+        Raises what the function has raised, instead of them: behind that the state is not known.
+        """
+        function, serializer = self._function, self._source.serializer
+        with self._lock:
+            with self._changed:
+                records, self._records = self._records, []
+                self._has_news, self.ended = False, self._ended
+                self._changed.notify_all()
+            if self._error is not None:
+                raise self._error
+            self.timestamp = self._latest if self._watermark is None else self._watermark
+            self.idle = self.is_idle
+            self.count += len(records)
+            if records and isinstance(function, legacy.CheckpointedSource):
+                state = serializer.write(function.snapshot_state())
+                self.position = {"count": self.count, "base": self.count, "state": state}
+        return [self._source.row_of(record) for record in records]
+
+    def wait_for_news(self, seconds: float | None = None) -> bool:
+        """Wait for an element, the end or a wake-up, at most so long; False: nothing of that."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._has_news or self._ended, seconds)
+
+    def wake_up(self) -> None:
+        """End a wait; the next one, if there is none. Any thread."""
+        with self._changed:
+            self._has_news = True
+            self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Cancel the function, wait for its end, and return True if it has ended. Idempotent.
+
+        One that has not ended in time is logged by its name and left alone: all it emits raises
+        `SourceCancelled` in it. What its `cancel` raises is logged.
+        """
+        thread, grace = self._thread, self._source.grace
+        with self._changed:
+            first = not (self._stop.is_set() or self._ended)
+            self._stop.set()
+            self._changed.notify_all()
+        if first:
+            try:
+                self._function.cancel()
+            except Exception:
+                log.exception("the cancel of source %s raised", self._name)
+            thread.join(min(grace, threading.TIMEOUT_MAX))
+            if thread.is_alive():
+                text = (
+                    "source %s has not ended within %g s of its cancel; it is left alone and can emit nothing"
+                )
+                log.warning(text, self._name, grace)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._function.run(self)
+        except BaseException as error:
+            if not self.is_cancelled:
+                self._error = error
+            elif not isinstance(error, legacy.SourceCancelled):
+                log.info("source %s ended with an error after its cancel", self._name, exc_info=error)
+        if self._lock.revoke(threading.get_ident()):
+            log.warning("source %s ended without giving the checkpoint lock back", self._name)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
 
 class _FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
@@ -210,110 +260,95 @@ class _FunctionEnumerator(SplitEnumerator[FunctionSplit, int]):
         super().__init__(context, checkpoint)
         self._source = source
         # The run of each split, and its positions behind what the latest micro-batch has read.
-        self._ahead: dict[str, tuple[_FunctionRun, deque[dict[str, Any]]]] = {}
+        self._ahead: dict[str, tuple[FunctionRun, list[dict[str, Any]]]] = {}
 
     def discover(self, checkpoint: int, most: int) -> tuple[Sequence[FunctionSplit], int]:
-        end = max(checkpoint, min(checkpoint + most, self._source.parallelism))
-        return [FunctionSplit(f"function-{each}", subtask=each) for each in range(checkpoint, end)], end
+        numbers = range(self._source.parallelism)[checkpoint : checkpoint + most]
+        return [FunctionSplit(f"function-{n}", subtask=n) for n in numbers], checkpoint + len(numbers)
 
     def advance(self, split: FunctionSplit, limit: ReadLimit) -> FunctionSplit | None:
-        start = split.begin
-        most = MAX_MICRO_BATCH_ROWS if limit.rows is None else min(max(limit.rows, 1), MAX_MICRO_BATCH_ROWS)
-        wanted = start["count"] + most
-        run, marks = self._ahead.get(split.split_id, (None, deque()))
-        deadline = time.monotonic() + NEXT_ROW_TIMEOUT_S
+        start, most = split.begin, MAX_MICRO_BATCH_ROWS
+        wanted = start["count"] + (most if limit.rows is None else min(max(limit.rows, 1), most))
+        run, marks = self._ahead.get(split.split_id, (None, []))
+        timeout = NEXT_ROW_TIMEOUT_S
         if run is None or not run.begun <= start["count"] <= run.count:
             if run is not None:
                 run.close()
-            run, marks = self._ahead[split.split_id] = _FunctionRun(self._source, split), deque()
-            deadline = time.monotonic() + FIRST_ROW_TIMEOUT_S
-        while run.count < wanted and not run.ended:
-            left = deadline - time.monotonic()
-            if not run.wait(max(left, 0.0)):
-                break
-            if run.take_rows():
+            run, marks, timeout = FunctionRun(self._source, split), [], FIRST_ROW_TIMEOUT_S
+        deadline = time.monotonic() + timeout
+        while run.count < wanted and not run.ended and (left := deadline - time.monotonic()) > 0.0:
+            if run.wait_for_news(left) and run.take_rows():
                 marks.append(run.position)
                 deadline = time.monotonic() + NEXT_ROW_TIMEOUT_S
-            elif left <= 0.0:
-                break
+        # A position behind `start` has its state, or that of a mark in between: there is none amid a section.
+        marks = [start, *(mark for mark in marks if mark["count"] > start["count"])]
+        self._ahead[split.split_id] = run, marks
         if run.ended and run.count <= wanted:
             return split
-        if run.count <= start["count"]:
-            return None
-        while marks and marks[0]["count"] <= start["count"]:
-            marks.popleft()
-        # Amid the records of one section there is no state.
-        fitting = [mark for mark in marks if mark["count"] <= wanted]
-        return split.up_to(fitting[-1] if fitting else {**start, "count": wanted})
+        latest = [mark for mark in marks if mark["count"] <= wanted][-1]
+        count = min(run.count, wanted)
+        return split.up_to({**latest, "count": count}) if count > start["count"] else None
 
     def close(self) -> None:
         while self._ahead:
             self._ahead.popitem()[1][0].close()
 
 
-class _FunctionReader(SplitReader[FunctionSplit]):
-    """Runs a function and gives what it emits, with its state behind that."""
+class _FunctionReader(LoopReader[FunctionSplit]):
+    """Gives what a function emits, with its state behind that."""
 
-    def __init__(self, source: FromSourceFunction) -> None:
+    def __init__(self, source: FromSourceFunction, wanted: pa.Schema | None) -> None:
+        super().__init__(source, wanted, self._rows_of)
         self._source = source
-        self._run: _FunctionRun | None = None
-
-    def handle_splits_changes(self, change: SplitsChange[FunctionSplit]) -> None:
-        self.close()
-        if isinstance(change, SplitsAdded):
-            (self._split,) = change.splits
-            self._given = self._split.begin["count"]
-            self._said: tuple[float | None, bool] = (None, False)
-            self._run = _FunctionRun(self._source, self._split)
-
-    def fetch(self) -> Sequence[Fetched]:
-        run, split = self._run, self._split
-        assert run is not None
-        run.wait()
-        before = run.count
-        # Those between the state and the start were read before.
-        rows = run.take_rows()[max(0, self._given - before) :]
-        finished = run.ended
-        if split.stop is not None:
-            left = split.stop["count"] - self._given
-            finished = len(rows) >= left
-            rows = rows[:left]
-            if run.ended and not finished:
-                raise ValueError(
-                    f"source {self._source.name} has emitted {left - len(rows)} rows less than before: from "
-                    "a state that is restored it must emit the same rows again"
-                )
-        self._given += len(rows)
-        said, self._said = self._said, (run.timestamp, run.idle)
-        if not (rows or finished or said != self._said):
-            return []
-        return [Fetched(split.split_id, rows, run.position, finished, run.timestamp, run.idle)]
+        self._run: FunctionRun | None = None
 
     def wake_up(self) -> None:
-        run = self._run
-        if run is not None:
+        # In this order: a run that begins meanwhile looks whether it was woken.
+        super().wake_up()
+        if (run := self._run) is not None:
             run.wake_up()
 
-    def close(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.close()
+    def _rows_of(self, split: FunctionSplit) -> Iterator[Yielded]:
+        given, left = split.begin["count"], sys.maxsize if split.rows is None else split.rows
+        with closing(FunctionRun(self._source, split)) as self._run:
+            run = self._run
+            if self._woken.is_set():
+                run.wake_up()
+            told: tuple[float | None, bool] = (None, False)
+            while left and not run.ended:
+                run.wait_for_news()
+                before = run.count
+                # Those between the state and the start were read before.
+                rows = run.take_rows()[max(0, given - before) :][:left]
+                given, left = given + len(rows), left - len(rows)
+                news = run.timestamp, run.idle
+                # In front of the start there is no position to tell.
+                if rows or (news != told and run.count >= given):
+                    told = news
+                    yield Fetched(split.split_id, rows, run.position, False, run.timestamp, run.idle)
+                else:
+                    yield None
+        if left and split.stop is not None:
+            what = f"source {self._source.name} has emitted {left} rows less than before"
+            raise ValueError(f"{what}: from a state that is restored it must emit the same rows again")
+
+
+# -- formats ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FormatSplit(Split):
     """A split of a format; `start` is how many records were read. subtask: its only reader, if replicated."""
 
+    stop: Any = END
     payload: Any = None
-    near: list[str] = field(default_factory=list)
     subtask: int | None = None
-    statistics: list[int | None] = field(default_factory=lambda: [None, None])
-
-    nbytes = property(lambda self: self.statistics[0])
-    rows = property(lambda self: self.statistics[1])
-    hosts = property(lambda self: tuple(self.near))
+    rows: int | None = None
+    nbytes: int | None = None
+    hosts: Any = ()
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FromInputFormat(_LegacySource):
     """The bounded source that reads the splits of an `InputFormat`.
 
@@ -326,43 +361,32 @@ class FromInputFormat(_LegacySource):
     once, at once. Raises TypeError or ValueError for a bad argument.
     """
 
-    split_type: type[Any] = FormatSplit
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    min_splits: int = 1
+    batch: int = MAX_FETCH_RECORDS
 
-    def __init__(
-        self,
-        make: Callable[[], InputFormat[Any, Any] | ReplicatingInputFormat[Any, Any]],
-        *,
-        parameters: Mapping[str, Any] | None = None,
-        min_splits: int = 1,
-        schema: pa.Schema | None = None,
-        serializer: str | PickleSerializer = "json",
-        batch: int = MAX_FETCH_RECORDS,
-    ) -> None:
-        check_callable("make", make)
-        super().__init__(schema, serializer)
-        self.make = make
-        self.replicated = isinstance(make(), ReplicatingInputFormat)
-        format = self._make()
-        if not isinstance(format, InputFormat):
-            raise TypeError(f"make={make!r}: must make an InputFormat, not {type(format).__name__}")
-        if self.replicated and schema is not None:
-            raise ValueError(
-                f"make={make!r}: makes a ReplicatingInputFormat, for tasks, and has a schema, for Spark, "
-                "whose tasks share the rows of a source: give the format within, or no schema"
+    split_type: type[Any] = field(default=FormatSplit, init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        made = self.make()
+        self.replicated = isinstance(made, legacy.ReplicatingInputFormat)
+        if not (self.replicated or isinstance(made, legacy.InputFormat)):
+            raise TypeError(f"make={self.make!r}: must make an InputFormat, not {type(made).__name__}")
+        if self.replicated and self.schema is not None:
+            what = (
+                f"make={self.make!r}: makes a ReplicatingInputFormat, for tasks, and has a schema, for Spark"
             )
-        self.parameters = {} if parameters is None else dict(parameters)
-        self.min_splits = check_positive_int("min_splits", min_splits)
-        self.batch = check_positive_int("batch", batch)
+            raise ValueError(f"{what}, whose tasks share all rows: give the format within, or no schema")
+        check_positive_int("min_splits", self.min_splits)
+        check_positive_int("batch", self.batch)
 
-    def make_configured(self) -> InputFormat[Any, Any]:
+    def make_configured(self) -> legacy.InputFormat[Any, Any]:
         """A format that was told the parameters."""
-        format = self._make()
+        made = self.make()
+        format = made.format if isinstance(made, legacy.ReplicatingInputFormat) else made
         format.configure(self.parameters)
         return format
-
-    def _make(self) -> InputFormat[Any, Any]:
-        made = self.make()
-        return made.format if isinstance(made, ReplicatingInputFormat) else made
 
     def payload(self, split: Any) -> Any:
         """The split as the format opens it."""
@@ -376,9 +400,7 @@ class FromInputFormat(_LegacySource):
 
     def create_reader(self, context: ReaderContext) -> FetchingReader[Any]:
         """Reads one split after the other."""
-        # Nobody knows how many readers there will be.
-        place = RuntimeContext("source", context.subtask, context.subtask + 1)
-        return FetchingReader(context, partial(_FormatReader, self, place))
+        return FetchingReader(context, partial(_FormatReader, self, context))
 
 
 class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
@@ -395,94 +417,76 @@ class _FormatEnumerator(SplitEnumerator[FormatSplit, "list[Any] | None"]):
             checkpoint = [serializer.to_json(split) for split in self._create()]
         return [serializer.from_json(1, each) for each in checkpoint[:most]], checkpoint[most:]
 
-    def _create(self) -> Sequence[FormatSplit]:
+    def _create(self) -> Iterator[FormatSplit]:
+        # The enumerator's own is asked by another thread, to choose.
         source, format = self._source, self._source.make_configured()
-        statistics = format.statistics() or InputStatistics()
+        total = format.statistics() or legacy.InputStatistics()
         created = format.create_input_splits(source.min_splits)
-        share = [None if each is None else round(each / max(1, len(created))) for each in statistics]
-        readers = range(self.context.parallelism) if source.replicated else [None]
-        return [
-            FormatSplit(
-                str(number) if subtask is None else f"{number}@{subtask}",
-                payload=source.serializer.write(split),
-                near=[*getattr(split, "hosts", ())],
-                subtask=subtask,
-                statistics=share,
-            )
-            for number, split in enumerate(created)
-            for subtask in readers
-        ]
+        nbytes, rows = (None if each is None else round(each / max(1, len(created))) for each in total)
+        for number, split in enumerate(created):
+            written, hosts = source.serializer.write(split), [*getattr(split, "hosts", ())]
+            one = FormatSplit(str(number), payload=written, rows=rows, nbytes=nbytes, hosts=hosts)
+            if source.replicated:
+                readers = range(self.context.parallelism)
+                yield from (replace(one, split_id=f"{number}@{each}", subtask=each) for each in readers)
+            else:
+                yield one
 
     def assigned_to(self, split: FormatSplit) -> int | None:
         return split.subtask
 
     def choose(self, pending: Sequence[FormatSplit], reader: ReaderInfo) -> int:
-        if type(self._format).choose is not InputFormat.choose:
+        if type(self._format).choose is not legacy.InputFormat.choose:
             own = [self._source.payload(split) for split in pending]
             chosen = self._format.choose(own, reader.subtask)
             if chosen is not None:
                 return own.index(chosen)
         return super().choose(pending, reader)
 
-    def advance(self, split: FormatSplit, limit: ReadLimit) -> FormatSplit | None:
-        return split
 
-
-class _FormatReader(SplitReader[Any]):
+class _FormatReader(LoopReader[Any]):
     """Reads the splits of a format, one after the other."""
 
-    def __init__(self, source: FromInputFormat, place: RuntimeContext) -> None:
+    def __init__(self, source: FromInputFormat, context: ReaderContext) -> None:
+        super().__init__(source, context.schema, self._rows_of)
         self._source = source
         self._format = format = source.make_configured()
-        self._split: Any = None
-        self._opened = False
-        self._read = 0
-        self._woken = False
-        if isinstance(format, RichInputFormat):
-            format.runtime_context = place
-            try:
-                format.open_input_format()
-            except BaseException as error:
-                Failures(error).run("closing the format", format.close_input_format)
-                raise
-
-    def handle_splits_changes(self, change: SplitsChange[Any]) -> None:
-        self._leave()
-        self._split = change.splits[0] if isinstance(change, SplitsAdded) else None
-
-    def fetch(self) -> Sequence[Fetched]:
-        split, format, row_of = self._split, self._format, self._source.row_of
-        if not self._opened:
-            self._opened, self._read = True, 0
-            format.open(self._source.payload(split))
-        rows: list[Any] = []
-        before = split.start or 0
-        finished = False
-        while len(rows) < self._source.batch and not self._woken and not (finished := format.reached_end()):
-            record = format.next_record()
-            if record is not None:
-                self._read += 1
-                if self._read > before:
-                    rows.append(row_of(record))
-        self._woken = False
-        if finished:
-            self._leave()
-        return [Fetched(split.split_id, rows, self._read, finished)] if rows or finished else []
-
-    def wake_up(self) -> None:
-        self._woken = True
+        self._is_open = self._is_rich_open = False
+        # What is to be closed with the reader.
+        self._ends = ExitStack()
+        if isinstance(format, legacy.RichInputFormat):
+            # Nobody knows how many readers there will be.
+            format.runtime_context = legacy.RuntimeContext("source", context.subtask, context.subtask + 1)
 
     def close(self) -> None:
-        failures = Failures()
-        failures.run("closing the split", self._leave)
-        if isinstance(self._format, RichInputFormat):
-            failures.run("closing the format", self._format.close_input_format)
-        if failures.first is not None:
-            raise failures.first
+        with self._ends:
+            super().close()
+
+    def _rows_of(self, split: Any) -> Iterator[Yielded]:
+        format, rows, read = self._format, list[Any](), 0
+        if isinstance(format, legacy.RichInputFormat) and not self._is_rich_open:
+            self._is_rich_open = True
+            self._ends.callback(format.close_input_format)
+            format.open_input_format()
+        self._is_open = True
+        format.open(self._source.payload(split))
+        while not format.reached_end():
+            record = format.next_record()
+            if record is not None:
+                read += 1
+                if read > (split.start or 0):
+                    rows.append(self._source.row_of(record))
+            if len(rows) >= self._source.batch or self._woken.is_set():
+                self._woken.clear()
+                yield (rows, read) if rows else None
+                rows = []
+        if rows:
+            yield rows, read
 
     def _leave(self) -> None:
-        if self._opened:
-            self._opened = False
+        super()._leave()
+        if self._is_open:
+            self._is_open = False
             self._format.close()
 
 
@@ -493,28 +497,19 @@ class FromFolder(FromInputFormat):
         is a path in that file system.
     make, parameters, schema, batch: as for `FromInputFormat`.
     interval: seconds between two looks; None: one look, then the source is bounded.
-    recursive: True if folders in the folder count. options: others of `FileSource`, which finds the files:
-        what it says of files that come late, grow or change, and raises, holds here.
+    options: of `FileSource`, which finds the files: what it says of files that come late, grow or change, and
+        raises, holds here. recursive: False unless folders in the folder count.
     """
 
-    def __init__(
-        self,
-        path: str,
-        make: Callable[[], InputFormat[Any, Any]],
-        *,
-        parameters: Mapping[str, Any] | None = None,
-        interval: float | None = 1.0,
-        recursive: bool = False,
-        schema: pa.Schema | None = None,
-        batch: int = MAX_FETCH_RECORDS,
-        **options: Any,
-    ) -> None:
-        super().__init__(make, parameters=parameters, schema=schema, batch=batch)
+    def __init__(self, path: str, make: Any, *, interval: float | None = 1.0, **options: Any) -> None:
+        own = {name: options.pop(name) for name in ("parameters", "schema", "batch") if name in options}
+        super().__init__(make, **own)
         if self.replicated:
             raise ValueError(f"make={make!r}: makes a ReplicatingInputFormat; each file goes to one reader")
         if interval is not None:
             check_duration("interval", interval, above_zero=True)
-        options.update(format="text", recursive=recursive, split_bytes=sys.maxsize)
+        # Each file as a whole, as it is: its format is none of `FileSource`.
+        options = {"recursive": False} | options | {"format": "text", "split_bytes": sys.maxsize}
         self._files = FileSource(path, discovery_interval=interval, **options)
         self.split_type, self.boundedness = self._files.split_type, self._files.boundedness
 
@@ -526,8 +521,7 @@ class FromFolder(FromInputFormat):
 
     def create_enumerator(self, context: EnumeratorContext[Any], checkpoint: Any = None) -> Any:
         """Finds files as `FileSource` does, and gives each as a whole."""
-        known = self._files.create_enumerator(context).checkpoint if checkpoint is None else checkpoint
-        return _WholeFiles(context, known, self._files)
+        return _WholeFiles(context, checkpoint, self._files)
 
     restore_enumerator = create_enumerator
 
@@ -539,9 +533,8 @@ class FromFolder(FromInputFormat):
 class _WholeFiles(FileEnumerator):
     """Finds files and gives each as a whole: positions are records, and only the format knows how many."""
 
+    advance = SplitEnumerator.advance
+
     def discover(self, checkpoint: Any, most: int) -> Any:
         found, known = super().discover(checkpoint, most)
         return [replace(split, stop=END, weight=None) for split in found], known
-
-    def advance(self, split: Any, limit: ReadLimit) -> Any:
-        return split

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
 from pillarbox.sources.fetching import FetchingReader, Threading
-from pillarbox.sources.reader import (
-    Fetched,
-    ReaderContext,
-    Records,
-    SourceReader,
-    SplitReader,
-    SplitsAdded,
-    SplitsChange,
-)
+from pillarbox.sources.reader import Fetched, ReaderContext, Records, SplitReader, SplitsAdded, SplitsChange
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import OffsetSplit, Split
 
@@ -31,8 +24,10 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Split)
 
+Yielded = tuple[Records, Any] | Fetched | None
 
-class SimpleSource(Source[S, list[str]]):
+
+class SimpleSource(Source[S, Any]):
     """A source that lists its splits and reads them in a loop. Derive a frozen dataclass, write two methods.
 
     Its fields are its options: `from_options` takes those of type str, int, float and bool. It is bounded
@@ -52,12 +47,13 @@ class SimpleSource(Source[S, list[str]]):
         """All splits that there are now. On the driver, again and again; known ones are passed over."""
 
     @abstractmethod
-    def read(self, split: S) -> Iterator[tuple[Records, Any]]:
+    def read(self, split: S) -> Iterator[Yielded]:
         """Yield batches of the rows from `split.start` to `split.stop`, each with the position behind it.
 
         Ends at `stop`, or, where that is None, at the end of what is there: a split without an end is read
         on later from where it stands. A generator, closed when it is read no further; on a fetcher's
-        thread. It should block for seconds at most.
+        thread. It should block for seconds at most: where it waits for longer it yields None now and then.
+        Where it knows event time it yields a `Fetched`.
         """
 
     def end(self, split: S) -> Any:
@@ -67,29 +63,29 @@ class SimpleSource(Source[S, list[str]]):
             "cut into micro-batches"
         )
 
+    def position_at(self, split: S, timestamp: float) -> Any:
+        """The position before which no event of a split is later than so many seconds; None if unknown."""
+        return None
+
     @property
     def boundedness(self) -> Boundedness:
         """Without a `discovery_interval` it has an end."""
         return Boundedness.BOUNDED if self.discovery_interval is None else Boundedness.CONTINUOUS_UNBOUNDED
 
-    def create_enumerator(self, context: EnumeratorContext[S]) -> SplitEnumerator[S, list[str]]:
-        """One that lists the splits."""
-        return _Enumerator(context, [], self)
+    def create_enumerator(
+        self, context: EnumeratorContext[S], checkpoint: Any = ()
+    ) -> SplitEnumerator[S, Any]:
+        """One that lists the splits, and knows those with the names of `checkpoint`."""
+        return ListingEnumerator(context, [*checkpoint], self)
 
-    def restore_enumerator(
-        self, context: EnumeratorContext[S], checkpoint: list[str]
-    ) -> SplitEnumerator[S, list[str]]:
-        """One that knows these splits."""
-        return _Enumerator(context, checkpoint, self)
+    restore_enumerator = create_enumerator
 
-    def create_reader(self, context: ReaderContext) -> SourceReader[S]:
+    def create_reader(self, context: ReaderContext) -> FetchingReader[S]:
         """One split at a time; where splits have no end, each on a thread of its own."""
-        bounded = self.boundedness is Boundedness.BOUNDED
-        return FetchingReader(
-            context,
-            lambda: _Reader(self, context.schema),
-            threading=Threading.ONE_SPLIT_AT_A_TIME if bounded else Threading.SPLIT_PER_THREAD,
-        )
+        if self.boundedness is Boundedness.BOUNDED:
+            return FetchingReader(context, partial(LoopReader, self, context.schema, self.read))
+        read_on = partial(LoopReader, self, context.schema, self.read, self.poll_interval)
+        return FetchingReader(context, read_on, threading=Threading.SPLIT_PER_THREAD)
 
     def arrow_schema(self) -> pa.Schema:
         """What `schema` says."""
@@ -100,29 +96,31 @@ class SimpleSource(Source[S, list[str]]):
         return pa.schema([*self.schema])
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> SimpleSource[Any]:
+    def from_options(cls, options: Mapping[str, str], schema: pa.Schema | None) -> Any:
         """The source whose fields these options are. Its columns are its own. Raises ValueError."""
         from pillarbox.sources.connectors.options import Options
 
         if not is_dataclass(cls):
-            raise TypeError(f"{cls.__name__} cannot be made from options: it must be a dataclass")
+            return super().from_options(options, schema)
         return cls(**Options(options).arguments(cls))
 
 
-class _Enumerator(SplitEnumerator[S, list[str]]):
+class ListingEnumerator(SplitEnumerator[S, Any]):
     """Knows the names of the splits that were listed."""
 
-    def __init__(self, context: EnumeratorContext[S], known: list[str], source: SimpleSource[S]) -> None:
-        super().__init__(context, known)
+    def __init__(self, context: EnumeratorContext[S], checkpoint: Any, source: SimpleSource[S]) -> None:
+        super().__init__(context, checkpoint)
         self._source = source
         self.discovery_interval = source.discovery_interval
 
-    def discover(self, checkpoint: list[str], most: int) -> tuple[Sequence[S], list[str]]:
+    def discover(self, checkpoint: Any, most: int) -> tuple[Sequence[S], Any]:
+        """Those that are listed and not known."""
         known = set(checkpoint)
         new = [split for split in self._source.list_splits() if split.split_id not in known][:most]
         return new, [*checkpoint, *(split.split_id for split in new)]
 
     def advance(self, split: S, limit: ReadLimit) -> S | None:
+        """All of a split that is there; where positions are numbers, as many as the limit says."""
         stop = self._source.end(split) if split.stop is None else split.stop
         if isinstance(split, OffsetSplit) and limit.rows is not None:
             stop = min(stop, split.start + max(1, limit.rows))
@@ -130,56 +128,84 @@ class _Enumerator(SplitEnumerator[S, list[str]]):
             return None
         return split.up_to(stop)
 
+    def position_at(self, split: S, timestamp: float) -> Any:
+        """As the source says."""
+        return self._source.position_at(split, timestamp)
 
-class _Reader(SplitReader[S]):
-    """Reads one split with the generator of its source."""
 
-    def __init__(self, source: SimpleSource[S], wanted: pa.Schema | None) -> None:
-        self._source = source
-        self._bounded = source.boundedness is Boundedness.BOUNDED
+class LoopReader(SplitReader[S]):
+    """Reads one split at a time with a generator.
+
+    source: has the columns of its rows. wanted: those that are asked for. read: makes the generator of one.
+    poll_interval: seconds until a split that has no `stop` is read on; None: it ends as its generator does.
+    """
+
+    def __init__(
+        self,
+        source: Source[S, Any],
+        wanted: pa.Schema | None,
+        read: Callable[[S], Iterator[Yielded]],
+        poll_interval: float | None = None,
+    ) -> None:
+        self._read = read
+        self._poll_interval = poll_interval
+        self._wanted = wanted
+        # Where the columns that are wanted stand in a row; None if all are, in order.
         self._places = None if wanted is None else _places(source.arrow_schema(), wanted)
         self._split: S | None = None
-        self._rows: Iterator[tuple[Records, Any]] | None = None
+        self._rows: Iterator[Yielded] | None = None
         self._woken = threading.Event()
 
     def handle_splits_changes(self, change: SplitsChange[S]) -> None:
-        self.close()
+        """Go to another split, or leave the one that is read."""
+        self._leave()
         self._split = change.splits[0] if isinstance(change, SplitsAdded) else None
 
     def wake_up(self) -> None:
+        """End a wait for what is not there yet. Any thread."""
         self._woken.set()
 
     def fetch(self) -> Sequence[Fetched]:
+        """What the generator yields next; at its end the split is finished, or waits for more."""
         split = self._split
-        if split is None:
-            return []
-        if self._rows is None:
-            self._rows = iter(self._source.read(split))
-        for records, position in self._rows:
-            self._split = split.starting_at(position)
-            return [Fetched(split.split_id, self._in_order(records), position)]
-        self._rows = None
-        if self._bounded or split.stop is not None:
-            self._split = None
-            return [Fetched(split.split_id, (), split.start, finished=True)]
-        self._woken.wait(self._source.poll_interval)
+        if split is not None:
+            if self._rows is None:
+                self._rows = iter(self._read(split))
+            for found in self._rows:
+                if found is None:
+                    return []
+                fetched = found if isinstance(found, Fetched) else Fetched(split.split_id, *found)
+                self._split = split.starting_at(fetched.position)
+                return [fetched._replace(records=self._selected(fetched.records))]
+            self._rows = None
+            if self._poll_interval is None or split.stop is not None:
+                self._leave()
+                return [Fetched(split.split_id, (), split.start, finished=True)]
+        self._woken.wait(self._poll_interval)
         self._woken.clear()
         return []
 
     def close(self) -> None:
-        rows, self._rows = self._rows, None
+        """Close the generator."""
+        self._leave()
+
+    def _leave(self) -> None:
+        rows, self._rows, self._split = self._rows, None, None
         if isinstance(rows, Generator):
             rows.close()
 
-    def _in_order(self, records: Records) -> Records:
-        places = self._places
-        if places is None or not isinstance(records, Sequence):
+    def _selected(self, records: Any) -> Records:
+        """The columns that are wanted."""
+        if self._wanted is None:
             return records
-        return [tuple([row[at] for at in places]) for row in records]
+        if isinstance(records, Sequence):
+            places = self._places
+            return records if places is None else [tuple([row[at] for at in places]) for row in records]
+        columns = [records.column(field.name).cast(field.type) for field in self._wanted]
+        return type(records).from_arrays(columns, schema=self._wanted)
 
 
 def _places(own: pa.Schema, wanted: pa.Schema) -> list[int] | None:
-    """Where the columns that are wanted stand in a row; None if all are, in order."""
     unknown = [name for name in wanted.names if name not in own.names]
     if unknown:
         raise ValueError(

@@ -27,7 +27,6 @@ from pillarbox.task.legacy import (
     SourceCancelled,
     SourceContext,
     SourceFunction,
-    Timestamped,
 )
 from pillarbox.task.operator import Operator, OperatorContext
 from pillarbox.task.output import (
@@ -82,6 +81,5 @@ __all__ = [
     "TaskSnapshot",
     "TaskState",
     "Timer",
-    "Timestamped",
     "Watermark",
 ]

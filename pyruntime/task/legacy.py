@@ -1,8 +1,8 @@
 """Sources of the old kinds: `SourceFunction`, which is one loop, and `InputFormat`, which reads splits.
 
 The interfaces are Flink's of these names, which FLIP-27 has replaced. `pillarbox.sources.legacy` makes a
-`Source` of either. A loop cannot take turns with a mailbox: `FunctionThread` runs it in a thread of its own,
-which shares a fair lock, the checkpoint lock, with who takes what it emits together with its state.
+`Source` of either. A loop cannot take turns with a mailbox: it runs in a thread of its own, which shares a
+fair lock, the checkpoint lock, with who takes what it emits together with its state.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pillarbox.task.fair_lock import FairLock
 from pillarbox.task.moments import check_duration, check_moment
-from pillarbox.task.output import Idleness, Watermark
 
 log = logging.getLogger("pillarbox")
 
@@ -40,13 +37,6 @@ class SourceCancelled(BaseException):
 
     Not an Exception, so that a source that catches those for each record ends nevertheless.
     """
-
-
-class Timestamped(NamedTuple):
-    """A record with its event time in seconds, as `collect_with_timestamp` emits it."""
-
-    value: Any
-    timestamp: float
 
 
 class SourceFunction(ABC):
@@ -84,7 +74,7 @@ class CheckpointedSource(Protocol):
 
 
 class SourceContext:
-    """Emits a source's records, watermarks and idleness. Thread-safe. Made by `FunctionThread`.
+    """Emits a source's records, watermarks and idleness. Thread-safe. Made by who runs it.
 
     *The lock.* Every method takes the checkpoint lock for its one element. A source that has state changes it
     under `checkpoint_lock`, together with the record that it belongs to, so that a checkpoint sees both or
@@ -103,29 +93,32 @@ class SourceContext:
     *The end.* After a cancel every method, and a wait within it, raises `SourceCancelled`.
     """
 
-    def __init__(self, lock: FairLock, capacity: int, *, atomic_sections: bool, name: str) -> None:
-        self.checkpoint_lock = CheckpointLock(self, lock)
-        """Keeps checkpoints out; reentrant, a context manager, to be held for a short time."""
-        self._lock = lock
+    def __init__(self, capacity: int, *, atomic_sections: bool, name: str) -> None:
         self._capacity = capacity
         self._atomic = atomic_sections
         self._name = name
+        self._lock = FairLock()
+        self.checkpoint_lock = CheckpointLock(self)
+        """Keeps checkpoints out; reentrant, a context manager, to be held for a short time."""
+        # Under the lock: the turn of it in which the latest record was emitted, and event time.
         self._turn = -1
+        self._told = False
+        self._watermark: float | None = None
+        self._latest: float | None = None
         self.is_idle = False
         """True if the source has marked itself as idle and emitted nothing since."""
-        self._told = False
         self._stop = threading.Event()
         # Guards what follows; notified where a wait may end: for more, for room, for the end.
         self._changed = threading.Condition(threading.Lock())
-        self._elements: deque[Any] = deque()
-        self._ended = False
+        self._records: list[Any] = []
+        self._has_news = self._ended = False
 
     def collect(self, value: Any) -> None:
         """Emit a record; waits for room. Raises `SourceCancelled`."""
         lock = self._lock
         if not lock.is_held:
             with self.checkpoint_lock:
-                self._emit_record(value)
+                self.collect(value)
             return
         # What a section begins with belongs to what the source has done in it already.
         if not self._atomic and lock.turns == self._turn:
@@ -134,26 +127,32 @@ class SourceContext:
                 text = "source %s kept the checkpoint lock over several records, and a checkpoint was let in"
                 log.warning(f"{text}; if they are one step with its state, set atomic_sections", self._name)
             self._wait_for_room()
-        self._emit_record(value)
+        self._turn = lock.turns
+        self._emit(value)
 
     def collect_with_timestamp(self, value: Any, timestamp: float) -> None:
         """As `collect`, with the event time in seconds. Raises TypeError or ValueError for what is none."""
-        self.collect(Timestamped(value, check_moment("timestamp", timestamp)))
+        timestamp = check_moment("timestamp", timestamp)
+        if not self._lock.is_held:
+            with self.checkpoint_lock:
+                self.collect_with_timestamp(value, timestamp)
+            return
+        self.collect(value)
+        self._latest = timestamp if self._latest is None else max(self._latest, timestamp)
 
     def emit_watermark(self, timestamp: float) -> None:
         """Say that no record of this event time, in seconds, or an earlier one follows. Waits for no room."""
         if timestamp != float("inf"):
             timestamp = check_moment("timestamp", timestamp)
         with self._lock:
-            self._add(Watermark(timestamp))
+            self._emit()
+            self._watermark = timestamp
 
     def mark_as_temporarily_idle(self) -> None:
         """Have nobody wait for the source until its next record or watermark. Raises `SourceCancelled`."""
         with self._lock:
-            self._raise_if_cancelled()
-            if not self.is_idle:
-                self._add(Idleness(True))
-                self.is_idle = True
+            self._emit()
+            self.is_idle = True
 
     @property
     def is_cancelled(self) -> bool:
@@ -164,24 +163,21 @@ class SourceContext:
         """Wait so long, or until the source is cancelled, and return True if it is. Not under the lock."""
         return self._stop.wait(check_duration("seconds", seconds))
 
-    def _emit_record(self, record: Any) -> None:
-        self._turn = self._lock.turns
-        self._add(record)
-
-    def _add(self, element: Any) -> None:
+    def _emit(self, *records: Any) -> None:
         """Under the lock."""
         self._raise_if_cancelled()
         self.is_idle = False
         with self._changed:
-            self._elements.append(element)
+            self._records += records
+            self._has_news = True
             self._changed.notify_all()
 
     def _wait_for_room(self) -> None:
         """Under the lock, which is given up for the time of a wait."""
         self._raise_if_cancelled()
-        while len(self._elements) >= self._capacity:
+        while len(self._records) >= self._capacity:
             with self._lock.given_up(), self._changed:
-                self._changed.wait_for(lambda: self._stop.is_set() or len(self._elements) < self._capacity)
+                self._changed.wait_for(lambda: self._stop.is_set() or len(self._records) < self._capacity)
             self._raise_if_cancelled()
 
     def _raise_if_cancelled(self) -> None:
@@ -192,123 +188,31 @@ class SourceContext:
 class CheckpointLock:
     """A source's view of the lock that it shares: waits for room before it is taken. Thread-safe."""
 
-    def __init__(self, context: SourceContext, lock: FairLock) -> None:
+    def __init__(self, context: SourceContext) -> None:
         self._context = context
-        self._lock = lock
 
     def acquire(self) -> bool:
         """Take the lock, again if this thread holds it. Any thread. Raises `SourceCancelled`."""
-        in_section = self._lock.is_held
-        self._lock.acquire()
+        lock = self._context._lock
+        in_section = lock.is_held
+        lock.acquire()
         if not in_section:
             try:
                 self._context._wait_for_room()
             except BaseException:
-                self._lock.release()
+                lock.release()
                 raise
         return True
 
     def release(self) -> None:
         """Give back one taking. Any thread. Raises RuntimeError if this thread does not hold it."""
-        # From a source that was cancelled it may have been taken.
-        if not self._context.is_cancelled or self._lock.is_held:
-            self._lock.release()
+        self._context._lock.release()
 
-    def __enter__(self) -> CheckpointLock:
+    def __enter__(self) -> None:
         self.acquire()
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.release()
-
-
-class FunctionThread:
-    """Runs a `SourceFunction` in a daemon thread until its end or `close`.
-
-    Confined to one thread, which takes what it emits, but for `wake_up`. name: for messages and the thread.
-    """
-
-    def __init__(self, function: SourceFunction, *, capacity: int, grace: float, name: str) -> None:
-        self.lock = FairLock()
-        self.context = SourceContext(self.lock, capacity, atomic_sections=function.atomic_sections, name=name)
-        self._function = function
-        self._grace = grace
-        self._name = name
-        self._error: BaseException | None = None
-        self._woken = False
-        self._thread = threading.Thread(target=self._run, name=f"pillarbox-source {name}", daemon=True)
-        self._thread.start()
-
-    def take(self) -> tuple[list[Any], Any, bool]:
-        """The elements since the last call, the state behind them, and True if the function has ended.
-
-        Waits for the lock alone. Raises what the function has raised, instead of what came since the last
-        call: behind that the state is not known.
-        """
-        function, context = self._function, self.context
-        with self.lock:
-            # Asked first: what the function emits before its end is there when it has ended.
-            ended = context._ended
-            if self._error is not None:
-                raise self._error
-            with context._changed:
-                elements = [*context._elements]
-                context._elements.clear()
-                context._changed.notify_all()
-            state = function.snapshot_state() if isinstance(function, CheckpointedSource) else None
-            return elements, state, ended
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for an element or the end, and return True if one is there; or `seconds`, or for `wake_up`."""
-        context = self.context
-        with context._changed:
-            context._changed.wait_for(lambda: context._elements or context._ended or self._woken, seconds)
-            self._woken = False
-            return bool(context._elements) or context._ended
-
-    def wake_up(self) -> None:
-        """End a wait; the next one, if there is none. Any thread."""
-        with self.context._changed:
-            self._woken = True
-            self.context._changed.notify_all()
-
-    def close(self) -> bool:
-        """Cancel the function, wait for its end, and return True if it has ended. Idempotent.
-
-        One that has not ended after `grace` seconds is logged by its name and left alone: the lock is taken
-        from it, and all it emits raises `SourceCancelled` in it. What its `cancel` raises is logged.
-        """
-        context, thread = self.context, self._thread
-        with context._changed:
-            first = not (context.is_cancelled or context._ended)
-            context._stop.set()
-            context._changed.notify_all()
-        if first:
-            try:
-                self._function.cancel()
-            except Exception:
-                log.exception("the cancel of source %s raised", self._name)
-            thread.join(min(self._grace, threading.TIMEOUT_MAX))
-        if thread.is_alive() and thread.ident is not None and first:
-            self.lock.revoke(thread.ident)
-            text = "source %s has not ended within %g s of its cancel; it is left alone and can emit nothing"
-            log.warning(text, self._name, self._grace)
-        return not thread.is_alive()
-
-    def _run(self) -> None:
-        context = self.context
-        try:
-            self._function.run(context)
-        except BaseException as error:
-            if not context.is_cancelled:
-                self._error = error
-            elif not isinstance(error, SourceCancelled):
-                log.info("source %s ended with an error after its cancel", self._name, exc_info=error)
-        if self.lock.revoke(get_ident()):
-            log.warning("source %s ended without giving the checkpoint lock back", self._name)
-        with context._changed:
-            context._ended = True
-            context._changed.notify_all()
 
 
 class InputStatistics(NamedTuple):

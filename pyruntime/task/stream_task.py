@@ -49,7 +49,7 @@ T = TypeVar("T")
 Act = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
 
 
-class ChainActions:
+class ChainActions(TaskActionExecutor):
     """Runs an action, then has the chain move what the action emitted. Thread-safe if `inner` is.
 
     `act` is the chain's method that does so; set before the first action. `check` raises
@@ -68,16 +68,12 @@ class ChainActions:
             mailbox.check_is_mailbox_thread if inner is IMMEDIATE else self._check_lock
         )
 
-    def run(self, fn: Callable[..., object], /, *args: Any) -> None:
-        """Call `fn(*args)`, then move elements. Any thread that `inner` allows; raises what they raise."""
-        if self._inner is None:
-            self.act(fn, args)
-        else:
-            self._inner.run(self.act, fn, args)
+    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
+        """Call `fn(*args)`, then move elements, and return the result of `fn`.
 
-    def call(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """As `run`; returns the result of `fn`."""
-        result: T = self.act(fn, args) if self._inner is None else self._inner.call(self.act, fn, args)
+        Any thread that `inner` allows; raises what they raise.
+        """
+        result: T = self.act(fn, args) if self._inner is None else self._inner.run(self.act, fn, args)
         return result
 
     def _check_lock(self) -> None:
@@ -151,7 +147,7 @@ class StreamTask:
         mailbox = TaskMailbox() if mailbox is None else mailbox
         actions = ChainActions(action_executor, mailbox)
         # For what is no action of the mailbox: under the lock, if there is one, but nothing moves at its end.
-        self._call = action_executor.call
+        self._call = action_executor.run
         self.chain = OperatorChain(operators, output, check=actions.check, on_barrier=self._barrier)
         actions.act = self.chain.act
         self.processor = MailboxProcessor(

@@ -1,7 +1,7 @@
 """`SourceHarness`: runs a source in one process, in steps, for tests of connectors. Confined to one thread.
 
-Its enumerator, its readers and a small pool of splits between them, without Spark, without a task and without
-a channel. What is written down goes through JSON, as it would in a checkpoint.
+Its enumerator, its readers and the coordinator of every use between them, without Spark, without a task and
+without a channel. What is written down goes through JSON, as it would in a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from pillarbox.sources import (
     SourceEvent,
     SourceReader,
     Split,
+    SplitEnumerator,
     read_splits,
 )
+from pillarbox.sources.enumerating import PendingSplits, Waiting
 from pillarbox.sources.events import event_from_json, event_to_json
+from pillarbox.sources.link import AddSplits, Event, Failed, Message
+from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.task.failures import Failures
 
 S = TypeVar("S", bound=Split)
@@ -73,8 +77,6 @@ class SourceHarness(Generic[S, C]):
         """All rows that `step` and what uses it have read, in the order in which they came."""
         self.fetched: list[Fetched] = []
         """The same as it came."""
-        self.pending: list[S] = []
-        """The splits that were found and that no reader has."""
         self.events: list[tuple[int, SourceEvent]] = []
         """What the readers have said to the enumerator, with their numbers."""
         self._timeout = timeout
@@ -84,14 +86,28 @@ class SourceHarness(Generic[S, C]):
         self._heard: deque[tuple[int, SourceEvent]] = deque()
         self._open: dict[str, S] = {}
         self._closed = False
-        self.context = _Context(self, readers)
+        self.context: SplitCoordinator[S] = SplitCoordinator(readers)
         """What the enumerator has of its framework."""
-        self.enumerator = self._make_enumerator(snapshot)
+        self.enumerator: SplitEnumerator[S, C]
         """The source's enumerator."""
         self.readers: dict[int, SourceReader[S]] = {}
         """The readers, by their numbers."""
+        self._make_enumerator(snapshot)
         for subtask in range(readers):
-            self._add_reader(subtask)
+            self._make_reader(subtask)
+            self.context.open(_Readers(self, subtask), subtask, host)
+
+    @property
+    def pending(self) -> list[S]:
+        """The splits that were found and that no reader has."""
+        return [each.split for each in self._thread.pending.waiting()]
+
+    def take_pending(self) -> list[S]:
+        """Those, for a test that gives them out itself: no reader is given them then."""
+        taken = self.pending
+        for split in taken:
+            self._thread.pending.remove(split.split_id)
+        return taken
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -126,12 +142,14 @@ class SourceHarness(Generic[S, C]):
             self.discover()
         self._give_out()
         came = False
-        for reader in list(self.readers.values()):
+        for subtask, reader in list(self.readers.items()):
             fetched = reader.poll()
             if fetched is not None:
                 came = True
                 self.fetched.append(fetched)
                 self.rows.extend(rows_of(fetched.records))
+                if fetched.finished:
+                    self.context.finished(subtask, [fetched.split_id])
         self._hear()
         return came
 
@@ -151,10 +169,9 @@ class SourceHarness(Generic[S, C]):
     @property
     def ended(self) -> bool:
         """Whether everything has been read, and nothing new can come."""
-        nothing_new = self._exhausted and (
-            self.source.boundedness is Boundedness.BOUNDED or self.enumerator.discovery_interval is None
+        return (
+            self._thread.exhausted and not self.pending and not any(r.splits() for r in self.readers.values())
         )
-        return nothing_new and not self.pending and not any(r.splits() for r in self.readers.values())
 
     def read_split(self, split: S) -> list[Any]:
         """The rows of one split, or of a piece of one, read by a reader of its own to the end."""
@@ -169,9 +186,12 @@ class SourceHarness(Generic[S, C]):
             raise AssertionError(f"discover was asked for at most {most} splits and gave {len(found)}")
         self._discovered_at = time.monotonic()
         self._exhausted = not found
+        self._thread.exhausted = not found and (
+            self.source.boundedness is Boundedness.BOUNDED or enumerator.discovery_interval is None
+        )
         # One step: a snapshot has both or neither.
         enumerator.checkpoint = checkpoint
-        self.pending.extend(self._written(split) for split in found)
+        self._thread.pending.add(Waiting(self._written(split)) for split in found)
         return list(found)
 
     # -- micro-batches -------------------------------------------------------------------------------
@@ -190,8 +210,7 @@ class SourceHarness(Generic[S, C]):
         """
         while self.discover():
             continue
-        self._open.update((split.split_id, split) for split in self.pending)
-        self.pending.clear()
+        self._open.update((split.split_id, split) for split in self.take_pending())
         pieces = []
         for split in list(self._open.values()):
             if any(part is not None and part <= 0 for part in limit):
@@ -235,7 +254,8 @@ class SourceHarness(Generic[S, C]):
         reader = self.readers.pop(subtask)
         splits = [self._written(split) for split in reader.splits()]
         reader.close()
-        self._add_reader(subtask).add_splits(splits)
+        self._make_reader(subtask).add_splits(splits)
+        self.enumerator.add_reader(ReaderInfo(subtask, self._host))
 
     def pause_or_resume(self, pause: Collection[str] = (), resume: Collection[str] = ()) -> None:
         """Have the readers hold these splits back, or let go of them."""
@@ -270,27 +290,31 @@ class SourceHarness(Generic[S, C]):
         if failures.first is not None and failures.first is not cause:
             raise failures.first
 
-    def _make_enumerator(self, snapshot: Any) -> Any:
+    def _make_enumerator(self, snapshot: Any) -> None:
+        self._thread: _TestThread[S] = _TestThread(self.source)
+        self.context._thread = self._thread  # type: ignore[assignment]
+        waiting: list[S] = []
         if snapshot is None:
-            return self.source.create_enumerator(self.context)
-        written = snapshot["enumerator"]
-        checkpoint = self.source.checkpoint_serializer.from_json(written["version"], written["checkpoint"])
-        enumerator = self.source.restore_enumerator(self.context, checkpoint)
-        serializer = self.source.split_serializer
-        self.pending = [serializer.from_json(snapshot["split_version"], each) for each in snapshot["splits"]]
-        enumerator.handle_restored(self.pending)
-        return enumerator
+            self.enumerator = self.source.create_enumerator(self.context)
+        else:
+            written, serializer = snapshot["enumerator"], self.source.split_serializer
+            checkpoint = self.source.checkpoint_serializer.from_json(
+                written["version"], written["checkpoint"]
+            )
+            self.enumerator = self.source.restore_enumerator(self.context, checkpoint)
+            waiting = [serializer.from_json(snapshot["split_version"], each) for each in snapshot["splits"]]
+            self.enumerator.handle_restored(waiting)
+        self._thread.enumerator = self.enumerator
+        self._thread.pending = PendingSplits(self.enumerator)
+        self._thread.pending.add(map(Waiting, waiting))
 
     def _reader_context(self, subtask: int) -> ReaderContext:
         return ReaderContext(subtask=subtask, host=self._host, send=partial(self._say, subtask))
 
-    def _add_reader(self, subtask: int) -> SourceReader[S]:
+    def _make_reader(self, subtask: int) -> SourceReader[S]:
         reader = self.source.create_reader(self._reader_context(subtask))
         reader.start()
         self.readers[subtask] = reader
-        info = ReaderInfo(subtask, self._host)
-        self.context.readers[subtask] = info
-        self.enumerator.add_reader(info)
         return reader
 
     def _written(self, split: S) -> S:
@@ -309,29 +333,16 @@ class SourceHarness(Generic[S, C]):
         return interval is not None and time.monotonic() - self._discovered_at >= interval
 
     def _give_out(self) -> None:
-        for split in list(self.pending):
-            subtask = self.enumerator.assigned_to(split)
-            if subtask is not None:
-                self._assign([split], subtask)
+        self.context.serve()
         # Splits without an end must all be read at the same time; of others each reader takes one by one.
         at_once = self.source.boundedness is not Boundedness.BOUNDED
-        while self.pending:
+        while True:
+            waiting = len(self._thread.pending)
             for subtask, reader in self.readers.items():
-                if at_once or not reader.splits():
-                    self._give_one(subtask)
-            if not at_once:
+                if not reader.splits() or (at_once and len(self._thread.pending)):
+                    self.context.request(subtask)
+            if not at_once or len(self._thread.pending) in (0, waiting):
                 return
-
-    def _give_one(self, subtask: int) -> None:
-        self.enumerator.handle_split_request(subtask)
-        if self.pending:
-            at = self.enumerator.choose(self.pending, self.context.readers[subtask])
-            self._assign([self.pending[at]], subtask)
-
-    def _assign(self, splits: Collection[S], subtask: int) -> None:
-        ids = {split.split_id for split in splits}
-        self.pending = [split for split in self.pending if split.split_id not in ids]
-        self.readers[subtask].add_splits([self._written(split) for split in splits])
 
     def _say(self, subtask: int, event: SourceEvent) -> None:
         """A reader says something. Any thread."""
@@ -341,29 +352,41 @@ class SourceHarness(Generic[S, C]):
         while self._heard:
             subtask, event = self._heard.popleft()
             self.events.append((subtask, event))
-            self.enumerator.handle_source_event(subtask, event)
+            self.context.hear(subtask, event)
 
 
-class _Context(Generic[S]):
-    """What an enumerator may ask and order."""
+class _TestThread(Generic[S]):
+    """The enumerator's thread as its coordinator sees it, where that is the test's own."""
 
-    def __init__(self, harness: SourceHarness[S, Any], parallelism: int) -> None:
-        self._harness = harness
-        self.parallelism = parallelism
-        self.readers: dict[int, ReaderInfo] = {}
-        self.ended: set[int] = set()
-        """The readers that get no more splits."""
+    enumerator: SplitEnumerator[S, Any]
+    pending: PendingSplits[S]
 
-    def assign(self, splits: Collection[S], subtask: int) -> None:
-        self._harness._assign(splits, subtask)
+    def __init__(self, source: Source[S, Any]) -> None:
+        self.source = source
+        self.exhausted = False
 
-    def no_more_splits(self, subtask: int) -> None:
-        self.ended.add(subtask)
+    def need(self) -> None:
+        """Discover: a step does, when it is due."""
 
-    def send(self, subtask: int, event: SourceEvent) -> None:
-        reader = self._harness.readers.get(subtask)
-        if reader is not None:
-            reader.handle_source_event(_through_json(event))
+    def execute(self, fn: Callable[..., object], *args: object) -> bool:
+        fn(*args)
+        return True
+
+
+class _Readers(Generic[S]):
+    """The way to the reader of a place, whichever that is."""
+
+    def __init__(self, harness: SourceHarness[S, Any], subtask: int) -> None:
+        self._harness, self._subtask = harness, subtask
+
+    def deliver(self, message: Message[S]) -> None:
+        reader = self._harness.readers[self._subtask]
+        if isinstance(message, AddSplits):
+            reader.add_splits([self._harness._written(split) for split in message.splits])
+        elif isinstance(message, Event):
+            reader.handle_source_event(_through_json(message.event))
+        elif isinstance(message, Failed):
+            raise message.error
 
 
 def _through_json(event: SourceEvent) -> SourceEvent:

@@ -531,8 +531,8 @@ class SourceSuite:
                 with SourceHarness(make(), readers=2, timeout=self.timeout) as harness:
                     harness.step()
                     began = time.monotonic()
-                    for ended in (*harness.readers.values(), harness.enumerator) * 2:
-                        self._told(ended.close)
+                    for close in (*(r.close for r in harness.readers.values()), harness.enumerator.close) * 2:
+                        self._told(close)
                     if (took := time.monotonic() - began) > 2 * self.wake_within:
                         raise _broken((harness.source, "create_reader"), rule, f"close took {took:.1f} s")
             # The first turn opens what is shared.
@@ -674,7 +674,8 @@ class SourceSuite:
 
     def _drain(self, harness: SourceHarness[Any, Any]) -> list[Any]:
         """What is there: until nothing has come for a while."""
-        before, deadline = len(harness.rows), self._deadline()
+        before = len(harness.rows)
+        deadline = time.monotonic() + DRAINED_AFTER_S if before else self._deadline()
         while time.monotonic() < deadline:
             if self._told(harness.step):
                 deadline = time.monotonic() + DRAINED_AFTER_S

@@ -1,6 +1,7 @@
 """The claims of Flink's tests of sources, each with the test here that holds it. Claims, not code.
 
-Each is named for the Flink test class that makes it. A claim whose test has gone fails here.
+Each is named for the Flink test class that makes it. Each test was read, and shows its claim; here is checked
+only that it is there. A claim that a test shows no more is to be taken out.
 """
 
 from __future__ import annotations
@@ -40,12 +41,22 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
         (
             "a failed reader gives back what no complete checkpoint has",
             "assignment",
+            "test_what_a_complete_checkpoint_counts_in_waits_for_the_reader_itself",
+        ),
+        (
+            "what was read to its end before a complete checkpoint is not given back",
+            "assignment",
             "test_what_was_finished_before_a_complete_checkpoint_does_not_come_back",
         ),
         (
             "what a complete checkpoint has is not given back",
             "assignment",
             "test_what_a_complete_checkpoint_counts_in_waits_for_the_reader_itself",
+        ),
+        (
+            "readers are not restored with the coordinator",
+            "flink_yardstick",
+            "test_a_coordinator_that_was_restored_knows_no_reader_until_one_comes",
         ),
         (
             "an error while the enumerator starts fails the job",
@@ -86,8 +97,8 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
     "SourceCoordinatorContextTest": [
         (
             "a reader that leaves is known no more",
-            "coordinator",
-            "test_a_reader_that_leaves_gives_back_what_it_had_unless_it_is_done",
+            "flink_yardstick",
+            "test_a_reader_that_has_left_is_not_known_to_the_enumerator_any_more",
         ),
         (
             "splits are assigned by the enumerator to whom it wants",
@@ -102,7 +113,7 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
         (
             "a place that is none is refused",
             "assignment",
-            "test_a_rule_or_a_choice_that_names_nothing_is_refused",
+            "test_the_enumerator_may_give_to_whom_it_wants_and_end_a_reader",
         ),
         (
             "a call beside that fails is told",
@@ -112,12 +123,22 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
         (
             "a periodic call beside comes again after its interval",
             "enumerating",
+            "test_what_is_new_is_found_while_it_runs_and_the_end_never_comes",
+        ),
+        (
+            "and not before",
+            "enumerating",
             "test_between_two_discoveries_the_interval_passes",
         ),
     ],
     "SplitAssignmentTrackerTest": [
         (
             "what was given since a checkpoint is told from what was given before",
+            "assignment",
+            "test_what_a_complete_checkpoint_counts_in_waits_for_the_reader_itself",
+        ),
+        (
+            "what a complete checkpoint has is given anew to each life of its reader",
             "assignment",
             "test_a_reader_that_dies_twice_gets_what_it_had_once_each_time",
         ),
@@ -197,14 +218,29 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
             "test_the_future_is_done_when_there_is_something_to_poll",
         ),
         (
+            "the future stays the same until it is done",
+            "fetching",
+            "test_the_future_is_done_when_there_is_something_to_poll",
+        ),
+        (
+            "where nothing was fetched a poll gives nothing",
+            "flink_yardstick",
+            "test_a_reader_that_never_had_a_split_has_no_thread_and_is_closed",
+        ),
+        (
             "a finished split may come with its last rows or after",
-            "contract",
-            "test_only_positions_that_count_up_to_a_stop_are_compared",
+            "flink_yardstick",
+            "test_a_split_may_be_finished_with_its_last_rows_or_after_them",
         ),
     ],
     "SplitFetcherManagerTest": [
         (
             "an error of the first fetch is told",
+            "fetch_ends",
+            "test_a_close_that_raises_is_logged_and_the_failure_before_it_is_told",
+        ),
+        (
+            "an error of a later fetch is told, after the rows before it",
             "fetching",
             "test_a_failure_comes_after_the_rows_before_it_and_names_the_split",
         ),
@@ -240,8 +276,23 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
         ("the bound of the queue holds", "fetching", "test_nothing_is_fetched_ahead_beyond_the_bound"),
         (
             "a fetcher without splits fetches nothing",
+            "flink_yardstick",
+            "test_a_fetcher_whose_splits_are_gone_fetches_nothing_and_takes_up_the_next_one",
+        ),
+        (
+            "a fetcher whose splits are finished is used for the next one",
+            "flink_yardstick",
+            "test_a_fetcher_whose_splits_are_gone_fetches_nothing_and_takes_up_the_next_one",
+        ),
+        (
+            "one whose splits are all paused fetches nothing",
             "fetching",
             "test_all_splits_paused_means_that_nothing_is_fetched",
+        ),
+        (
+            "one that is paused can be closed",
+            "flink_yardstick",
+            "test_a_reader_all_of_whose_splits_are_paused_is_closed_at_once",
         ),
     ],
     "SplitFetcherPauseResumeSplitReaderTest": [
@@ -298,6 +349,11 @@ CLAIMS: dict[str, list[tuple[str, str, str]]] = {
             "test_without_a_limit_of_drift_nothing_is_reported",
         ),
         ("the last watermark is said once", "task_event_time", "test_the_end_says_the_last_watermark_once"),
+        (
+            "who waits for the limit can be stopped",
+            "flink_yardstick",
+            "test_a_task_that_waits_for_the_limit_of_event_time_can_be_ended",
+        ),
         (
             "a split that waits is idle for nobody",
             "task_event_time",

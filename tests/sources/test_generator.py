@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pillarbox.sources import Boundedness, ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.generator import GeneratorSource, GeneratorSplit
 from pillarbox.testing import SourceHarness
+from pillarbox.testing.source_harness import rows_of
 from tests.search import examples
 
 
@@ -41,8 +42,8 @@ def test_rows_are_the_same_wherever_reading_begins(
     def made(start: int, stop: int, batch_rows: int) -> list[Any]:
         source = GeneratorSource(splits=3, batch_rows=batch_rows, disorder=disorder, seed=5)
         split = GeneratorSplit("1", start, stop, number=1)
-        batches = [f.records for f in read_splits(source.create_reader(ReaderContext()), [split])]
-        return [row for batch in batches for row in batch.to_pylist()]
+        fetched = read_splits(source.create_reader(ReaderContext()), [split])
+        return [row for each in fetched for row in rows_of(each.records)]
 
     assert made(0, start + count, 1000)[start:] == made(start, start + count, batch_rows)
 
@@ -154,7 +155,7 @@ def test_only_the_columns_that_are_wanted_are_made() -> None:
     source = GeneratorSource(5)
     wanted = pa.schema([("value", pa.float32()), ("id", pa.int32())])
     splits = [GeneratorSplit("0", 0, 5)]
-    (fetched,) = read_splits(source.create_reader(ReaderContext(schema=wanted)), splits)
+    fetched, _ = read_splits(source.create_reader(ReaderContext(schema=wanted)), splits)
     assert fetched.records.schema == wanted
 
 

@@ -131,7 +131,7 @@ def test_in_a_task_the_topic_that_was_made_again_is_read_in_place_of_the_one_bef
             for reader in harness.readers.values():
                 reader.remove_splits([before.split_id])
                 reader.add_splits([before, split])
-            harness.pending.clear()
+            harness.take_pending()
         until = time.monotonic() + LONG
         while harness.rows[-20:] != [(0, offset) for offset in range(20)] and time.monotonic() < until:
             harness.step()

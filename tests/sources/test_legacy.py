@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,15 @@ import pytest
 
 from pillarbox.sources import (
     Boundedness,
+    ReaderContext,
     ReadFailed,
     ReadLimit,
     Source,
     SourceCoordinator,
     SourceInput,
+    SplitsAdded,
     WatermarkStrategy,
+    read_splits,
 )
 from pillarbox.sources.legacy import FromSourceFunction, FunctionSplit
 from pillarbox.task import (
@@ -181,6 +185,33 @@ def test_micro_batches_share_one_run_ahead_of_the_tasks() -> None:
         for _ in range(5):
             assert len(harness.plan(ReadLimit(rows=10))) == 1
     assert len(made) == before + 1
+
+
+def test_a_range_that_was_planned_before_can_be_planned_again() -> None:
+    source = FromSourceFunction(make(Counting, 10**9, 3), capacity=10)
+    with SourceHarness(source) as harness:
+        (split,) = harness.discover()
+        for start in (split, split.starting_at({"count": 40, "base": 39, "state": None}), split):
+            piece = harness.enumerator.advance(start, ReadLimit(rows=10))
+            assert piece is not None and piece.begin == start.begin and piece.rows == 10
+    assert no_thread_is_left()
+
+
+def test_a_wake_up_before_the_first_fetch_of_a_silent_function_is_heard() -> None:
+    source = FromSourceFunction(make(Counting, 0, 1, False))
+    with closing(source.create_reader(ReaderContext()).make_split_reader()) as reader:
+        reader.handle_splits_changes(SplitsAdded((FunctionSplit("function"),)))
+        reader.wake_up()
+        assert list(reader.fetch()) == []
+    assert no_thread_is_left()
+
+
+def test_event_time_in_front_of_the_start_is_told_with_no_earlier_position() -> None:
+    source = FromSourceFunction(make(Marked, 40, 7), bounded=True)
+    amid = FunctionSplit("function", {"count": 10, "base": 7, "state": source.serializer.write(7)})
+    fetched = list(read_splits(source.create_reader(ReaderContext()), [amid]))
+    assert [row for each in fetched for row in each.records] == list(range(10, 40))
+    assert all(each.finished or each.position["count"] >= 10 for each in fetched)
 
 
 def test_a_silent_function_is_ended_at_once() -> None:

@@ -132,8 +132,7 @@ def test_paused_splits_wait(model: Threading) -> None:
     with SourceHarness(Numbers(splits, threading=model)) as harness:
         if model is Threading.ONE_SPLIT_AT_A_TIME:
             harness.discover()
-            harness.readers[0].add_splits(splits)
-            harness.pending.clear()
+            harness.readers[0].add_splits(harness.take_pending())
         else:
             harness.step()
         held = {split.split_id for split in harness.readers[0].splits()}

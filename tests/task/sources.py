@@ -8,8 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from pillarbox.sources.legacy import FromSourceFunction, FunctionRun, FunctionSplit
 from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.legacy import FunctionThread, SourceContext, SourceFunction
+from pillarbox.task.legacy import SourceContext, SourceFunction
 
 LONG = 60.0
 
@@ -95,7 +96,7 @@ class AtomicSource(Source):
     atomic_sections = True
 
 
-class Job(FunctionThread):
+class Job(FunctionRun):
     """A source in its thread, which begins with `start`; the test takes what it emits.
 
     `on_record` is called after each record with how many there were, under the lock; `waits_for_room` is set
@@ -105,25 +106,14 @@ class Job(FunctionThread):
     def __init__(self, source: Source, *, capacity: int = 10_000, grace: float = LONG) -> None:
         self._begins = threading.Event()
         self.source = source
-        self.records = 0
+        self.taken_records = 0
         self.on_record: Callable[[int], object] = lambda count: None
         self.waits_for_room = threading.Event()
-        super().__init__(source, capacity=capacity, grace=grace, name="under test")
+        made = FromSourceFunction(lambda: source, capacity=capacity, grace=grace)
+        made.name = "under test"
+        super().__init__(made, FunctionSplit("under test"))
+        self.lock = self._lock
         self.queue = Queue(self.lock)
-        context: Any = self.context
-        emit, wait = context._emit_record, context._wait_for_room
-
-        def emit_record(record: Any) -> None:
-            emit(record)
-            self.records += 1
-            self.on_record(self.records)
-
-        def wait_for_room() -> None:
-            if len(context._elements) >= context._capacity:
-                self.waits_for_room.set()
-            wait()
-
-        context._emit_record, context._wait_for_room = emit_record, wait_for_room
 
     def start(self) -> None:
         self._begins.set()
@@ -132,10 +122,27 @@ class Job(FunctionThread):
         assert self._begins.wait(LONG)
         super()._run()
 
+    def _emit(self, *records: Any) -> None:
+        super()._emit(*records)
+        self.taken_records += len(records)
+        if records:
+            self.on_record(self.taken_records)
+
+    def _wait_for_room(self) -> None:
+        if len(self._records) >= self._capacity:
+            self.waits_for_room.set()
+        super()._wait_for_room()
+
+    def take(self) -> tuple[list[Any], Any, bool]:
+        """The records since the last call, the state behind them, and whether the source has ended."""
+        rows = self.take_rows()
+        state = self.position["state"]
+        return rows, None if state is None else state["value"], self.ended
+
     @property
     def elements(self) -> list[Any]:
         """What it has emitted and nobody has taken."""
-        return [*self.context._elements]
+        return [*self._records]
 
     def end(self) -> None:
         """Wait for the end of the source."""

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.task import Idleness, Watermark
-from pillarbox.task.legacy import SourceCancelled, SourceContext, Timestamped
+from pillarbox.task.legacy import SourceCancelled, SourceContext
 from tests.task.sources import LONG, AtomicSource, Job, Source
 
 
@@ -104,7 +103,7 @@ def test_a_record_and_its_state_are_one_step_also_if_the_state_comes_first(run: 
     job.start()
     assert changed.wait(LONG)
     elements, state, _ = job.take()
-    assert (len(elements), state) == (10, 5)
+    assert (len(elements), state, job.timestamp) == (5, 5, 1.0)
 
 
 @pytest.mark.parametrize("kind", [Source, AtomicSource])
@@ -159,26 +158,40 @@ def test_a_source_may_emit_from_threads_of_its_own(run: Any) -> None:
 
 def test_elements_are_emitted_in_order_and_idleness_ends_with_the_next_one(run: Any) -> None:
     def body(source: Source, context: SourceContext) -> None:
-        context.collect(None)
-        context.collect_with_timestamp("b", 2)
-        context.mark_as_temporarily_idle()
-        context.mark_as_temporarily_idle()
-        assert context.is_idle
-        context.emit_watermark(3)
-        assert not context.is_idle
-        context.mark_as_temporarily_idle()
-        context.collect("c")
-        assert not context.is_idle
-        context.emit_watermark(float("inf"))
+        for step in (
+            lambda: context.collect(None),
+            lambda: context.collect_with_timestamp("b", 2),
+            lambda: context.collect_with_timestamp("early", 1),
+            context.mark_as_temporarily_idle,
+            context.mark_as_temporarily_idle,
+            lambda: context.emit_watermark(3),
+            context.mark_as_temporarily_idle,
+            # Times of records count no more where there are watermarks.
+            lambda: context.collect_with_timestamp("c", 7),
+            lambda: context.emit_watermark(float("inf")),
+        ):
+            assert goes_on.acquire(timeout=LONG)
+            step()
+            done.release()
 
+    goes_on, done = threading.Semaphore(0), threading.Semaphore(0)
     job = run(body)
+    for elements, timestamp, idle in (
+        ([None], None, False),
+        (["b"], 2.0, False),
+        (["early"], 2.0, False),
+        ([], 2.0, True),
+        ([], 2.0, True),
+        ([], 3.0, False),
+        ([], 3.0, True),
+        (["c"], 3.0, False),
+        ([], float("inf"), False),
+    ):
+        goes_on.release()
+        assert done.acquire(timeout=LONG)
+        assert (job.take()[0], job.timestamp, job.idle, job.is_idle) == (elements, timestamp, idle, idle)
     job.end()
-    elements, _, ended = job.take()
-    assert ended
-    assert elements == [
-        None, Timestamped("b", 2.0), Idleness(True), Watermark(3.0), Idleness(True), "c",
-        Watermark(float("inf")),
-    ]  # fmt: skip
+    assert job.take() == ([], 0, True)
 
 
 @pytest.mark.parametrize(
@@ -253,13 +266,14 @@ def test_who_waits_hears_of_an_element_of_the_end_and_of_a_wake_up(run: Any) -> 
         assert go.wait(LONG)
 
     job = run(body)
-    assert job.wait(LONG)
+    assert job.wait_for_news(LONG)
     assert job.take()[0] == [1]
-    assert not job.wait(0.0)
+    assert not job.wait_for_news(0.0)
     job.wake_up()
-    assert not job.wait(LONG)
+    assert job.wait_for_news(LONG)
+    assert job.take() == ([], 0, False)
     go.set()
-    assert job.wait(LONG)
+    assert job.wait_for_news(LONG)
     assert job.take() == ([], 0, True)
 
 
@@ -272,7 +286,7 @@ def test_an_error_of_the_source_reaches_the_task(run: Any) -> None:
         raise LookupError("source")
 
     job = run(fail)
-    assert job.wait(LONG)
+    assert job.wait_for_news(LONG)
     job.end()
     with pytest.raises(LookupError, match="source"):
         job.take()
@@ -384,8 +398,7 @@ def test_a_source_that_ignores_its_cancel_is_named_and_abandoned_and_emits_nothi
     assert not job.close()
     (record,) = caplog.records
     assert "source under test has not ended within 0.01 s" in record.message
-    with job.lock:
-        go_on.set()
+    go_on.set()
     job.end()
     assert job.close()
     assert job._thread.daemon

@@ -450,7 +450,7 @@ class Refused:
             self.errors.append(error)
 
 
-class OwnLock:
+class OwnLock(TaskActionExecutor):
     """A lock that does not say who holds it, and an action executor that does not show it."""
 
     def __init__(self) -> None:
@@ -462,11 +462,7 @@ class OwnLock:
     def __exit__(self, *error: object) -> None:
         self.inner.release()
 
-    def run(self, fn: Callable[..., object], /, *args: Any) -> None:
-        with self.inner:
-            fn(*args)
-
-    def call(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+    def run(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         with self.inner:
             return fn(*args)
 
