@@ -112,10 +112,10 @@ class RecordedCoordinator(SplitCoordinator[Any]):
             # For whoever waits for it.
             end.opened = True
 
-    def request(self, subtask: int) -> None:
+    def request(self, subtask: int, *args: Any, **more: Any) -> None:
         """Also say who asks."""
         with self._observed("request", subtask=subtask):
-            super().request(subtask)
+            super().request(subtask, *args, **more)
 
     def leave(self, subtask: int, done: bool) -> None:
         """Also say who goes."""
@@ -241,7 +241,7 @@ def _record_attempts(path: str | Path) -> Callable[[], None]:
     kept = {name: getattr(reads, name) for name in ("opened", "request", "gone")}
 
     def opened(self: Any, peer: Any, about: Any) -> None:
-        if about["read"] is not None:
+        if about is not None and about["read"] is not None:
             append(path, "attempt", peer=peer.name, subtask=about["subtask"])
         kept["opened"](self, peer, about)
 

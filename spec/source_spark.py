@@ -87,8 +87,7 @@ class RecordedReader(StreamReader):
         if not self._begun:
             self._begun = True
             _recording.enter_context(recording(self._path))
-            tasks = max(self._read.partitions, self._read.options.min_partitions or 1)
-            append(self._path, "restart", tasks=tasks)
+            append(self._path, "restart", tasks=self._read.partitions)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Also say that it begins."""

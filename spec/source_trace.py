@@ -174,7 +174,8 @@ class _Reader:
 
     def _request(self, event: Event) -> None:
         reader = event["subtask"] + 1
-        if reader not in self.asked | self.told | self.missing:
+        # Attempts say by `asks` what they ask.
+        if self.plan["delivery"] == "pushed" and reader not in self.asked | self.told | self.missing:
             self.asked.add(reader)
             self.steps.append(("ask", reader))
 
