@@ -133,6 +133,7 @@ spec: build  ## model check the whole specification (the quick part is in `make 
 	@$(WITH_JAVA) $(PY) -m spec.run
 	@$(WITH_JAVA) $(PY) -m spec.graph check
 	@$(WITH_JAVA) $(PY) -m spec.operator_runs
+	@$(WITH_JAVA) $(PY) -m spec.source_runs
 
 fuzz: build  ## random operations, schedules and contracts for MINUTES=5
 	@$(PY) -m fuzz --minutes $(MINUTES)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +39,8 @@ from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
 from pillarbox.spark.stream.pack import ROWS
 
+from .recorded import append
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -55,15 +56,6 @@ _DETACHED = (
     "import os, sys; os.fork() and os._exit(0); os.setsid(); "
     "from spec.stream_recorder import main; main({path!r}, *sys.argv[1:])"
 )
-
-
-def append(path: str, what: str, **words: Any) -> None:
-    """Add an event, in one write. Any process and thread."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(file, (json.dumps({"what": what, **words}) + "\n").encode())
-    finally:
-        os.close(file)
 
 
 def label_of(plan: StreamPlan) -> str:

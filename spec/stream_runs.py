@@ -38,8 +38,8 @@ from pillarbox.spark.stream import bucket_processor
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 
 from . import stream_trace
-from .stream_recorder import ACTION, RecordedProcessor, append
-from .stream_trace import read_events
+from .recorded import append, read_events
+from .stream_recorder import ACTION, RecordedProcessor
 
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 SECONDS = (0.0, 0.0, 0.05, 0.5, 1.5)

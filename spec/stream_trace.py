@@ -19,8 +19,6 @@ the task that opened it first. Which version of a state was committed is seen by
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import time
 from collections import Counter
@@ -29,18 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import tlc
-from .trace import run_on, tuple_of
+from .recorded import Event, accepted_of, read_events, refused_steps
 
-MODULES = ("StreamState", "StreamStateTrace")
-CONFIG = """\
-SPECIFICATION TraceSpec
-CHECK_DEADLOCK FALSE
-CONSTANTS
-    Shows = {shows}
-"""
-
-Event = dict[str, Any]
+MODULE = "StreamState"
 
 NO_RESULT = (0, 0)
 UNKNOWN = (-1, -1)
@@ -94,12 +83,6 @@ class _Execution:
     def bucket(self) -> int:
         """The bucket, by a number of the model's."""
         return int(self.start["bucket"]) + 1
-
-
-def read_events(path: Path) -> list[Event]:
-    """The events of a file; a last line that a killed process has not finished is none."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def by_stream(events: Sequence[Event]) -> dict[str, list[Event]]:
@@ -404,51 +387,18 @@ class _Reader:
 
 def accepted_by_tlc(runs: Sequence[Run]) -> list[bool]:
     """Whether TLC accepts each of the runs."""
-    accepted = set(_numbers_said("accepted", _check(runs, shows=False)))
-    return [(number,) in accepted for number in range(1, len(runs) + 1)]
+    return accepted_of(MODULE, [_words(run) for run in runs])
 
 
 def refused_at(run: Run) -> int:
     """The place of the first step that TLC refuses; that behind the last one, if it refuses the run's end."""
-    return max((step for _, step in _numbers_said("through", _check([run], shows=True))), default=0)
+    (at,) = refused_steps(MODULE, [_words(run)])
+    return len(run.steps) if at is None else at
 
 
-def _check(runs: Sequence[Run], *, shows: bool) -> tlc.Outcome:
-    outcome = run_on("StreamStateTrace", MODULES, data_module(runs), CONFIG.format(shows=_tla(shows)))
-    if outcome.code != tlc.PASSED:
-        raise tlc.TlcError(f"StreamStateTrace: {outcome.verdict}\n{outcome.output[-2000:]}")
-    return outcome
-
-
-def _numbers_said(word: str, outcome: tlc.Outcome) -> list[tuple[int, ...]]:
-    found = re.findall(rf'<<"{word}", ([\d, ]+)>>', outcome.output)
-    return [tuple(map(int, each.split(","))) for each in found]
-
-
-def data_module(runs: Sequence[Run]) -> str:
-    """The module that TLC reads."""
-    lines = ["---- MODULE StreamStateTraceData ----", "EXTENDS Integers"]
-    for number, run in enumerate(runs, 1):
-        rows = [dict(zip(("part", "bucket", "key", "content"), row, strict=True)) for row in run.input]
-        lines.append(f"Run{number} == {_tla({**vars(run), 'input': rows})}")
-    lines.append(f"Runs == <<{', '.join(f'Run{number}' for number in range(1, len(runs) + 1))}>>")
-    return "\n".join([*lines, "===="]) + "\n"
-
-
-def _tla(value: Any) -> str:
-    match value:
-        case bool():
-            return str(value).upper()
-        case int():
-            return str(value)
-        case str():
-            return f'"{value}"'
-        case dict():
-            return "[" + ", ".join(f"{name} |-> {_tla(each)}" for name, each in value.items()) + "]"
-        case set():
-            return "{" + ", ".join(map(_tla, sorted(value))) + "}"
-        case _:
-            return tuple_of(map(_tla, value))
+def _words(run: Run) -> dict[str, Any]:
+    rows = [dict(zip(("part", "bucket", "key", "content"), row, strict=True)) for row in run.input]
+    return {**vars(run), "input": rows}
 
 
 def main(words: Sequence[str]) -> int:

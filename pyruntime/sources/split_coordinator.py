@@ -239,7 +239,7 @@ class SplitCoordinator(Generic[S]):
                 )
             if not self._thread.exhausted:
                 raise RuntimeError(f"reader {subtask} is the last one, and others may be found")
-        # spec: SplitAssignment!NoMore, PartitionLog!Close
+        # spec: SplitAssignment!NoMore
         reader.told = True
         self._answer(subtask, NoMoreSplits())
 
@@ -318,7 +318,7 @@ class SplitCoordinator(Generic[S]):
         """Write splits into the log of a reader; a task has them in its hands with that."""
         if not waiting:
             return
-        # spec: SplitAssignment!Assign, PartitionLog!Append
+        # spec: SplitAssignment!Assign
         reader = self._readers[subtask]
         reader.log += waiting
         if self._delivery is Delivery.PUSHED:
@@ -376,7 +376,7 @@ class SplitCoordinator(Generic[S]):
         reader = self._reader(subtask)
         # Before the log, to which nothing is appended then.
         told = reader.told
-        # spec: PartitionLog!Replay
+        # spec: SplitAssignment!Hear
         found: list[S | None] = [each.split for each in reader.log[index : index + MAX_SPLITS_PER_ANSWER]]
         if told and index + len(found) == len(reader.log):
             found.append(None)
@@ -406,6 +406,7 @@ class SplitCoordinator(Generic[S]):
         In one step, as a checkpoint. A discovery that is under way has changed nothing yet: it finds the same
         again.
         """
+        # spec: SplitAssignment!Suspend
         self._thread.end()
         return Checkpoint(self._thread.enumerator.snapshot(), self._thread.pending.waiting())
 

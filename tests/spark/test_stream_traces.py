@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from spec.stream_trace import Event, accepted_by_tlc, by_stream, read_events, run_of
+from spec.recorded import Event, read_events
+from spec.stream_trace import accepted_by_tlc, by_stream, run_of
 from tests.versions import needs_async_stream
 
 pytestmark = [

@@ -245,7 +245,7 @@ class MicroBatches(Generic[S, C]):
 
     def take_up(self, offset: Offset[S, C]) -> None:
         """Go on from `offset`, with a new enumerator."""
-        # spec: MicroBatches!Restart
+        # spec: SplitAssignment!Restore
         self.close()
         restored: Checkpoint[S, Any] | None = None
         if offset.number:
@@ -273,7 +273,7 @@ class MicroBatches(Generic[S, C]):
         settled by it, and must not be settled anew, later, by a query that is started again.
         Raises what discovery has raised, if nothing is known yet.
         """
-        # spec: MicroBatches!Plan
+        # spec: SplitAssignment!Plan
         thread, plan = self.thread, Plan[S](limit)
         more = thread.call(self._begin, plan)
         while more:
@@ -363,7 +363,7 @@ class MicroBatches(Generic[S, C]):
         return found
 
     def _take_up(self, found: Collection[S]) -> None:
-        # spec: MicroBatches!Discover
+        # spec: SplitAssignment!TakeUp
         if found:
             self._endless = any(split.stop is None and not split.files for split in found)
         self._open.update((split.split_id, split) for split in found)
@@ -383,7 +383,7 @@ class MicroBatches(Generic[S, C]):
         if self._frozen:
             # What is known with these knows the splits still.
             return
-        # spec: MicroBatches!LetGo
+        # spec: SplitAssignment!LetGo
         waiting = [split for split_id, split in self._open.items() if split_id not in read]
         for split_id in self.thread.enumerator.let_go(waiting):
             self._close_split(split_id)

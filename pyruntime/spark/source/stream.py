@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a micro-batch: what `end` says is read, in as many parts as the options say."""
-        # spec: MicroBatches!Run
+        # spec: SplitAssignment!Run
         slices = self._codec.slices(start, end)
         if not slices:
             return []
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Json) -> None:
         """Tell the source that what was read up to `end` is durable; do not wait for it."""
-        # spec: MicroBatches!Commit
+        # spec: SplitAssignment!NotifyCommitted
         self._committed(end)
 
     def stop(self) -> None:
