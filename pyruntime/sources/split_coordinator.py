@@ -594,10 +594,13 @@ class SplitCoordinator(Generic[S]):
             self._align(-math.inf)
 
     def _align(self, moment: float) -> None:
-        """See to it that the limit is looked at by then. An alarm gathers what is said until it has rung."""
+        """See to it that the limit is looked at by then, or behind all that has been said if that is now."""
         if moment < self._look_at:
             self._look_at = moment
-            self._alarm.reset(moment)
+            if moment > -math.inf:
+                self._alarm.reset(moment)
+            else:
+                self._ring()
 
     def _ring(self) -> bool:
         return self._alignment is not None and self._thread.execute(self._look, self._alignment)
