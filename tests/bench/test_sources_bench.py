@@ -165,7 +165,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., i
     """The command, with these figures for what is measured."""
 
     def run(*words: str, figures: list[Figure], **more: Any) -> int:
-        monkeypatch.setattr("bench.sources.session.session", lambda cores, folder: nullcontext())
+        monkeypatch.setattr("bench.sources.session.session", lambda *given: nullcontext())
         monkeypatch.setattr(command, "measure", lambda *given: (figures, more))
         return command.main([*words, "--json", str(tmp_path / "out" / "sources.json")])
 
@@ -207,7 +207,7 @@ def test_a_part_whose_server_cannot_be_had_is_left_out_and_said(
     def missing(*given: Any) -> Any:
         pytest.skip("no broker here")
 
-    monkeypatch.setattr("bench.sources.session.session", lambda cores, folder: nullcontext())
+    monkeypatch.setattr("bench.sources.session.session", lambda *given: nullcontext())
     monkeypatch.setattr(command, "measure", missing)
     assert command.run(["kafka"], TINY, Path("nowhere") / "sources.json") == {"figures": []}
     assert "kafka is left out: no broker here" in capsys.readouterr().err
