@@ -103,7 +103,7 @@ class Reconnector:
 
     def __init__(self, handle: RpcHandle) -> None:
         self.trouble: BaseException | None = None
-        """What has ended the last connection."""
+        """The error that has ended the last connection."""
         self._handle = handle
         self._addresses = itertools.cycle(handle.addresses)
         self._pause_s = FIRST_PAUSE_S

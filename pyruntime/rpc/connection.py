@@ -58,7 +58,7 @@ class RefusedError(Exception):
 
 
 BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, LookupError, TypeError, ValueError)
-"""What ends a connection, of what its peer does and says."""
+"""The errors by which what a peer does or says ends its connection."""
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

@@ -74,7 +74,7 @@ class LoopThread:
             return
 
     def stack(self) -> str:
-        """Where the thread is now, as a traceback. Any thread."""
+        """Return where the thread is now, as a traceback. Any thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
 

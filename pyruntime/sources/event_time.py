@@ -145,13 +145,13 @@ class _SplitTime:
     """The event time of one split."""
 
     since: float = 0.0
-    """When its last record came, or it was begun or resumed, by the clock."""
+    """The time of its last record, or at which it was begun or resumed, by the clock."""
     watermark: float = -math.inf
     idle: bool = False
     held: bool = False
     """True if it is beyond the limit."""
     buffered: deque[Fetched] = field(default_factory=deque)
-    """What came of it while it was held."""
+    """The rows of it that came while it was held."""
 
     @property
     def is_paused(self) -> bool:

@@ -83,13 +83,13 @@ class _Reader(Generic[S]):
         self.told = False
         """True if it gets no more splits: its log is closed."""
         self.log: list[Waiting[S]] = []
-        """What it was given, over all its lives; a complete checkpoint cuts off what it counts in."""
+        """The splits given to it, over all its lives; a complete checkpoint cuts off what it counts in."""
         self.cut = 0
         """So many entries stood in front of these."""
         self.before = 0
         """The `number` with which this life of a task began."""
         self.base: ReaderState[S] = ReaderState()
-        """What a task had in the last complete checkpoint."""
+        """The splits that a task had in the last complete checkpoint."""
         self.unfinished: set[str] = set()
         """Of a task: what it has, as far as it has said."""
         self.answers: list[Future[None]] = []
@@ -286,7 +286,7 @@ class SplitCoordinator(Generic[S]):
         return bool(reader.ends) if self._delivery is Delivery.PUSHED else self._delivery is Delivery.REPLAYED
 
     def _give_ruled(self, subtask: int) -> None:
-        """What waits for a reader by the source's rule it is given without a request."""
+        """Give a reader what waits for it by the source's rule, without a request."""
         ruled = self._thread.pending.take_ruled(subtask)
         if ruled and self._readers[subtask].told:
             raise RuntimeError(

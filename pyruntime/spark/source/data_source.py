@@ -232,7 +232,7 @@ def register_source(
 
 
 def _resolve(source: Any) -> tuple[Registered, str]:
-    """What is registered, and the name of its format. Raises TypeError or ValueError."""
+    """Return what is registered, and the name of its format. Raises TypeError or ValueError."""
     if source is None or isinstance(source, list | tuple | set | frozenset):
         return AllowedSources(CONNECTORS if source is None else source), "pillarbox"
     kind = source if isinstance(source, type) else type(source)

@@ -84,7 +84,7 @@ class Plan(Generic[S]):
         return any(left is not None and left <= 0 for left in self.left)
 
     def share(self, splits: int) -> ReadLimit:
-        """What one split may read of what is left, when so many are still to come; at least one of each."""
+        """Return what one of so many splits that are to come may read of the rest; at least one of each."""
         parts = zip(self.left, (splits, splits, 1), strict=True)
         return ReadLimit(*(None if left is None else max(1, left // part) for left, part in parts))
 

@@ -1,4 +1,4 @@
-"""What a format of files must know: `FileFormat`; and what all of them share: columns made to fit, bad rows.
+"""The interface of formats of files, `FileFormat`; shared by all: columns made to fit, bad rows.
 
 A format is a plain value. Its methods block, and are called on whichever thread has the file to read.
 """

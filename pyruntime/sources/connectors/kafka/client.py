@@ -65,7 +65,7 @@ class Consumer(NamedTuple):
     complaints: deque[str]
     """The last thing that went wrong between it and its brokers; it goes on and tries again."""
     key: str
-    """What it was made with: two with the same do the same."""
+    """The arguments that it was made with: two with the same do the same."""
 
 
 _idle: dict[str, Consumer] = {}
@@ -145,7 +145,7 @@ class KafkaClients:
             surplus.client.close()
 
     def failed(self, doing: str, error: BaseException, complaints: Collection[str] = ()) -> Exception:
-        """What to raise for what a client has raised: it says where, at what, and what else went wrong."""
+        """Make an error of what a client has raised: it says where, at what, and what else went wrong."""
         why = "".join(f" ({complaint})" for complaint in complaints)
         return ConnectionError(f"{self!r}: {doing}: {self.hide(str(error))}{why}")
 
@@ -201,7 +201,7 @@ class KafkaOffsets:
         return {place: ends[place] if found[place] < 0 else found[place] for place in ends}
 
     def committed(self, partitions: Collection[Partition], group: str) -> dict[Partition, int]:
-        """Where a group stands; partitions for which it has said nothing are left out."""
+        """Return the offsets of a group; partitions for which it has said nothing are left out."""
         if not partitions:
             return {}
         places = [self._kafka.TopicPartition(*place) for place in partitions]

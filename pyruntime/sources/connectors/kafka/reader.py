@@ -172,7 +172,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         return runs, ends, faults
 
     def _taken(self, place: Partition, messages: list[Any], end: int) -> Fetched | None:
-        """What these messages are of the split that is read of a partition; all up to `end` has come."""
+        """Make rows of these messages of a partition for its split; all up to `end` has come."""
         cursor = self._reading.get(place)
         if cursor is None:
             return None

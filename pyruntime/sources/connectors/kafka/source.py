@@ -122,7 +122,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         return (zlib.crc32(split.topic.encode()) + split.partition) % self.context.parallelism
 
     def ahead(self, split: KafkaSplit, limit: ReadLimit) -> KafkaSplit | None:
-        """What is there now of a partition, at most so many rows. Raises DataLossError."""
+        """Return what is there now of a partition, at most so many rows. Raises DataLossError."""
         if limit.nbytes is not None:
             raise ValueError(
                 "max_bytes: Kafka says how many records there are, not their bytes: use max_rows"

@@ -15,7 +15,7 @@ MISSING = 'Redis Streams need the package redis, here and where tasks run: pip i
 
 
 class RedisAddress:
-    """Where a Redis is. A value; pickles with its password, and its text has none.
+    """The address of a Redis. A value; pickles with its password, and its text has none.
 
     url: see `RedisUrl`. password_env: the name of an environment variable, read now, that holds the password.
     Raises TypeError or ValueError, without the text.

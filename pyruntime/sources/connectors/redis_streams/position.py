@@ -58,7 +58,7 @@ LEAST = EntryId(0, 1)
 
 
 class StreamState(NamedTuple):
-    """What Redis says of a stream."""
+    """The state of a stream, as Redis says it."""
 
     length: int
     first: EntryId | None
@@ -71,7 +71,7 @@ class StreamState(NamedTuple):
 
     @classmethod
     def parse(cls, answer: Any) -> StreamState:
-        """What XINFO STREAM has answered, as RESP 2 or 3 gives it."""
+        """Return what XINFO STREAM has answered, as RESP 2 or 3 gives it."""
         if not isinstance(answer, Mapping):
             answer = dict(zip(answer[::2], answer[1::2], strict=True))
         first = answer[b"first-entry"]
@@ -90,7 +90,7 @@ class StreamState(NamedTuple):
 
     @property
     def has_holes(self) -> bool:
-        """Whether entries were deleted behind the first that is left: then counts say too much."""
+        """True if entries were deleted behind the first that is left: then counts say too much."""
         return self.first is not None and self.deleted >= self.first
 
 
@@ -114,7 +114,7 @@ class Position(NamedTuple):
         return str(self.next) if self.added is None else f"{self.next}@{self.added}"
 
     def missing(self, state: StreamState) -> str | None:
-        """What is missing of the entries from here on, in words; None if all are there.
+        """Say what is missing of the entries from here on, in words; None if all are there.
 
         Where it cannot be told, because the count is not known or single entries were deleted, it may be
         missing.

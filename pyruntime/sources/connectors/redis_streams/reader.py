@@ -45,11 +45,11 @@ class StreamCursor(Cursor[RedisStreamSplit]):
         self.stop: Position | None = None if split.stop is None else Position.parse(split.stop)
         self.ended = self.stop is not None and self.position.next >= self.stop.next
         self.hot = True
-        """Whether there is something to read, or nobody has looked yet."""
+        """True if there is something to read, or nobody has looked yet."""
         self.due = False
-        """Whether there were entries that were not read."""
+        """True if there were entries that were not read."""
         self.missed: float | None = None
-        """When the stream was seen to be gone, if it has not been there since."""
+        """The time at which the stream was seen to be gone, if it has not been there since."""
         self.rows = FIRST_ROWS
 
 
