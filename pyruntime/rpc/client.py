@@ -182,7 +182,7 @@ class RpcClient:
         self._connection: Connection | None = None
         self._known = False
         self._failure: RpcError | None = None
-        self._bye = False
+        self._leaving = False
         self._done: Future[None] = Future()
         self._guard = threading.Lock()
         self._closed = False
@@ -221,7 +221,7 @@ class RpcClient:
         """Say what is unsaid and go: waits some seconds at most. Idempotent."""
         if self._closed:
             return
-        post(self._loop, self._say_bye)
+        post(self._loop, self._leave)
         with contextlib.suppress(WaitTimeout):
             self._done.result(LAST_MESSAGES_TIMEOUT_S)
         self.abandon()
@@ -273,21 +273,21 @@ class RpcClient:
             self._connection.send_text(ask)
 
     def _push(self, kind: bytes, text: bytes) -> None:
-        if self._failure is None and not self._bye:
+        if self._failure is None and not self._leaving:
             try:
                 self._stream.put(kind, text)
             except ProtocolError as error:
                 self._fail(str(error))
 
-    def _say_bye(self) -> None:
-        self._push(b"bye", b"null")
-        self._bye = True
+    def _leave(self) -> None:
+        self._push(b"leave", b"null")
+        self._leaving = True
         self._end_if_done()
 
     def _end_if_done(self) -> None:
         # Who was never there has nobody to take leave of.
         over = self._failure is not None or self._stream.is_empty
-        if self._bye and over and not self._done.done():
+        if self._leaving and over and not self._done.done():
             self._done.set_result(None)
 
     def _fail(self, why: str, cause: BaseException | None = None) -> None:

@@ -41,7 +41,7 @@ log = logging.getLogger("pillarbox")
 
 MAX_UNAUTHENTICATED = 64
 """Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
-RECONNECT_GRACE_S = 5.0
+RECONNECT_TIMEOUT_S = 5.0
 """Seconds after its connection has broken in which a client may come back."""
 SECRET_NBYTES = 32
 STOP_TIMEOUT_S = 10.0
@@ -339,7 +339,7 @@ class Sessions:
             self._asked(peer, connection, *fields)
         elif kind == "ack":
             peer._stream.acknowledged(*fields)
-        elif kind in ("push", "bye"):
+        elif kind in ("push", "leave"):
             number, body = fields
             if peer._stream.is_new(number):
                 self._heard(peer, kind, body)
@@ -353,7 +353,7 @@ class Sessions:
     def _heard(self, peer: Peer, kind: str, body: Any) -> None:
         if peer._is_gone:
             return
-        if kind == "bye":
+        if kind == "leave":
             self._gone(peer, True)
             return
         try:

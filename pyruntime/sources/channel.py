@@ -8,7 +8,7 @@ from pillarbox.rpc.client import RemoteError
 from pillarbox.rpc.client import RpcClient as ChannelClient
 from pillarbox.rpc.client import RpcError as ChannelError
 from pillarbox.rpc.client import RpcHandle as ChannelHandle
-from pillarbox.rpc.server import RECONNECT_GRACE_S, Peer, Service, ServiceServer
+from pillarbox.rpc.server import RECONNECT_TIMEOUT_S, Peer, Service, ServiceServer
 
 __all__ = [
     "ChannelClient",
@@ -44,7 +44,7 @@ class SourceChannel(ServiceServer):
         port: int = 0,
         *,
         advertise: str | None = None,
-        grace: float = RECONNECT_GRACE_S,
+        grace: float = RECONNECT_TIMEOUT_S,
         certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__("channel", host, port, advertise, grace, certificate)

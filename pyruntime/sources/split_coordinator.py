@@ -342,7 +342,7 @@ class SplitCoordinator(Generic[S]):
         """An attempt is there, for events. Any thread. Raises ValueError for a place that does not exist."""
         self._reader(subtask).ends.append(end)
 
-    def introduce(self, subtask: int, host: str) -> None:
+    def add_reader(self, subtask: int, host: str) -> None:
         """Have the enumerator know who is there, and on which machine."""
         reader = self._reader(subtask)
         known, reader.info = reader.info, ReaderInfo(subtask, host)
@@ -392,7 +392,7 @@ class SplitCoordinator(Generic[S]):
         if type(index) is not int or not 0 <= index <= len(reader.log):
             raise ValueError(f"index={index!r}: must be from 0 to {len(reader.log)} in partition {subtask}")
         if reader.info is None or reader.info.host != host:
-            self.introduce(subtask, host)
+            self.add_reader(subtask, host)
         if index == len(reader.log):
             self.request(subtask, max(1, min(most, MAX_SPLITS_PER_ANSWER)))
         if index < len(reader.log) or reader.told:

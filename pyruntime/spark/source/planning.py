@@ -300,7 +300,7 @@ class MicroBatches(Generic[S, C]):
 
     def joined(self, subtask: int, host: str) -> Future[None]:
         """A task is there."""
-        return self.submit(self.coordinator.introduce, subtask, host)
+        return self.submit(self.coordinator.add_reader, subtask, host)
 
     def answer(self, subtask: int, host: str, body: Any) -> Future[None]:
         """Take how far a task has read splits in event time."""

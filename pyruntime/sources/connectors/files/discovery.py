@@ -61,7 +61,7 @@ class KnownSerializer:
         return {"root": self._source.root, "seen": seen} | ({"begun": [*value.begun]} if value.begun else {})
 
     def from_json(self, version: int, written: Any) -> Known:
-        """Read what `to_json` has written. Raises ValueError for another version or root, or anything else."""
+        """Read what `to_json` has written. Raises ValueError for another version or root, or bad values."""
         if version != self.version:
             raise ValueError(
                 f"version={version!r}: this reads version {self.version}; earlier ones knew files by their "

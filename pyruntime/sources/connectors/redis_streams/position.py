@@ -53,7 +53,7 @@ class EntryId(NamedTuple):
 
 
 FIRST = EntryId(0, 0)
-LEAST = EntryId(0, 1)
+MIN_ID = EntryId(0, 1)
 """The least id that an entry can have."""
 
 
@@ -150,7 +150,7 @@ class Position(NamedTuple):
         """The position after `rows` entries from here on, the last of which is `last_read`."""
         if last_read >= state.last:
             return Position(last_read.next, state.added)
-        if self.added is None or state.deleted >= max(self.next, LEAST):
+        if self.added is None or state.deleted >= max(self.next, MIN_ID):
             return Position(last_read.next)
         return Position(last_read.next, self.added + rows)
 
