@@ -29,7 +29,8 @@ S = TypeVar("S", bound=Split)
 C = TypeVar("C")
 T = TypeVar("T")
 
-MAX_SPLITS_PER_DISCOVERY = 10_000
+MAX_SPLITS_UNLIMITED = 10_000
+"""Splits that one discovery finds at most."""
 MAX_SPLITS_LIMITED = 256
 """The same where a micro-batch has a limit: what it does not read stands in the offset."""
 MAX_ROUNDS = 3
@@ -65,7 +66,7 @@ class Plan(Generic[S]):
         few_files = limit.files is not None and limit.files < DEFAULT_MAX_FILES
         self.limited = limit.rows is not None or limit.nbytes is not None or few_files
         """True if splits are cut, or if many of those that are found may have to wait."""
-        self.most = MAX_SPLITS_PER_DISCOVERY
+        self.most = MAX_SPLITS_UNLIMITED
         """Splits with an end that may wait: each offset has them all."""
         if self.limited:
             self.most = min(MAX_SPLITS_LIMITED, limit.files or MAX_SPLITS_LIMITED)
