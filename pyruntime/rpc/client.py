@@ -34,11 +34,11 @@ from pillarbox.rpc.loop_thread import acquire_loop, end, release_loop
 log = logging.getLogger("pillarbox")
 
 ABSENCE_TIMEOUT_S = 60.0
-"""Without a connection, after which a client gives up."""
+"""Seconds without a connection, after which a client gives up."""
 LAST_MESSAGES_TIMEOUT_S = 5.0
-"""For the last messages to be taken."""
+"""Seconds for the last messages to be taken."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
-"""Before a client connects again."""
+"""Seconds before a client connects again, at most: first, and after many attempts."""
 
 
 class RpcError(RuntimeError):

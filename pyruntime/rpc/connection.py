@@ -37,14 +37,14 @@ MAX_UNSENT_NBYTES = 256 * 1024
 MAX_KEPT_NBYTES = 64 * 1024 * 1024
 """Bytes of messages that may wait for a peer that has no connection. One that leaves more is given up."""
 CONNECT_TIMEOUT_S = 5.0
-"""For a connection to be made and both sides to be known."""
+"""Seconds for a connection to be made and both sides to be known."""
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
-"""Without a frame of the peer, after which a connection is cut off."""
+"""Seconds without a frame of the peer, after which a connection is cut off."""
 
 
 PIECE_NBYTES = 128 * 1024
-"""Of a piece of a long message, about. A single item may be longer, up to what a message may be."""
+"""Bytes of a piece of a long message, about. A single item may be longer, up to what a message may be."""
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ LAST_TURNS = 20
 
 
 STOP_TIMEOUT_S = 5.0
-"""For the loop of connections to end, when the last of them has been closed."""
+"""Seconds for the loop of connections to end, when the last of them has been closed."""
 CANCEL_INTERVAL_S = 0.25
 """Seconds after which a task that has not ended is cancelled again."""
 

@@ -45,7 +45,7 @@ RECONNECT_TIMEOUT_S = 5.0
 """Seconds after its connection has broken in which a client may come back."""
 SECRET_NBYTES = 32
 STOP_TIMEOUT_S = 10.0
-"""For a server to answer or to end."""
+"""Seconds for a server to answer or to end."""
 
 
 class ConnectionService(Protocol):

@@ -51,7 +51,7 @@ log = logging.getLogger("pillarbox")
 S = TypeVar("S", bound=Split)
 
 LIMIT_INTERVAL_S = 0.1
-"""Between two rises of the limit of event time that readers are told, unless all of them stand still."""
+"""Seconds between two rises of the limit of event time that readers are told, unless all stand still."""
 MAX_SPLITS_PER_ANSWER = 64
 SHARE_DIVISOR = 8
 """A partition is given at once at most this part of what would be its own, were all that waits dealt out."""

@@ -47,7 +47,7 @@ from pillarbox.task.status import InputStatus
 S = TypeVar("S", bound=Split)
 
 MAX_ROWS_PER_CALL = 16
-"""Mail waits for so many."""
+"""Rows that are emitted at a time: mail waits for so many."""
 
 
 class _Reading(Progress[S]):

@@ -32,7 +32,7 @@ from pillarbox.sources.split import Split
 log = logging.getLogger("pillarbox")
 
 LOOK_S = 0.05
-"""That a fetch looks for records, at most about: so it heeds orders that soon, and needs no wake-up."""
+"""Seconds that a fetch looks for records, about: so it heeds orders that soon, and needs no wake-up."""
 
 Checkpoint = dict[str, Any]
 """of: which logs are read, as `LogSource.selection` says; known: of each log its identity, and how many of

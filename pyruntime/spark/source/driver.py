@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SUSPEND_AFTER_S = 10.0
-"""Without a task a read is suspended."""
+"""Seconds without a task after which a read is suspended."""
 MAX_KNOWN_READS, MAX_KNOWN_SPLITS = 1000, 300_000
 """Reads whose tasks can still be run again, and the splits of all of them: some 400 bytes each."""
 MAX_PARTITIONS = 100_000

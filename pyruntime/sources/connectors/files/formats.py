@@ -18,9 +18,9 @@ from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
 UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
-"""Of times, the coarsest first, and as `floor_temporal` calls them."""
+"""Units of times, the coarsest first, and as `floor_temporal` calls them."""
 SHOWN_CHARACTERS = 100
-"""Of a value in an error."""
+"""Characters of a value that an error shows."""
 
 
 class BadRow(NamedTuple):

@@ -20,12 +20,12 @@ MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pi
 ANSWER_TIMEOUT_S = 30.0
 """Seconds for a broker to answer what is asked of it, besides reading."""
 COMMIT_WAIT_S = 5.0
-"""For a group to be told where it stands."""
+"""Seconds for a group to be told where it stands."""
 LEADER_RETRY_S = 0.05
-"""Between two questions about a partition that has no leader."""
+"""Seconds between two questions about a partition that has no leader."""
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 MAX_IDLE_CONSUMERS = 2
-"""Of one process."""
+"""Consumers that one process keeps for the next micro-batch."""
 SECRET = re.compile(r"password|secret|token|credential|jaas|\.pem$|\.key$|oauthbearer\.config|userinfo")
 SETTLED = {
     "group.id": "give 'group_id'",

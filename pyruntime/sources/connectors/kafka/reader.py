@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pillarbox.sources.connectors.kafka.source import KafkaSource
 
 MAX_MESSAGES = 1_000
-"""That one fetch takes. The client makes an object of each; with many of them at a time
+"""Messages that one fetch takes. The client makes an object of each; with many of them at a time
 they fall out of the processor's caches before they are read, and cost three times as much."""
 MIN_MESSAGES = 10
 FETCH_BYTES = 8 * 2**20
-"""Of one fetch, about."""
+"""Bytes of one fetch, about."""
 LINGER_S = 0.005
-"""That a fetch waits for more, once it has something."""
+"""Seconds that a fetch waits for more, once it has something."""
 RANGE_WAIT_MS = 20
-"""That the broker keeps a request for which it has nothing, where that shows a range's end."""
+"""Milliseconds that the broker keeps a request for which it has nothing, where that shows a range's end."""
 PREFETCHED_MESSAGES = 10_000
-"""That the client fetches ahead."""
+"""Messages that the client fetches ahead."""
 FETCH_BACKOFF_MS = 10
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""

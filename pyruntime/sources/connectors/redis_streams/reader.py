@@ -31,9 +31,9 @@ STREAMS_PER_REQUEST = 4
 FIRST_ROWS = 200
 MAX_ROWS = 10_000
 BATCH_BYTES = 2_000_000
-"""Of one stream in one request, about."""
+"""Rows, then bytes, of one stream in one request, about."""
 BLOCK_MS_PER_STREAM = 0.1
-"""That XREAD blocks besides, for a request that names many streams costs more."""
+"""Milliseconds that XREAD blocks besides, for a request that names many streams costs more."""
 
 
 class StreamCursor(Cursor[RedisStreamSplit]):
