@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 STREAMS_PER_REQUEST = 4
 """Streams that are read by one request."""
-FIRST_ROWS = 200
-MAX_ROWS = 10_000
+FIRST_ROWS, MAX_ROWS = 200, 10_000
+"""Rows of one stream in one request: in the first one, and at most."""
 BATCH_BYTES = 2_000_000
-"""Rows, then bytes, of one stream in one request, about."""
+"""Bytes of them, about."""
 BLOCK_MS_PER_STREAM = 0.1
 """Milliseconds that XREAD blocks besides, for a request that names many streams costs more."""
 
