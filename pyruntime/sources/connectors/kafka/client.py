@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pillarbox.sources.connectors.kafka.records import Partition
 
 MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pip install "pillarbox[kafka]"'
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_S = 30.0
 """Seconds for a broker to answer what is asked of it, besides reading."""
 COMMIT_WAIT_S = 5.0
 """Seconds for a group to be told where it stands."""
@@ -170,13 +170,13 @@ class KafkaOffsets:
         """
         if pattern is not None:
             with self._asking("looking for topics"):
-                listed = self._admin.list_topics(timeout=ANSWER_TIMEOUT_S)
+                listed = self._admin.list_topics(timeout=ANSWER_S)
             matching = re.compile(pattern).fullmatch
             names = [name for name in listed.topics if matching(name) and not name.startswith("__")]
         if not names:
             return {}
         asked = self._admin.describe_topics(
-            self._kafka.TopicCollection(list(names)), request_timeout=ANSWER_TIMEOUT_S
+            self._kafka.TopicCollection(list(names)), request_timeout=ANSWER_S
         )
         found = {}
         for name, future in sorted(asked.items()):
@@ -209,7 +209,7 @@ class KafkaOffsets:
         places = [self._kafka.TopicPartition(*place) for place in partitions]
         request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"asking where group {group!r} stands"):
-            asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER_TIMEOUT_S)
+            asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER_S)
             answer = asked[group].result().topic_partitions
         return {Partition(each.topic, each.partition): each.offset for each in answer if each.offset >= 0}
 
@@ -229,11 +229,11 @@ class KafkaOffsets:
         )  # fmt: skip
         found: dict[Partition, int] = {}
         left = set(partitions)
-        until = time.monotonic() + ANSWER_TIMEOUT_S
+        until = time.monotonic() + ANSWER_S
         while left:
             asked = {self._kafka.TopicPartition(*each): spec for each in left}
             answers = self._admin.list_offsets(
-                asked, isolation_level=self._isolation, request_timeout=ANSWER_TIMEOUT_S
+                asked, isolation_level=self._isolation, request_timeout=ANSWER_S
             )
             # A partition that has no leader for a moment is asked about again.
             passed = moving if time.monotonic() < until else ()

@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import ANSWER_TIMEOUT_S, Consumer, KafkaOffsets, package
+from pillarbox.sources.connectors.kafka.client import ANSWER_S, Consumer, KafkaOffsets, package
 from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition, to_batch
 from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
 from pillarbox.sources.reader import Fetched
@@ -214,7 +214,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
     def _out_of_range(self, cursor: Cursor[KafkaSplit]) -> None:
         place, stop = self._kafka.TopicPartition(*cursor.split.place), cursor.split.stop
         try:
-            first, end = self._consumer.client.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S)
+            first, end = self._consumer.client.get_watermark_offsets(place, timeout=ANSWER_S)
         except self._kafka.KafkaException as error:
             raise self.source.service.failed(f"asking for the ends of {place}", error) from None
         # Or it is there again, as after a change of leaders.
