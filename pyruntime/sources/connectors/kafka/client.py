@@ -175,9 +175,8 @@ class KafkaOffsets:
             names = [name for name in listed.topics if matching(name) and not name.startswith("__")]
         if not names:
             return {}
-        asked = self._admin.describe_topics(
-            self._kafka.TopicCollection(list(names)), request_timeout=ANSWER_S
-        )
+        topics = self._kafka.TopicCollection(list(names))
+        asked = self._admin.describe_topics(topics, request_timeout=ANSWER_S)
         found = {}
         for name, future in sorted(asked.items()):
             with self._asking(f"looking at topic {name!r}", self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART):
