@@ -102,9 +102,11 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
                 return None
             self._gone.discard(stream)
             self._source.check_loss(stream, start, state)
-            start, end = start.settled(state), state.end
-            if split.stop is not None and Position.parse(split.stop).next <= end.next:
-                end = Position.parse(split.stop)
+            start, end, stop = start.settled(state), state.end, split.stop
+            # A limit of event time may be an id that is still to come: what is there has the end of now.
+            is_there = stop is not None and Position.parse(stop).next <= end.next
+            if is_there:
+                end = Position.parse(stop)
             if start.next >= end.next or state.first is None:
                 return None
             there = _range(split, start, end)
@@ -113,8 +115,8 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
                 piece = there if self._range(stream, start.next, end.next.before, 1) else None
             else:
                 piece = self._cut(there, start, end, limit, state)
-        if piece is not None and split.stop is not None and piece.stop == str(end):
-            return replace(piece, stop=split.stop)
+        if piece is not None and is_there and piece.stop == str(end):
+            return replace(piece, stop=stop)
         return piece
 
     def _cut(
