@@ -362,6 +362,36 @@ def test_a_harness_goes_on_as_a_run_does(server: RedisServer) -> None:
         assert harness.read(1) == expected
 
 
+def test_streams_that_were_not_given_out_before_a_restart_are_found_once(server: RedisServer) -> None:
+    expected = [row for name in ("s:a", "s:b", "s:c") for row in add(server, name, 1)]
+    source = streams_of(server)
+    with SourceHarness(source) as harness:
+        harness.discover(1)
+        snapshot = harness.snapshot()
+    with SourceHarness(source, snapshot=snapshot) as harness:
+        found = [split.stream for _ in range(3) for split in harness.discover(1)]
+        assert found == ["s:b", "s:c"]
+        assert sorted(harness.read(3)) == expected
+
+
+def range_whose_end_went_back(server: RedisServer, on_data_loss: str) -> list[Row]:
+    """The rows of a range of three entries, the last of which Redis has lost, as in a crash."""
+    add(server, "s:a", 1, 2, 3)
+    with SourceHarness(streams_of(server, streams="s:a", on_data_loss=on_data_loss)) as harness:
+        (piece,) = harness.plan()
+        server.command("DEL", "s:a")
+        add(server, "s:a", 1, 2)
+        return harness.read_split(piece)
+
+
+@pytest.mark.timeout(LONG)
+def test_a_range_whose_end_went_back_ends_with_what_is_there(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert range_whose_end_went_back(server, "ignore") == [("s:a", 1), ("s:a", 2)]
+    assert "stream 's:a' ends at 2-0 now, and was to be read up to 3-1" in caplog.text
+
+
 # -- where loss is an error ----------------------------------------------------------------------------
 
 
@@ -408,6 +438,12 @@ def test_a_stream_that_was_read_is_waited_for_and_is_an_error_when_another_one_c
     says = "stream 's:a', from 101-1 on: the stream was deleted and made anew"
     with pytest.raises(DataLossError, match=says):
         fetch_on(reader)
+
+
+@pytest.mark.timeout(LONG)
+def test_a_range_whose_end_went_back_is_an_error(server: RedisServer) -> None:
+    with pytest.raises(ReadFailed, match="stream 's:a' ends at 2-0 now, and was to be read up to 3-1"):
+        range_whose_end_went_back(server, "fail")
 
 
 def test_a_task_fails_with_the_error(server: RedisServer) -> None:

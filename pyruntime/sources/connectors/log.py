@@ -274,8 +274,9 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
         """Forget the logs of which no reader had anything any more."""
         # spec: SplitAssignment!Restore
         if not self._source.bounded:
-            there = {split.part.name for split in unread}
-            known = self.checkpoint["known"]
+            known, waiting = self.checkpoint["known"], self.checkpoint["waiting"]
+            left = [*unread, *(self._source.split_type(**each) for each in waiting)]
+            there = {split.part.name for split in left}
             self._forget({Part(name, 0, known[name][0]) for name in known if name not in there})
 
     def _forget(self, logs: Collection[Part]) -> None:

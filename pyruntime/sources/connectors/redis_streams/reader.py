@@ -143,8 +143,12 @@ class RedisStreamReader(LogReader[RedisStreamSplit, StreamCursor]):
             timestamp = None if self.source.event_time is None else last.ms / 1000
         cursor.hot = not exhausted
         cursor.due = cursor.hot and cursor.position.next <= state.last
-        reached = state.last.next if exhausted else cursor.position.next
-        if stop is not None and max(reached, cursor.position.next) >= stop.next:
+        at_end = stop is not None and (exhausted or cursor.position.next >= stop.next)
+        if stop is not None and at_end and state.last.next < stop.next:
+            # Nobody knows when an id behind its end is given, nor that those in front of it are the same.
+            end = f"ends at {state.last} now, and was to be read up to {stop.next}"
+            self.source.lost(f"stream {split.stream!r} {end}")
+        if at_end:
             yield self.finish(cursor, records)._replace(timestamp=timestamp)
         elif entries:
             yield Fetched(split.split_id, records, str(cursor.position), timestamp=timestamp)
