@@ -365,6 +365,18 @@ def test_slices_in_any_order_have_their_rows(
         assert [x for records in found for x in records.column(0).to_pylist()] == list(range(start, stop))
 
 
+def test_a_file_that_is_out_of_reach_while_it_is_divided_is_read_whole(tmp_path: Path) -> None:
+    path, aside = tmp_path / "numbers.parquet", tmp_path / ".aside"
+    pq.write_table(pa.table({"n": range(40)}), path, row_group_size=10)
+    with SourceHarness(FileSource(tmp_path, split_bytes=1)) as harness:
+        assert len(harness.discover(1)) == 1
+        path.rename(aside)
+        while harness.discover(1):
+            continue
+        aside.rename(path)
+        assert sorted(harness.read_all()) == [(n,) for n in range(40)]
+
+
 def test_readings_that_wait_within_a_row_group_are_few_and_of_the_file_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": range(1000)}), path)

@@ -15,7 +15,7 @@ from pyarrow import compute, fs
 from pyarrow import parquet as pq
 
 from pillarbox.sources.connectors.files.formats import FileFormat, Rows, check_columns, conform
-from pillarbox.sources.connectors.files.listing import UnfitFileError
+from pillarbox.sources.connectors.files.listing import ChangedFileError, UnfitFileError
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
@@ -35,12 +35,12 @@ class ParquetFormat(FileFormat):
         """Row groups, together up to `nbytes`. A small file is one part; its footer is not read for that."""
         footer = None
         if file.size > nbytes or start:
-            # If it fails, whoever reads the file says what is wrong, and with which file.
-            with suppress(OSError, pa.ArrowException):
+            # If it fails, or is another's, whoever reads the rest says what is wrong, and with which file.
+            with suppress(OSError, ChangedFileError, pa.ArrowException):
+                self.check_same_file(file)
                 footer = self._opened(file.path).metadata
         if footer is None:
-            if start == 0:
-                yield file.part(0, END)
+            yield file.part(start, END)
             return
         groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
         # Footers have sizes before compression; those of the file are after it.
