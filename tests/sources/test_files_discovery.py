@@ -325,7 +325,9 @@ def test_without_a_folder_an_offset_has_digests_and_more_files_are_refused_early
             harness.snapshot()
 
 
-@pytest.mark.contract("Without `state` the offset of a micro-batch of 5,000 files has at most 64 kB.")
+@pytest.mark.contract(
+    "Without `state` the list of the 5,000 files that a micro-batch reads has at most 64 kB in its offset."
+)
 def test_without_a_folder_the_files_of_a_micro_batch_are_packed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(5000):
@@ -337,6 +339,12 @@ def test_without_a_folder_the_files_of_a_micro_batch_are_packed(tmp_path: Path) 
         written = OffsetCodec(source).to_json(Offset(1, harness.enumerator.checkpoint, (), slices))
     assert OffsetCodec(source).from_json(written).slices == slices
     assert len(json.dumps(written["slices"])) < 64 * 1024
+    packed = written["slices"]["packed"]
+    for damaged in ({"packed": packed[:-8]}, {"packed": "?"}, {"packed": 1}, {"else": 1}, 1):
+        with pytest.raises(ValueError, match=r"written=.*must be what FileSplit was written as"):
+            OffsetCodec(source).from_json({**written, "slices": damaged})
+    with pytest.raises(ValueError, match=r"version=4: FileSplit reads version 3"):
+        OffsetCodec(source).from_json({**written, "slices": {"later": 1}, "split_version": 4})
 
 
 def test_a_checkpoint_without_a_folder_goes_on_with_one(tmp_path: Path) -> None:

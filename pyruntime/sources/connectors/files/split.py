@@ -89,17 +89,14 @@ class FileSplitSerializer:
 
     def from_json(self, version: int, written: Any, in_offset: bool = False) -> FileSplit:
         """Return what `to_json` has written. Raises ValueError for another version, or what it has not."""
-        if version != self.version:
-            raise ValueError(
-                f"version={version!r}: FileSplit reads version {self.version}: begin a new checkpoint"
-            )
+        self._check_version(version)
         try:
             name, begin, start, stop, *rest = written
             path = self._source.absolute(name)
             size, modified, weight, counted = rest
             return FileSplit(f"{name}+{begin}", start, stop, path, size, modified, weight, counted, in_offset)
         except (TypeError, ValueError, AttributeError):
-            raise ValueError(f"written={written!r}: must be what FileSplit was written as") from None
+            raise _not_written(written) from None
 
     def list_to_json(self, splits: Sequence[FileSplit]) -> Any:
         """The splits of an offset. May block; raises OSError."""
@@ -116,6 +113,8 @@ class FileSplitSerializer:
 
     def list_from_json(self, version: int, written: Any) -> list[FileSplit]:
         """Return what `list_to_json` has written. May block; raises ValueError, OSError."""
+        # First, for another version may be packed in another way.
+        self._check_version(version)
         if isinstance(written, dict) and "list" in written:
             folder = self._source.state_folder
             if folder is None:
@@ -123,7 +122,20 @@ class FileSplitSerializer:
                     "state=None: the checkpoint has a list of files in a folder: give state=, that folder"
                 )
             written = json.loads(folder.get_list(written["list"]))
-        elif isinstance(written, dict):
-            columns = json.loads(lzma.decompress(b64decode(written["packed"])))
-            written = [*zip(*columns, strict=True)]
+        elif not isinstance(written, list):
+            try:
+                columns = json.loads(lzma.decompress(b64decode(written["packed"])))
+                written = [*zip(*columns, strict=True)]
+            except (lzma.LZMAError, KeyError, TypeError, ValueError):
+                raise _not_written(written) from None
         return [self.from_json(version, each, in_offset=True) for each in written]
+
+    def _check_version(self, version: int) -> None:
+        if version != self.version:
+            raise ValueError(
+                f"version={version!r}: FileSplit reads version {self.version}: begin a new checkpoint"
+            )
+
+
+def _not_written(written: Any) -> ValueError:
+    return ValueError(f"written={written!r:.200}: must be what FileSplit was written as")
