@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 END = 2**63 - 1
 """A `stop` behind the end of every file: for what is read to its end, wherever that is."""
+PACKING_PRESET = 1
+"""Of LZMA: six times as fast as by default, a fifth larger. Each offset has all open splits packed."""
 MAX_INLINE_CHARS = 400
 """Characters of a list of splits that stands in the offset as it is."""
 
@@ -109,7 +111,7 @@ class FileSplitSerializer:
             return {"list": folder.put_list(text.encode())}
         # Column by column: names are alike, and so are times.
         columns = json.dumps([*zip(*written, strict=True)], separators=(",", ":"))
-        return {"packed": b64encode(lzma.compress(columns.encode())).decode()}
+        return {"packed": b64encode(lzma.compress(columns.encode(), preset=PACKING_PRESET)).decode()}
 
     def list_from_json(self, version: int, written: Any) -> list[FileSplit]:
         """Return what `list_to_json` has written. May block; raises ValueError, OSError."""
