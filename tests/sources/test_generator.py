@@ -165,14 +165,16 @@ def test_only_the_columns_that_are_wanted_are_made() -> None:
         ({"rows": -1}, "rows=-1"),
         ({"splits": 0}, "splits=0"),
         ({"batch_rows": 0}, "batch_rows=0"),
-        ({"rate": 0.0}, "rate=0.0: must be above 0"),
-        ({"rate": "5"}, "rate='5': must be above 0"),
+        ({"rate": 0.0}, "rate=0.0: must be rows a second above 0"),
+        ({"rate": "5"}, "rate='5': must be a number"),
+        ({"rate": float("inf")}, "rate=inf: must be finite"),
+        ({"first_event": float("nan")}, "first_event=nan: must be finite"),
         ({"seed": "x"}, "seed='x': must be a whole number"),
         ({"latency": -1.0}, "latency=-1.0"),
     ],
 )
 def test_bad_arguments_are_refused_at_once_and_named(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((TypeError, ValueError), match=text):
         GeneratorSource(**arguments)
 
 

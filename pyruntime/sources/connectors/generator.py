@@ -5,21 +5,21 @@ A plain value; made on the driver, used in any process. Row k of a split is the 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from functools import lru_cache, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from pillarbox.sources.connectors.options import check_whole
+from pillarbox.sources.connectors.options import check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 from pillarbox.sources.simple import ListingEnumerator, SimpleSource
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split import OffsetSplit
-from pillarbox.task.moments import check_duration, check_moment
 
 EVENT_TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema({"id": pa.int64(), "split": pa.int32(), "event_time": EVENT_TIME, "value": pa.float64()})
@@ -46,17 +46,6 @@ class GeneratorSplit(OffsetSplit):
         return None if self.rows is None else ROW_BYTES * self.rows
 
 
-def _check_rate(name: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0.0 < value < float("inf")):
-        raise ValueError(f"{name}={value!r}: must be above 0, in rows a second, or None")
-
-
-def _option(default: Any, check: Callable[..., object], **arguments: Any) -> Any:
-    """Declare an option: its default, which is allowed, and `check(name, value)` for what else is."""
-    return field(default=default, metadata={"check": partial(check, **arguments)})
-
-
 @dataclass(frozen=True)
 class GeneratorSource(SimpleSource[GeneratorSplit]):
     """Rows `id`, `split`, `event_time` and `value`: a number from 0 to 1 that its id and `seed` decide.
@@ -79,21 +68,23 @@ class GeneratorSource(SimpleSource[GeneratorSplit]):
     split_type = GeneratorSplit
     schema = SCHEMA
 
-    rows: int | None = _option(None, check_whole, least=0)
-    splits: int = _option(1, check_whole, least=1)
-    rate: float | None = _option(None, _check_rate)
-    latency: float = _option(0.0, check_duration)
-    batch_rows: int = _option(10_000, check_whole, least=1)
-    first_event: float = _option(0.0, check_moment)
-    interval: float = _option(1.0, check_duration)
-    skew: float = _option(0.0, check_moment)
-    disorder: float = _option(0.0, check_duration)
-    seed: int = _option(0, check_whole)
+    rows: int | None = option(None, at_least=0)
+    splits: int = option(1, at_least=1)
+    rate: float | None = option(None, above=0.0, unit="rows a second")
+    latency: float = option(0.0, at_least=0.0)
+    batch_rows: int = option(10_000, at_least=1)
+    first_event: float = option(0.0)
+    interval: float = option(1.0, at_least=0.0)
+    skew: float = option(0.0)
+    disorder: float = option(0.0, at_least=0.0)
+    seed: int = option(0)
 
     def __post_init__(self) -> None:
-        for option in fields(GeneratorSource):
-            if (value := getattr(self, option.name)) is not option.default:
-                option.metadata["check"](option.name, value)
+        check_options(self)
+        for name in ("rate", "latency", "first_event", "interval", "skew", "disorder"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"{name}={value!r}: must be finite")
 
     @property
     def boundedness(self) -> Boundedness:

@@ -117,14 +117,6 @@ def _kind(each: Field[Any]) -> tuple[str, bool]:
     return kind, kind != text
 
 
-def check_whole(name: str, value: Any, least: int | None = None) -> int:
-    """`value` if it is a whole number, of at least `least`. Raises ValueError."""
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        allowed = "" if least is None else f" of at least {least}"
-        raise ValueError(f"{name}={value!r}: must be a whole number{allowed}")
-    return value
-
-
 def password_from(password_env: str) -> str:
     """Return what the environment variable of this name holds now. Raises ValueError if there is none."""
     if password_env not in os.environ:
