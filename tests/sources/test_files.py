@@ -306,6 +306,8 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ({"format": "orc"}, "format='orc': must be 'parquet' or 'json' or 'text'"),
         ({"split_bytes": 0}, "split_bytes=0: must be at least 1"),
         ({"discovery_interval": -1}, "discovery_interval=-1"),
+        ({"recursive": "false"}, "recursive='false': must be true or false"),
+        ({"bad_row_column": 5}, "bad_row_column=5: must be text"),
         ({"on_data_loss": "hope"}, "on_data_loss='hope': must be 'fail' or 'ignore'"),
         ({"format": "csv"}, r"format='csv': .*spark\.read\.csv"),
         ({"format": "json"}, "format='json': needs schema="),
@@ -327,7 +329,7 @@ def test_a_value_that_does_not_fit_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_bad_arguments_are_refused_at_once_and_named(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text) as caught:
+    with pytest.raises((TypeError, ValueError), match=text) as caught:
         FileSource(**{"path": "x", **arguments})
     assert "secret" not in str(caught.value)
 
@@ -380,6 +382,9 @@ def test_secrets_of_a_uri_are_not_shown() -> None:
     source = FileSource("s3://key:secret@bucket/a/*.txt?region=eu-west-1", "text", VALUE)
     assert repr(source) == "FileSource('s3://***@bucket/a/*.txt', format='text')"
     assert source.open()[1] == "bucket/a/*.txt"
+    moved = FileSource("x", "text", moved_from="s3://key:secret@bucket/a")
+    with pytest.raises(ValueError, match=r"now moved_from='s3://\*\*\*@bucket/a'"):
+        moved.check_root("s3://bucket/other")
 
 
 def test_a_micro_batch_counts_the_bytes_of_its_part_of_a_small_file(tmp_path: Path) -> None:

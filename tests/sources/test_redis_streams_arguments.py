@@ -28,6 +28,7 @@ URL = f"redis://:{SECRET}@127.0.0.1:6379/0"
             "password_env='NO_SUCH_VARIABLE': there is no such",
         ),
         ({"streams": None}, ValueError, "streams=None, pattern=None: give one of them"),
+        ({"streams": None, "pattern": 5}, TypeError, "pattern=5: must be text or None"),
         ({"pattern": "*"}, ValueError, r"pattern='\*': give one of them"),
         ({"streams": ["a", "a"]}, ValueError, "each must be named once"),
         ({"streams": [5]}, TypeError, "must be names"),

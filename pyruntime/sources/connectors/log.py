@@ -77,7 +77,7 @@ class LogSource(Source[S, Checkpoint]):
     enumerator_type: ClassVar[type[LogEnumerator[Any]]]
     reader_type: ClassVar[type[LogReader[Any, Any]]]
 
-    pattern: str | None = None
+    pattern: str | None = option(None)
     schema: pa.Schema | None = None
     bounded: bool = option(False)
     discovery_interval: float = option(10.0, above=0.0, unit="seconds")

@@ -68,13 +68,13 @@ class FileSource(Source[FileSplit, Known]):
     format: str = option("parquet", one_of=("parquet", "json", "text"))
     schema: pa.Schema | None = None
     columns: Sequence[str] | None = option(None, parse=words)
-    recursive: bool = True
+    recursive: bool = option(True)
     discovery_interval: float | None = None
     split_bytes: int = option(64 * 2**20, at_least=1)
     batch_bytes: int = option(2 * 2**20, at_least=1)
     on_data_loss: str = option("fail", one_of=ON_DATA_LOSS)
     on_bad_row: str = option("fail", one_of=("fail", "null", "column"))
-    bad_row_column: str = "_corrupt_record"
+    bad_row_column: str = option("_corrupt_record")
     on_change: str = option("ignore", one_of=("ignore", "fail"))
     settle: float | None = None
     state: str | None = None
@@ -234,10 +234,11 @@ class FileSource(Source[FileSplit, Known]):
     def check_root(self, root: str) -> None:
         """Raise ValueError unless a checkpoint that was written for the files of `root` is one for these."""
         if root != self.root and root != (self.moved_from or "").rstrip("/"):
+            before = self.moved_from and shown_address(self.moved_from)
             raise ValueError(
                 f"path={shown_address(self.path)!r}: its files lie in {self.root!r}, and the checkpoint is "
                 f"of {root!r}. If these are the same files by the same names, say moved_from={root!r}, and "
-                f"they are not read again; else begin a new checkpoint (now moved_from={self.moved_from!r})"
+                f"they are not read again; else begin a new checkpoint (now moved_from={before!r})"
             )
 
     # -- columns -----------------------------------------------------------------------------------
