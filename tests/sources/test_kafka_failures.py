@@ -7,12 +7,15 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pillarbox.sources import ReaderContext, ReadFailed, SplitsAdded, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
+from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
 from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition
 from pillarbox.sources.errors import DataLossError
@@ -369,6 +372,42 @@ def test_a_commit_that_fails_is_tried_with_the_next_one(monkeypatch: pytest.Monk
         harness.enumerator.notify_committed({"t/1/": 8})
     zero, one = Partition("t", 0), Partition("t", 1)
     assert offsets.asked == [{zero: 5, one: 6}, {zero: 7, one: 6}, {one: 8}]
+
+
+class Answering:
+    """Answers each request about a group with these errors, one a partition."""
+
+    def __init__(self, *codes: int | None) -> None:
+        from confluent_kafka import KafkaError
+
+        errors = [None if code is None else KafkaError(code) for code in codes]
+        self.places = [SimpleNamespace(topic="t", partition=0, offset=5, error=error) for error in errors]
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+    def alter_consumer_group_offsets(self, requests: Any, **how: Any) -> dict[str, Future[Any]]:
+        answer: Future[Any] = Future()
+        answer.set_result(SimpleNamespace(topic_partitions=self.places))
+        return {requests[0].group_id: answer}
+
+    list_consumer_group_offsets = alter_consumer_group_offsets
+
+
+def test_a_group_that_refuses_some_partitions_was_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import KafkaError
+
+    offsets = KafkaOffsets(KafkaClients({"bootstrap.servers": "127.0.0.1:1"}), committed_only=True)
+    place = Partition("t", 0)
+    monkeypatch.setattr(offsets, "_admin", Answering(None, KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
+    with pytest.raises(ConnectionError, match=r"telling group 'g' where it stands: .*LOAD_IN_PROGRESS"):
+        offsets.commit({place: 5}, "g")
+    with pytest.raises(ConnectionError, match=r"asking where group 'g' stands: .*LOAD_IN_PROGRESS"):
+        offsets.committed([place], "g")
+    # Nobody waits for what is told of a topic that was deleted.
+    monkeypatch.setattr(offsets, "_admin", Answering(None, KafkaError.UNKNOWN_TOPIC_OR_PART))
+    offsets.commit({place: 5}, "g")
+    assert offsets.committed([place], "g") == {place: 5}
 
 
 def test_a_time_in_milliseconds_is_refused() -> None:

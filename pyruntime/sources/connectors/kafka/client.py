@@ -10,7 +10,8 @@ import atexit
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -209,7 +210,7 @@ class KafkaOffsets:
         request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"asking where group {group!r} stands"):
             asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER_S)
-            answer = asked[group].result().topic_partitions
+            answer = self._places(asked[group])
         return {Partition(each.topic, each.partition): each.offset for each in answer if each.offset >= 0}
 
     def commit(self, offsets: Mapping[Partition, int], group: str) -> None:
@@ -218,7 +219,16 @@ class KafkaOffsets:
         request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"telling group {group!r} where it stands"):
             told = self._admin.alter_consumer_group_offsets([request], request_timeout=COMMIT_WAIT_S)
-            told[group].result()
+            self._places(told[group])
+
+    def _places(self, answer: Future[Any]) -> Sequence[Any]:
+        """Return what is answered of a group, partition by partition: each may fail by itself."""
+        places: Sequence[Any] = answer.result().topic_partitions
+        for each in places:
+            # A topic may be deleted at any time, and no later attempt would find it.
+            if each.error is not None and each.error.code() != self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise self._kafka.KafkaException(each.error)
+        return places
 
     def _list(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
         error = self._kafka.KafkaError
