@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import ReaderContext, ReadFailed, SplitsAdded, read_splits
+from pillarbox.sources import ReaderContext, ReadFailed, ReadLimit, SplitsAdded, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
@@ -96,6 +96,30 @@ def test_a_topic_that_was_deleted_is_an_error(
             any(harness.plan() for _ in itertools.repeat(None))
         # One that is held back is not let go of without a word.
         assert not harness.enumerator.let_go(found)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_alignment_leaves_a_topic_that_was_deleted_to_who_plans(
+    server: KafkaServer, source: Callable[..., KafkaSource], made_again: bool
+) -> None:
+    topic = f"aligned-{made_again}"
+    server.create(topic)
+    server.produce(topic, *range(10), at=1000.0)
+    with SourceHarness(source(topic, event_time="timestamp", on_data_loss="ignore")) as harness:
+        (split,) = harness.discover()
+        enumerator, rest = harness.enumerator, split.starting_at(10)
+        assert enumerator.position_at(split, 2000.0) == 10
+        server.admin.delete_topics([topic])[topic].result(LONG)
+        while topic in server.admin.list_topics(timeout=LONG).topics:
+            time.sleep(0.01)
+        if made_again:
+            server.create(topic)
+            server.produce(topic, *range(20), at=1000.0)
+        times = itertools.count(3000.0)
+        while enumerator.position_at(rest, next(times)) is not None:
+            continue
+        assert enumerator.advance(rest, ReadLimit()) is None
+        assert bool(enumerator.let_go([rest])) is made_again
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_beginning_where_loss_is_ignored(

@@ -61,7 +61,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         self._there: list[Partition] = []
         # Since when topics that are known are missing.
         self._missing: dict[str, float] = {}
-        self._times: tuple[float, dict[Partition, int]] | None = None
+        self._times: tuple[float, dict[Partition, int | None]] | None = None
         # What the group was not told yet.
         self._untold: dict[Partition, int] = {}
 
@@ -175,9 +175,13 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
             return None
         place = split.place
         if self._times is None or self._times[0] != timestamp or place not in self._times[1]:
+            self._ask_for_ends(place)
             # Kafka counts milliseconds, and finds the first that is not earlier.
-            self._times = timestamp, self._offsets.at({place, *self._there}, timestamp + 0.001)
-        return self._times[1].pop(place)
+            found = self._offsets.at(self._there, timestamp + 0.001)
+            self._times = timestamp, {**dict.fromkeys(self._ends), **found}
+        position = self._times[1].pop(place)
+        # What has become of a topic that is gone, or another one, `advance` finds out.
+        return position if self._ids.get(split.topic) == split.topic_id else None
 
     def notify_committed(self, positions: Mapping[str, Any]) -> None:
         """Have the group stand where the rows end that are durable downstream.
