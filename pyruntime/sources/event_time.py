@@ -213,9 +213,10 @@ class EventTimeReader:
             return self._take_buffered(next(iter(self._ready)))
         # spec: Alignment!Read
         while (fetched := self._reader.poll()) is not None:
-            split = self._splits[fetched.split_id]
+            # What breaks the contract of readers is for whoever refuses it.
+            split = self._splits.get(fetched.split_id) if isinstance(fetched, Fetched) else None
             # What is behind something that was buffered is buffered too.
-            if not split.is_paused:
+            if split is None or not split.is_paused:
                 break
             if split.idle:
                 self._wake(fetched.split_id, split)  # spec: Alignment!WakeHeld

@@ -21,7 +21,6 @@ from pillarbox.sources import (
     ReadFailed,
     Split,
     SplitReader,
-    SplitsAdded,
     SplitsChange,
     SplitsRemoved,
     Threading,
@@ -390,7 +389,7 @@ def test_rows_of_a_split_that_is_finished_are_an_error_though_it_was_removed_onc
             change(ranges(1, 10))
             assert changed.wait(LONG)
         reader.add_splits(ranges(1, 10))
-        with pytest.raises(ReadFailed, match="Late.fetch returned rows of split 's0', which it does not have"):
+        with pytest.raises(ReadFailed, match="rows of split 's0', which it does not have"):
             next_batch(reader)
     finally:
         reader.close()
