@@ -176,7 +176,9 @@ class SplitCoordinator(Generic[S]):
         if self._thread.source.boundedness is Boundedness.BOUNDED:
             return None
         places = [*enumerate(self._readers)]
-        living = [each for each in places if each[1].ends or each[1].info is None] or places
+        # Those that end get none: it would end the job.
+        staying = [each for each in places if not each[1].told] or places
+        living = [each for each in staying if each[1].ends or each[1].info is None] or staying
         ruled = self._thread.pending.ruled
         return min(living, key=lambda each: len(each[1].unfinished) + ruled(each[0]))[0]
 
