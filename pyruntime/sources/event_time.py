@@ -197,6 +197,7 @@ class EventTimeReader:
         self._next_idle = math.inf
         self._looked: Callable[[str], float] | None = getattr(reader, "looked", None)
         self._limit = math.inf
+        self._held = 0
         # Splits of which something is buffered and which may go on, in that order.
         self._ready: dict[str, None] = {}
         self._nbytes = 0
@@ -247,7 +248,7 @@ class EventTimeReader:
 
     def remove(self, split_id: str) -> None:
         """The split is finished: nobody waits for it."""
-        del self._splits[split_id]
+        self._held -= self._splits.pop(split_id).held
         self._changed.pop(split_id, None)
         self._lowest = None
 
@@ -295,7 +296,7 @@ class EventTimeReader:
         held, as it may be what is to be reported that all wait for.
         """
         now = self._clock()
-        if now < self._report_at and not (waiting and any(split.held for split in self._splits.values())):
+        if now < self._report_at and not (waiting and self._held):
             return {}
         changed, self._changed = self._changed, {}
         if changed:
@@ -350,6 +351,7 @@ class EventTimeReader:
             if beyond == split.held:
                 continue
             split.held = beyond
+            self._held += 1 if beyond else -1
             if not split.buffered:
                 (pause if beyond else resume).append(split_id)
             elif beyond:
