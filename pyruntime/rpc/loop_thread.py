@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import sys
 import threading
@@ -144,6 +145,14 @@ def _forget_loop() -> None:
     _guard, _connections, _users = threading.Lock(), None, 0
 
 
+def _end_loop() -> None:
+    # Whoever leaves a server or a client open at the end of the process leaves it to this: a thread in
+    # compiled code, as that of uvloop is, must not run on while the interpreter is taken down.
+    if _connections is not None:
+        _connections.close(STOP_TIMEOUT_S)
+
+
+atexit.register(_end_loop)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_loop)
 

@@ -197,6 +197,7 @@ class EventTimeReader:
         self._next_idle = math.inf
         self._looked: Callable[[str], float] | None = getattr(reader, "looked", None)
         self._limit = math.inf
+        self._held = 0
         # Splits of which something is buffered and which may go on, in that order.
         self._ready: dict[str, None] = {}
         self._nbytes = 0
@@ -213,9 +214,10 @@ class EventTimeReader:
             return self._take_buffered(next(iter(self._ready)))
         # spec: Alignment!Read
         while (fetched := self._reader.poll()) is not None:
-            split = self._splits[fetched.split_id]
+            # What breaks the contract of readers is for whoever refuses it.
+            split = self._splits.get(fetched.split_id) if isinstance(fetched, Fetched) else None
             # What is behind something that was buffered is buffered too.
-            if not split.is_paused:
+            if split is None or not split.is_paused:
                 break
             if split.idle:
                 self._wake(fetched.split_id, split)  # spec: Alignment!WakeHeld
@@ -246,7 +248,7 @@ class EventTimeReader:
 
     def remove(self, split_id: str) -> None:
         """The split is finished: nobody waits for it."""
-        del self._splits[split_id]
+        self._held -= self._splits.pop(split_id).held
         self._changed.pop(split_id, None)
         self._lowest = None
 
@@ -294,7 +296,7 @@ class EventTimeReader:
         held, as it may be what is to be reported that all wait for.
         """
         now = self._clock()
-        if now < self._report_at and not (waiting and any(split.held for split in self._splits.values())):
+        if now < self._report_at and not (waiting and self._held):
             return {}
         changed, self._changed = self._changed, {}
         if changed:
@@ -349,6 +351,7 @@ class EventTimeReader:
             if beyond == split.held:
                 continue
             split.held = beyond
+            self._held += 1 if beyond else -1
             if not split.buffered:
                 (pause if beyond else resume).append(split_id)
             elif beyond:

@@ -317,7 +317,8 @@ class Fetcher(Generic[S]):
         return True
 
     def _heed(self, new: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
-        # What was removed first: a new one may have its name.
+        # What was removed first: a new one may have its name, and may itself be removed by now.
+        new = [held for held in new if not held.removed]
         self._waiting = deque(held for held in self._waiting if not held.removed)
         self._take_away(tuple(name for name, held in self._active.items() if held.removed), reader)
         if self._has_many and new:
@@ -335,7 +336,10 @@ class Fetcher(Generic[S]):
 
     def _take_up(self, splits: Sequence[_Held[S]], reader: SplitReader[S]) -> None:
         for held in splits:
-            self._active[held.split.split_id] = held
+            split_id = held.split.split_id
+            if split_id in self._removed:
+                self._removed.remove(split_id)
+            self._active[split_id] = held
             held.stopped, held.turn = False, self._total
         reader.handle_splits_changes(SplitsAdded(tuple(rest_of(h.split, h.position) for h in splits)))
 

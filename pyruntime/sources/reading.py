@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 from pillarbox.sources.reader import Fetched, Progress, ReaderContract, SourceReader
@@ -20,12 +21,15 @@ Where they take longer the time in which nothing is read is no matter, and whoev
 better have it."""
 
 
-def read_splits(reader: SourceReader[S], splits: Iterable[S] | Callable[[], S | None]) -> Iterator[Fetched]:
+def read_splits(
+    reader: SourceReader[S], splits: Iterable[S] | Callable[[], S | Future[S | None] | None]
+) -> Iterator[Fetched]:
     """Read `splits` with `reader`: starts it, gives what it polls as it comes, and closes it.
 
     splits: all of them; or a function that gives the next one, until it gives None. It is called when nothing
     else is left; and, when the split before has taken less than a second, already while the last one is read.
-    What is finished is given too, even with no rows.
+    One that would have to wait gives a future instead: until that is done the last one is read on. What is
+    finished is given too, even with no rows.
 
     In the thread that iterates, which waits where nothing is there. Closing the iterator closes the reader.
     Raises what the reader and the function raise.
@@ -33,6 +37,7 @@ def read_splits(reader: SourceReader[S], splits: Iterable[S] | Callable[[], S | 
     contract = None if reader.is_checked else ReaderContract(reader, "poll")
     left: dict[str, Progress[S]] = {}
     ask = splits if callable(splits) else None
+    asked: S | Future[S | None] | None = None
     began, is_short = time.monotonic(), False
 
     def add(new: Sequence[S]) -> None:
@@ -45,11 +50,17 @@ def read_splits(reader: SourceReader[S], splits: Iterable[S] | Callable[[], S | 
             add(list(splits))
         while True:
             while ask is not None and len(left) <= is_short:
-                split = ask()
-                if split is None:
+                if asked is None:
+                    asked = ask()
+                if isinstance(asked, Future):
+                    if left and not asked.done():
+                        break
+                    asked = asked.result()
+                if asked is None:
                     ask = None
                 else:
-                    add([split])
+                    add([asked])
+                    asked = None
             if not left:
                 return
             fetched = reader.poll()

@@ -134,8 +134,8 @@ class SplitCoordinator(Generic[S]):
         self._restored: Checkpoint[S, Any] | None = None
         self._thread: EnumeratorThread[S, Any]
         self._readers: tuple[_Reader[S], ...] = tuple(_Reader() for _ in range(parallelism))
-        # Who asks, in this order, and for how many splits at most.
-        self._asking: dict[int, int] = {}
+        # Who asks, in this order.
+        self._asking: dict[int, None] = {}
         self._checkpoints = 0
         self._completed = 0
         self._staged: dict[int, dict[int, ReaderState[S]]] = {}
@@ -176,7 +176,9 @@ class SplitCoordinator(Generic[S]):
         if self._thread.source.boundedness is Boundedness.BOUNDED:
             return None
         places = [*enumerate(self._readers)]
-        living = [each for each in places if each[1].ends or each[1].info is None] or places
+        # Those that end get none: it would end the job.
+        staying = [each for each in places if not each[1].told] or places
+        living = [each for each in staying if each[1].ends or each[1].info is None] or staying
         ruled = self._thread.pending.ruled
         return min(living, key=lambda each: len(each[1].unfinished) + ruled(each[0]))[0]
 
@@ -262,17 +264,17 @@ class SplitCoordinator(Generic[S]):
         except Exception:
             log.exception("the service could not be told what is committed")
 
-    def request(self, subtask: int, most: int = 1) -> None:
+    def request(self, subtask: int) -> None:
         """A reader asks for splits. To ask again before the answer is no more than to ask once.
 
-        More than one is given only while many wait, so that near the end each goes to whoever has nothing to
-        do: guided self-scheduling (Polychronopoulos and Kuck, 1987). A source that handles requests itself is
-        asked for each.
+        A partition is given more than one only while many wait, so that near the end each goes to whoever has
+        nothing to do: guided self-scheduling (Polychronopoulos and Kuck, 1987). A source that handles
+        requests itself is asked for each.
         """
         reader = self._reader(subtask)
         if reader.told or not self._is_given(reader):
             return
-        self._asking[subtask] = most
+        self._asking[subtask] = None
         self._thread.enumerator.handle_split_request(subtask)
         self._give_due(subtask)
 
@@ -296,12 +298,15 @@ class SplitCoordinator(Generic[S]):
 
     def _give_due(self, subtask: int) -> None:
         """Give a reader that asks what is due to it, or tell it that no more come."""
-        info, pending, most = self._readers[subtask].info, self._thread.pending, self._asking.get(subtask, 0)
+        if subtask not in self._asking:
+            # The source has answered itself.
+            return
+        info, pending, most = self._readers[subtask].info, self._thread.pending, 1
         assert info is not None
-        if most > 1:
-            default = SplitEnumerator.handle_split_request
-            share = max(1, len(pending) // (SHARE_DIVISOR * self.parallelism))
-            most = min(most, share) if type(self._thread.enumerator).handle_split_request is default else 1
+        requests = type(self._thread.enumerator).handle_split_request
+        if self._delivery is Delivery.REPLAYED and requests is SplitEnumerator.handle_split_request:
+            share = len(pending) // (SHARE_DIVISOR * self.parallelism)
+            most = min(max(1, share), MAX_SPLITS_PER_ANSWER)
         taken: list[Waiting[S]] = []
         try:
             while len(taken) < most and (waiting := pending.take(info)) is not None:
@@ -382,11 +387,11 @@ class SplitCoordinator(Generic[S]):
             found.append(None)
         return found
 
-    def next(self, subtask: int, index: int, host: str, most: int) -> Future[None] | None:
+    def next(self, subtask: int, index: int, host: str) -> Future[None] | None:
         """See to it that a partition's log has the entry `index`, or is closed.
 
-        A future where that must wait. most: of new entries. Raises ValueError for a partition that does not
-        exist or an index that nobody can have come to.
+        A future where that must wait. Raises ValueError for a partition that does not exist or an index that
+        nobody can have come to.
         """
         reader = self._reader(subtask)
         if type(index) is not int or not 0 <= index <= len(reader.log):
@@ -394,7 +399,7 @@ class SplitCoordinator(Generic[S]):
         if reader.info is None or reader.info.host != host:
             self.add_reader(subtask, host)
         if index == len(reader.log):
-            self.request(subtask, max(1, min(most, MAX_SPLITS_PER_ANSWER)))
+            self.request(subtask)
         if index < len(reader.log) or reader.told:
             return None
         reader.answers.append(Future())

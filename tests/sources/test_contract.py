@@ -17,6 +17,7 @@ from pillarbox.sources import (
     SplitReader,
     SplitsAdded,
     SplitsChange,
+    WatermarkStrategy,
     read_splits,
 )
 from pillarbox.sources.reader import is_json
@@ -53,7 +54,15 @@ def in_task(reader: SourceReader[Range]) -> None:
     running.until(lambda: False)
 
 
-WHERE = pytest.mark.parametrize("run", [in_read, in_task])
+def in_aligned_task(reader: SourceReader[Range]) -> None:
+    """As a task reads that keeps the event times of its splits together."""
+    splits = [Range("s", 0, STOP), Range("t", 0, STOP)]
+    strategy = WatermarkStrategy(lambda row: float(row[1]), max_drift=1.0)
+    running = Running(SourceInput(Link(splits), With(reader, *splits), watermarks=strategy))
+    running.until(lambda: False)
+
+
+WHERE = pytest.mark.parametrize("run", [in_read, in_task, in_aligned_task])
 
 OF_FETCH: list[tuple[Any, str]] = [
     (None, "returned None: it must return a list of Fetched"),

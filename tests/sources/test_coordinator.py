@@ -246,6 +246,19 @@ def test_splits_without_an_end_are_dealt_out_evenly_and_a_dead_ones_to_the_livin
             assert readers[2].changed.wait_for(lambda: len(readers[2].ids) == 3, LONG)
 
 
+def test_no_split_without_an_end_is_dealt_out_to_a_reader_that_ends() -> None:
+    world = World()
+    world.make = lambda number: Split(f"s{number}")
+    with SourceCoordinator(Findable(world, 0.01), 2) as coordinator:
+        ends, stays = (Reader(coordinator.link(subtask)).open() for subtask in range(2))
+        ends.link.send(SourceEvent("enough"))
+        ends.wait(NoMoreSplits)
+        world.add(2)
+        with stays.changed:
+            assert stays.changed.wait_for(lambda: len(stays.ids) == 2, LONG)
+        assert coordinator.failure is None
+
+
 def test_event_times_are_kept_together(channel: SourceChannel, reader: Links) -> None:
     world = World(2)
     strategy = WatermarkStrategy(max_drift=10.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
@@ -128,6 +129,25 @@ def test_the_lowest_counts_and_a_split_without_a_record_holds_it_back() -> None:
     assert marks.merged(waiting=True) == (8.0, False)
     assert marks.report(waiting=False) == {"a": 8.0, "b": 28.0}
     assert marks.report(waiting=False) == {}
+
+
+@pytest.mark.parametrize("max_drift", [None, 60.0])
+def test_a_poll_that_finds_nothing_costs_the_same_with_many_splits(max_drift: float | None) -> None:
+    def seconds(splits: int) -> float:
+        names = [f"s{number}" for number in range(splits)]
+        # The reports are a minute apart, and the next one has something to say.
+        strategy = WatermarkStrategy(max_drift=max_drift)
+        marks = EventTimeReader(Looking(), strategy, clock=FakeClock(), report_interval=60.0)
+        marks.add(names)
+        for moment in (1.0, 2.0):
+            for name in names:
+                marks.seen(name, moment)
+            marks.merged(waiting=True)
+            marks.report(waiting=False)
+        return min(timeit.repeat(lambda: marks.report(waiting=True), number=20, repeat=5))
+
+    # A look at each of them would take a thousand times as long.
+    assert seconds(10_000) < 100 * seconds(10)
 
 
 def test_it_never_goes_back_when_a_split_comes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -196,6 +197,23 @@ def test_a_split_that_is_given_again_is_read_from_where_it_says(model: Threading
         assert [number for _, number in read_to_end(reader)] == [*range(1000, 1100)]
 
 
+@pytest.mark.parametrize("model", [ONE, MANY])
+def test_a_split_that_was_removed_while_a_fetch_goes_on_is_not_taken_up_behind_it(model: Threading) -> None:
+    script = Script()
+    script.block()
+    # Heeds no wake-up, so that all orders wait for it.
+    script.deaf = True
+    with reading(script, model) as reader:
+        reader.add_splits([Range("first", 0, 10)])
+        script.wait_for(lambda: script.in_fetch > 0)
+        reader.add_splits([Range("s", 0, 10)])
+        reader.remove_splits(["s"])
+        reader.add_splits([Range("s", 5, 20)])
+        script.release()
+        assert by_split(read_to_end(reader)) == {"first": [*range(10)], "s": [*range(5, 20)]}
+        assert script.told("added") == [("first",), ("s",)]
+
+
 @ALL
 def test_a_split_that_is_given_again_is_not_paused_though_the_one_before_was(model: Threading) -> None:
     script = Script()
@@ -339,6 +357,35 @@ def test_a_failure_of_a_reader_shows_no_key() -> None:
     assert "OSError: no way to https://***@host/v1" in printed
     # This file's own lines of code stand in the traceback.
     assert "hunter2" not in "".join(line for line in printed.split("\n") if not line.startswith("    "))
+
+
+def test_rows_of_a_split_that_is_finished_are_an_error_though_it_was_removed_once() -> None:
+    class Late(SplitReader[Range]):
+        def __init__(self) -> None:
+            self.told: list[Any] = []
+
+        def fetch(self) -> list[Fetched]:
+            time.sleep(0.001)
+            ends = [Fetched("s0", [1], None, finished=True), Fetched("s0", [2], 2)]
+            return ends if len(self.told) == 3 else []
+
+        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+            self.told.append(change)
+            changed.set()
+
+    changed = threading.Event()
+    reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Late, threading=MANY)
+    reader.start()
+    try:
+        for change in (reader.add_splits, lambda splits: reader.remove_splits(["s0"])):
+            changed.clear()
+            change(ranges(1, 10))
+            assert changed.wait(LONG)
+        reader.add_splits(ranges(1, 10))
+        with pytest.raises(ReadFailed, match="rows of split 's0', which it does not have"):
+            next_batch(reader)
+    finally:
+        reader.close()
 
 
 @pytest.mark.parametrize("split_id", ["s0", "unknown"])

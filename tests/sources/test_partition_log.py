@@ -33,7 +33,7 @@ class Attempts(RuleBasedStateMachine):
         self.committed: dict[int, list[str]] = {}
 
     def next(self, partition: int, index: int) -> list[Split | None] | None:
-        waits = self.run.coordinator.next(partition, index, "host", 1) is not None
+        waits = self.run.coordinator.next(partition, index, "host") is not None
         return None if waits else self.run.coordinator.logged(partition, index)[:1]
 
     @rule(count=st.integers(0, 3))
@@ -106,7 +106,7 @@ def test_nothing_is_appended_to_a_partition_that_has_ended() -> None:
     run = Run(2, delivery=Delivery.REPLAYED)
 
     def first(partition: int) -> Split | None:
-        assert run.coordinator.next(partition, 0, "h", 1) is None
+        assert run.coordinator.next(partition, 0, "h") is None
         return run.coordinator.logged(partition, 0)[0]
 
     run.exhausted = True
@@ -126,12 +126,12 @@ class Reading:
         self.coordinator: SplitCoordinator[Split] = SplitCoordinator(partitions, Delivery.REPLAYED)
         self.thread = self.coordinator.thread(source)
 
-    def ask(self, partition: int, index: int, host: str, most: int = 1) -> Future[None]:
-        return self.thread.submit(self.coordinator.next, partition, index, host, most)
+    def ask(self, partition: int, index: int, host: str) -> Future[None]:
+        return self.thread.submit(self.coordinator.next, partition, index, host)
 
-    def next(self, partition: int, index: int, host: str = "h", most: int = 1) -> list[Split | None]:
-        self.ask(partition, index, host, most).result(LONG)
-        return self.coordinator.logged(partition, index)[:most]
+    def next(self, partition: int, index: int, host: str = "h") -> list[Split | None]:
+        self.ask(partition, index, host).result(LONG)
+        return self.coordinator.logged(partition, index)
 
     def hear(self, partition: int, event: SourceEvent) -> None:
         self.thread.call(self.coordinator.hear, partition, event)
@@ -139,7 +139,7 @@ class Reading:
     def all(self, partition: int, stop_after: int | None = None) -> list[str]:
         found: list[str] = []
         while stop_after is None or len(found) < stop_after:
-            (split,) = self.next(partition, len(found))
+            split = self.next(partition, len(found))[0]
             if split is None:
                 break
             found.append(split.split_id)
@@ -175,26 +175,24 @@ def test_while_many_wait_a_partition_is_given_several_at_once_and_near_the_end_o
         given: list[list[str | None]] = []
         flat: list[str | None] = []
         while None not in flat:
-            given.append(names(read.next(0, len(flat), "h", 64)))
+            given.append(names(read.next(0, len(flat))))
             flat += given[-1]
         # A share of what waits: so the other one, were it to come, would find some.
         assert [len(each) for each in given[:4]] == [6, 5, 5, 5]
         assert all(len(each) == 1 for each in given[-16:])
         assert flat == [*(f"s{number}" for number in range(100)), None]
-        # Another attempt finds them in the log, wherever its answers begin, and no more than it asks for.
-        assert names(read.next(0, 0, "h", 64)) == flat[:64]
-        assert names(read.next(0, 0, "h", 1000)) == flat[:64]
-        assert names(read.next(0, 64, "h", 3)) == flat[64:67]
-        assert names(read.next(0, 64, "h", 64)) == flat[64:]
-        assert names(read.next(1, 0, "h", 64)) == [None]
+        # Another attempt finds them in the log, wherever its answers begin.
+        assert names(read.next(0, 0)) == flat[:64]
+        assert names(read.next(0, 64)) == flat[64:]
+        assert names(read.next(1, 0)) == [None]
 
 
 def test_a_source_that_handles_requests_is_asked_for_each_split() -> None:
     world = World(100)
     with reading(world, 1) as read:
         read.thread.caught_up().result(LONG)
-        assert names(read.next(0, 0, "h", 64)) == ["s0"]
-        assert names(read.next(0, 1, "h", 64)) == ["s1"]
+        assert names(read.next(0, 0)) == ["s0"]
+        assert names(read.next(0, 1)) == ["s1"]
         assert world.heard("request") == [0, 0]
 
 
@@ -202,7 +200,7 @@ def test_who_asks_too_early_for_several_gets_several() -> None:
     world = World(100)
     world.blocked = True
     with reading(Plain(world), 1) as read:
-        waiting = read.ask(0, 0, "h", 64)
+        waiting = read.ask(0, 0, "h")
         world.until(lambda: world.calls == 1)
         world.unblock()
         waiting.result(LONG)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from pillarbox.sources import Split
+from pillarbox.sources import (
+    FetchingReader,
+    ReaderContext,
+    Split,
+    read_splits,
+)
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads
-from pillarbox.spark.source.tasks import TaskLink, requested
-from tests.sources.found import Findable, Plain, World
+from pillarbox.spark.source.tasks import SplitRequests, TaskLink
+from tests.sources.found import LONG, Findable, Plain, World
+from tests.sources.number_source import Script
 
 SERIALIZER = Findable(World()).split_serializer
+
+
+def requested(link: TaskLink) -> Iterator[Split]:
+    """The splits of a partition, each waited for."""
+    ask = SplitRequests(link.submit, SERIALIZER)
+    while (split := ask()) is not None:
+        if isinstance(split, Future):
+            split = split.result(LONG)
+        if split is None:
+            return
+        yield split
 
 
 class Driver:
@@ -34,7 +53,7 @@ class Driver:
 
     def attempt(self, partition: int) -> list[str]:
         with closing(TaskLink(self.handle, partition, "r")) as link:
-            return [split.split_id for split in requested(link.request, SERIALIZER)]
+            return [split.split_id for split in requested(link)]
 
 
 @pytest.fixture
@@ -66,10 +85,33 @@ def test_long_splits_come_in_answers_that_a_message_holds(channel: SourceChannel
     driver.read.close()
 
 
+def test_the_rows_of_a_split_come_while_the_next_one_is_still_looked_for(channel: SourceChannel) -> None:
+    world = World(2)
+
+    def make(number: int) -> Split:
+        # Then the next discovery waits.
+        world.blocked = number == 1
+        return Split(f"s{number}", 0, 30)
+
+    world.make = make
+    driver = Driver(channel, world, 1)
+    reader: FetchingReader[Any] = FetchingReader(ReaderContext(), Script().make)
+    began = time.monotonic()
+    with closing(TaskLink(driver.handle, 0, "r")) as link:
+        rows = []
+        for fetched in read_splits(reader, SplitRequests(link.submit, SERIALIZER)):
+            rows += fetched.records
+            if len(rows) == 60:
+                assert time.monotonic() - began < LONG / 2
+                world.unblock()
+    assert rows == [(f"s{split}", number) for split in range(2) for number in range(30)]
+    driver.read.close()
+
+
 def test_a_read_that_was_ended_too_early_says_so(channel: SourceChannel) -> None:
     driver = Driver(channel, World(10), 1)
     with closing(TaskLink(driver.handle, 0, "r")) as link:
-        splits = requested(link.request, SERIALIZER)
+        splits = requested(link)
         assert next(splits) == Split("s0", 0, 10)
         driver.read.close()
         with pytest.raises(RuntimeError, match="planned too long ago"):

@@ -21,7 +21,7 @@ from pillarbox.sources.events import event_from_json, event_to_json
 from pillarbox.sources.link import Event, Message
 from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.source import Boundedness
-from pillarbox.sources.split_coordinator import MAX_SPLITS_PER_ANSWER, Delivery, SplitCoordinator
+from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from pillarbox.spark.source.options import AnySource, Read, Registered, schema_from_text
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class DriverRead:
             except BaseException as error:
                 answer.set_exception(error)
 
-        asked = self.submit(self.coordinator.next, partition, index, host, MAX_SPLITS_PER_ANSWER)
+        asked = self.submit(self.coordinator.next, partition, index, host)
         asked.add_done_callback(answered)
         return answer
 

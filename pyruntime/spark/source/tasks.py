@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,8 +59,8 @@ def read_partition(read: Read, partition: TaskPartition) -> Iterator[Any]:
     with closing(TaskLink(partition.handle, partition.number, partition.read)) as link:
         context = ReaderContext(subtask=partition.number, send=link.send, schema=read.schema)
         reader = link.hearing(source.create_reader(context))
-        ask = partial(next, requested(link.request, source.split_serializer), None)
-        reading = read_splits(reader, ask if splits is None else splits)
+        requests = SplitRequests(link.submit, source.split_serializer)
+        reading = read_splits(reader, requests if splits is None else splits)
         # What is a generator can be closed.
         with closing(cast("Generator[Fetched, None, None]", reading)):
             for fetched in reading:
@@ -110,18 +109,40 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         raise ValueError(f"column {field.name!r} is {column.type} and not {field.type}: {error}") from None
 
 
-def requested(request: Callable[[Any], Any], serializer: Serializer[S]) -> Iterator[S]:
-    """The splits that a partition reads, which it asks for when it has none: one, or several where many wait.
+class SplitRequests(Generic[S]):
+    """The splits of a partition, which it asks for when it has none: one, or several where many wait.
 
-    Used by one thread at a time, which need not be the same one.
+    Confined; called again when the future that it has given is done.
     """
-    index = 0
-    while True:
-        for written in request({"next": index}):
-            if not written:
-                return
-            index += 1
-            yield serializer.from_json(*written)
+
+    def __init__(self, submit: Callable[[Any], Future[Any]], serializer: Serializer[S]) -> None:
+        self._submit = submit
+        self._serializer = serializer
+        self._waiting: deque[list[Any]] = deque()
+        self._index = 0
+
+    def __call__(self) -> S | Future[S | None] | None:
+        """The next one, None at the end; a future of it where the driver must be asked."""
+        if self._waiting:
+            return self._next()
+        split: Future[S | None] = Future()
+
+        def answered(answer: Future[Any]) -> None:
+            try:
+                self._waiting.extend(answer.result())
+                split.set_result(self._next())
+            except BaseException as error:
+                split.set_exception(error)
+
+        self._submit({"next": self._index}).add_done_callback(answered)
+        return split
+
+    def _next(self) -> S | None:
+        written = self._waiting.popleft()
+        if not written:
+            return None
+        self._index += 1
+        return self._serializer.from_json(*written)
 
 
 class TaskLink:
@@ -153,7 +174,11 @@ class TaskLink:
 
     def request(self, body: Any) -> Any:
         """Ask, and wait for the answer. Raises RuntimeError where there is no way, or no more."""
-        return self._connected().request(body)
+        return self.submit(body).result()
+
+    def submit(self, body: Any) -> Future[Any]:
+        """The same without waiting."""
+        return self._connected().submit(body)
 
     def send(self, event: SourceEvent) -> None:
         """Say something to the enumerator. Any thread.
