@@ -154,8 +154,8 @@ class RpcClient:
         or the service wants it no more. Then every request raises RpcError.
     patience: seconds for which it tries to connect again.
 
-    It connects again when a connection breaks. A request that has no answer by then is sent again, so a
-    service has to give the same answer twice; messages are never said twice. Made by `RpcHandle.connect`.
+    It connects again when a connection breaks. Requests, answers and messages are heard once each, in order,
+    however often that happens. Made by `RpcHandle.connect`.
     """
 
     def __init__(
@@ -176,9 +176,8 @@ class RpcClient:
         self._told_failure = failed
         self._patience = patience
         self._id = uuid.uuid4().hex
-        self._numbers = itertools.count(1)
         self._stream = MessageStream()
-        self._pending: dict[int, tuple[bytes, Future[Any]]] = {}
+        self._pending: dict[int, Future[Any]] = {}
         self._connection: Connection | None = None
         self._known = False
         self._failure: RpcError | None = None
@@ -256,28 +255,28 @@ class RpcClient:
     async def _stop(self) -> None:
         await end(self._task)
         pending, self._pending = self._pending, {}
-        for _, future in pending.values():
+        for future in pending.values():
             _cancel(future)
 
     def _ask(self, text: bytes, future: Future[Any]) -> None:
         if self._closed or not future.set_running_or_notify_cancel():
             _cancel(future)
             return
+        number = self._push(b"ask", text)
         if self._failure is not None:
             future.set_exception(self._failure)
-            return
-        number = next(self._numbers)
-        ask = b'["ask",%d,%b]' % (number, text)
-        self._pending[number] = ask, future
-        if self._connection is not None:
-            self._connection.send_text(ask)
+        elif number is None:
+            _cancel(future)
+        else:
+            self._pending[number] = future
 
-    def _push(self, kind: bytes, text: bytes) -> None:
+    def _push(self, kind: bytes, text: bytes) -> int | None:
         if self._failure is None and not self._bye:
             try:
-                self._stream.put(kind, text)
+                return self._stream.put(kind, text)
             except ProtocolError as error:
                 self._fail(str(error))
+        return None
 
     def _say_bye(self) -> None:
         self._push(b"bye", b"null")
@@ -296,7 +295,7 @@ class RpcClient:
         self._failure = RpcError(why)
         self._failure.__cause__ = cause
         pending, self._pending = self._pending, {}
-        for _, future in pending.values():
+        for future in pending.values():
             future.set_exception(self._failure)
         self._end_if_done()
         if self._told_failure is not None:
@@ -341,28 +340,23 @@ class RpcClient:
         self._known = True
         self._connection = connection
         self._stream.connected(connection, opened[1])
-        for text, _ in self._pending.values():
-            connection.send_text(text)
         while self._failure is None:
             self._hear(connection, *await connection.receive())
 
     def _hear(self, connection: Connection, kind: str, number: int, *fields: Any) -> None:
-        if kind == "answer":
-            self._future(number).set_result(*fields)
-        elif kind == "error":
-            self._future(number).set_exception(RemoteError(*map(str, fields)))
-        elif kind == "ack":
+        if kind == "ack":
             self._stream.acknowledged(number)
             self._end_if_done()
-        elif kind == "push":
-            if self._stream.is_new(number):
-                self._heard(*fields)
-            connection.send("ack", self._stream.received)
-
-    def _future(self, number: int) -> Future[Any]:
-        # An answer that comes a second time, after a connection has broken, goes to nobody.
-        _, future = self._pending.pop(number, (b"", None))
-        return Future() if future is None else future
+            return
+        if self._stream.is_new(number):
+            (body,) = fields
+            if kind == "push":
+                self._heard(body)
+            elif kind == "answer":
+                self._pending.pop(body[0]).set_result(body[1])
+            elif kind == "error":
+                self._pending.pop(body[0]).set_exception(RemoteError(*body[1]))
+        connection.send("ack", self._stream.received)
 
     def _heard(self, body: Any) -> None:
         if self._receive is not None:

@@ -93,7 +93,7 @@ def pieces(items: Collection[T]) -> Iterator[list[T]]:
         yield piece
 
 
-def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., None], *args: Any) -> None:
+def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., Any], *args: Any) -> None:
     """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(fn, *args)
@@ -349,14 +349,19 @@ class MessageStream:
         """True if the peer has everything."""
         return not self._kept
 
-    def put(self, kind: bytes, body: bytes) -> None:
-        """Send this too, now or as soon as there is a connection. Raises ProtocolError if too much waits."""
+    def put(self, kind: bytes, body: bytes) -> int:
+        """Send this too, now or as soon as there is a connection; gives its number.
+
+        Raises ProtocolError if too much waits.
+        """
         if self._kept_nbytes + len(body) > MAX_KEPT_NBYTES:
             raise ProtocolError(f"a peer that takes nothing: {self._kept_nbytes:,} bytes wait for it")
-        text = b'["%b",%d,%b]' % (kind, self._acknowledged + len(self._kept) + 1, body)
+        number = self._acknowledged + len(self._kept) + 1
+        text = b'["%b",%d,%b]' % (kind, number, body)
         self._kept.append(text)
         self._kept_nbytes += len(text)
         self._pump()
+        return number
 
     def connected(self, connection: Connection, received: int) -> None:
         """There is a connection again, and the peer has had the messages up to number `received`."""
@@ -389,7 +394,8 @@ class MessageStream:
 
     def _pump(self) -> None:
         while self._connection is not None and self._sent - self._acknowledged < len(self._kept):
-            if self._connection.unsent > MAX_UNSENT_NBYTES:
+            # With nothing under way no acknowledgement would come, and nobody would send the rest.
+            if self._connection.unsent > MAX_UNSENT_NBYTES and self._sent > self._acknowledged:
                 return
             text = self._kept[self._sent - self._acknowledged]
             self._sent += 1

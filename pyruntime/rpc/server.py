@@ -31,6 +31,7 @@ from pillarbox.rpc.connection import (
     MessageStream,
     ProtocolError,
     RefusedError,
+    encode,
     encode_body,
     post,
     server_handshake,
@@ -44,6 +45,8 @@ MAX_UNAUTHENTICATED = 64
 RECONNECT_GRACE_S = 5.0
 """Seconds after its connection has broken in which a client may come back."""
 SECRET_NBYTES = 32
+MAX_REASON_LENGTH = 16 * 1024
+"""Of what a client is told of an error: it is a message then, also where each character is twelve bytes."""
 STOP_TIMEOUT_S = 10.0
 """For a server to answer or to end."""
 
@@ -202,7 +205,7 @@ class Peer:
 
         Raises TypeError or ValueError for what JSON cannot hold or is longer than 255 KiB.
         """
-        post(self._loop, self._sessions.push, self, encode_body(body))
+        post(self._loop, self._sessions.push, self, b"push", encode_body(body))
 
     def drop(self, why: str) -> None:
         """Want it no more: it fails with `why`, and is gone."""
@@ -231,8 +234,7 @@ class Service(Protocol):
     def request(self, peer: Peer, body: Any) -> Any:
         """Its answer, which JSON can hold, or a `concurrent.futures.Future` of it.
 
-        What it raises is raised by the client's `request` as a RemoteError. The same request may come twice,
-        after a connection has broken.
+        What it raises is raised by the client's `request` as a RemoteError. Each request comes once.
         """
 
     def pushed(self, peer: Peer, body: Any) -> None:
@@ -292,7 +294,7 @@ class Sessions:
         except Exception as error:
             del self._peers[client]
             peer._is_gone = True
-            connection.send("no", f"{type(error).__name__}: {error}")
+            connection.send("no", f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH])
             return None
         return peer
 
@@ -314,11 +316,11 @@ class Sessions:
         except Exception:
             log.exception("a service failed to let a client go")
 
-    def push(self, peer: Peer, text: bytes) -> None:
+    def push(self, peer: Peer, kind: bytes, text: bytes) -> None:
         """Say something to a client, if it is there."""
         if not peer._is_gone:
             try:
-                peer._stream.put(b"push", text)
+                peer._stream.put(kind, text)
             except ProtocolError as error:
                 self.drop(peer, str(error))
 
@@ -328,73 +330,51 @@ class Sessions:
             return
         connection, peer._connection = peer._connection, None
         if connection is not None:
-            connection.send("no", why)
+            connection.send("no", why[:MAX_REASON_LENGTH])
             connection.close()
         self._gone(peer, False)
 
     # -- messages -------------------------------------------------------------------------------
 
-    def _hear(self, peer: Peer, connection: Connection, kind: str, *fields: Any) -> None:
-        if kind == "ask":
-            self._asked(peer, connection, *fields)
-        elif kind == "ack":
-            peer._stream.acknowledged(*fields)
-        elif kind in ("push", "bye"):
-            number, body = fields
-            if peer._stream.is_new(number):
-                self._heard(peer, kind, body)
-            if peer._connection is connection:
-                connection.send("ack", peer._stream.received)
-                if peer._is_gone:
-                    peer._connection = None
-        else:
+    def _hear(self, peer: Peer, connection: Connection, kind: str, number: int, *fields: Any) -> None:
+        if kind == "ack":
+            peer._stream.acknowledged(number)
+            return
+        (body,) = fields
+        if kind not in ("ask", "push", "bye"):
             raise ProtocolError(f"{kind!r} is no message")
+        if peer._stream.is_new(number) and not peer._is_gone:
+            if kind == "ask":
+                self._answer(peer, number, lambda: self._service.request(peer, body))
+            elif kind == "push":
+                self._pushed(peer, body)
+            else:
+                self._gone(peer, True)
+        if peer._connection is connection:
+            connection.send("ack", peer._stream.received)
+            if peer._is_gone:
+                peer._connection = None
 
-    def _heard(self, peer: Peer, kind: str, body: Any) -> None:
-        if peer._is_gone:
-            return
-        if kind == "bye":
-            self._gone(peer, True)
-            return
+    def _pushed(self, peer: Peer, body: Any) -> None:
         try:
             self._service.pushed(peer, body)
         except Exception as error:
             log.exception("a message of a client could not be taken")
             self.drop(peer, f"{type(error).__name__}: {error}")
 
-    def _asked(self, peer: Peer, connection: Connection, number: int, body: Any) -> None:
-        if type(number) is not int:
-            raise ProtocolError("a request without a number")
+    def _answer(self, peer: Peer, number: int, ask: Callable[[], Any]) -> None:
         try:
-            answer = self._service.request(peer, body)
-        except Exception as error:
-            _refuse(connection, number, error)
-            return
-        if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: post(self._loop, _answer_later, connection, number, done))
-        else:
-            _answer(connection, number, answer)
-
-
-def _answer_later(connection: Connection, number: int, done: Future[Any]) -> None:
-    error = RuntimeError("the service has ended") if done.cancelled() else done.exception()
-    if error is not None:
-        _refuse(connection, number, error)
-    else:
-        _answer(connection, number, done.result())
-
-
-def _answer(connection: Connection, number: int, answer: Any) -> None:
-    try:
-        text = encode_body(answer)
-    except (TypeError, ValueError) as error:
-        _refuse(connection, number, error)
-        return
-    connection.send_text(b'["answer",%d,%b]' % (number, text))
-
-
-def _refuse(connection: Connection, number: int, error: BaseException) -> None:
-    connection.send("error", number, type(error).__name__, str(error)[: MAX_FRAME_NBYTES // 8])
+            answer = ask()
+            if isinstance(answer, Future):
+                answer.add_done_callback(
+                    lambda done: post(self._loop, self._answer, peer, number, done.result)
+                )
+                return
+            kind, text = b"answer", encode_body(answer)
+        except BaseException as error:
+            # Also what ended the thread that was to find the answer: somebody waits for it.
+            kind, text = b"error", encode([type(error).__name__, str(error)[:MAX_REASON_LENGTH]])
+        self.push(peer, kind, b"[%d,%b]" % (number, text))
 
 
 # -- the life of a server -----------------------------------------------------------------------

@@ -149,8 +149,7 @@ class DriverReads(TaskService):
         made = Read.of(self.registered[of], options, schema_from_text(schema)).source
         forgotten = []
         with self._lock:
-            # A planner whose connection broke asks again.
-            self._reads.setdefault(open, DriverRead(made, partitions))
+            self._reads[open] = DriverRead(made, partitions)
             known = sum(read.coordinator.size for read in self._reads.values())
             while len(self._reads) > 1 and (known > MAX_KNOWN_SPLITS or len(self._reads) > MAX_KNOWN_READS):
                 forgotten.append(self._reads.popitem(last=False)[1])
