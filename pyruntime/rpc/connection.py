@@ -30,6 +30,8 @@ CODE_NBYTES = 32
 MAX_FRAME_NBYTES = 256 * 1024
 MAX_MESSAGE_NBYTES = MAX_FRAME_NBYTES - 1024
 """Bytes of the body of a message as JSON: a frame has room for it, and for what is said about it."""
+MAX_BUFFER_NBYTES = MAX_FRAME_NBYTES + 4096
+"""Bytes that a reader takes ahead, about: a frame has room."""
 MAX_UNREAD_NBYTES = 1024 * 1024
 """Bytes that a peer may leave unread before it is cut off."""
 MAX_UNSENT_NBYTES = 256 * 1024
@@ -218,6 +220,10 @@ class Connection:
         """Close the connection; what was sent still goes out."""
         self._writer.close()
 
+    async def wait_closed(self) -> None:
+        """Wait until nothing is left of it."""
+        await self._writer.wait_closed()
+
     def abort(self) -> None:
         """Cut the connection off, whatever the peer has still to say."""
         self._is_cut = True
@@ -238,12 +244,32 @@ def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
+async def _start_tls(
+    writer: asyncio.StreamWriter, context: ssl.SSLContext, server_side: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The streams of the same connection, encrypted from here on."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_BUFFER_NBYTES, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport = await loop.start_tls(writer.transport, protocol, context, server_side=server_side)
+    if transport is None:
+        raise ConnectionResetError("the peer has gone")
+    protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
 async def server_handshake(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    secret: bytes,
+    tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE_NBYTES)
     _write(writer, MAGIC + server)
+    if tls is not None:
+        # Only now: who is slow with TLS counts as one who has not proved himself, too.
+        reader, writer = await _start_tls(writer, tls, True)
     client = await reader.readexactly(NONCE_NBYTES)
     proof = await reader.readexactly(CODE_NBYTES)
     if not hmac.compare_digest(proof, _code(secret, b"client", server, client)):
@@ -258,13 +284,17 @@ async def client_handshake(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     secret: bytes,
+    fingerprint: bytes | None = None,
     direct: socket.socket | None = None,
 ) -> Connection:
-    """The same as the client. Raises ProtocolError for a server without the secret."""
+    """The same as the client. Raises ProtocolError for a server without the secret or the certificate."""
     greeting = await reader.readexactly(len(MAGIC) + NONCE_NBYTES)
     if not greeting.startswith(MAGIC):
         raise ProtocolError("not a server of Pillarbox, or one of another version")
     server = greeting[len(MAGIC) :]
+    if fingerprint is not None:
+        reader, writer = await _start_tls(writer, _pinned_tls(), False)
+        _check_certificate(writer, fingerprint)
     client = secrets.token_bytes(NONCE_NBYTES)
     _write(writer, client + _code(secret, b"client", server, client))
     try:
@@ -310,19 +340,22 @@ async def connect(
         TLS.
     Raises what is in `BROKEN` where there is no such server.
     """
-    tls = None if fingerprint is None else _pinned_tls()
-    opening = asyncio.open_connection(host, port, limit=MAX_FRAME_NBYTES + 4096, ssl=tls)
+    opening = asyncio.open_connection(host, port, limit=MAX_BUFFER_NBYTES)
     reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
     try:
-        if fingerprint is not None:
-            _check_certificate(writer, fingerprint)
         with _own_socket(writer) if direct else contextlib.nullcontext() as own:
-            proof = client_handshake(reader, writer, secret, own)
-            yield await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
+            proof = client_handshake(reader, writer, secret, fingerprint, own)
+            connection = await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
+            try:
+                yield connection
+            finally:
+                connection.abort()
     finally:
         writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        if fingerprint is None:
+            # Over TLS these streams are told nothing any more.
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 # -- messages that outlive a connection ---------------------------------------------------------

@@ -26,7 +26,7 @@ from pillarbox.rpc import connection as connections
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
     BROKEN,
-    MAX_FRAME_NBYTES,
+    MAX_BUFFER_NBYTES,
     Connection,
     MessageStream,
     ProtocolError,
@@ -105,12 +105,7 @@ class RpcServer:
 
     async def listen(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises OSError."""
-        tls: dict[str, Any] = {}
-        if self._certificate is not None:
-            tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": connections.CONNECT_TIMEOUT_S}
-        self._server = await asyncio.start_server(
-            self._connected, host, port, limit=MAX_FRAME_NBYTES + 4096, **tls
-        )
+        self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_BUFFER_NBYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -164,7 +159,7 @@ class RpcServer:
                 await service.serve(connection, hello)
             # What was said last still goes out.
             connection.close()
-            await asyncio.wait_for(writer.wait_closed(), connections.CONNECT_TIMEOUT_S)
+            await asyncio.wait_for(connection.wait_closed(), connections.CONNECT_TIMEOUT_S)
         except (*BROKEN, RefusedError) as error:
             log.debug("a connection has ended: %r", error)
 
@@ -175,7 +170,8 @@ class RpcServer:
             oldest.transport.abort()
         self._unauthenticated[writer] = None
         try:
-            proof = server_handshake(reader, writer, self._secret)
+            tls = None if self._certificate is None else self._certificate.context
+            proof = server_handshake(reader, writer, self._secret, tls)
             return await asyncio.wait_for(proof, connections.CONNECT_TIMEOUT_S)
         finally:
             self._unauthenticated.pop(writer, None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from pillarbox.sources.channel import ChannelError, Peer, SourceChannel
 from tests.sources.proxy import Proxy
 
@@ -85,3 +88,25 @@ def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path
     path.write_text("nothing")
     with pytest.raises(OSError, match="PEM|SSL"):
         SourceChannel(certificate=path).start()
+
+
+def test_strangers_that_do_not_begin_tls_are_bounded_and_go_with_the_server(certificate: Path) -> None:
+    with SourceChannel(certificate=certificate) as channel:
+        handle = channel.serve("echo", Echo())
+        strangers = [socket.create_connection(channel.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
+        with handle.connect() as client:
+            assert client.request(1, 30) == 1
+        for each in strangers[:20]:
+            assert _read_all(each)
+    for each in strangers:
+        _read_all(each)
+        each.close()
+
+
+def _read_all(stranger: socket.socket) -> bool:
+    """True when the server has ended it; a TimeoutError if it does not."""
+    stranger.settimeout(2.0)
+    with contextlib.suppress(ConnectionError):
+        while stranger.recv(4096):
+            pass
+    return True
