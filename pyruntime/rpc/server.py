@@ -153,10 +153,10 @@ class RpcServer:
             if kind != "open" or type(name) is not str:
                 raise ProtocolError("a client that does not open")
             service = self._services.get(name)
-            if service is None:
-                connection.send("no", f"nothing called {name!r} is served here")
-            else:
+            if service is not None:
                 await service.serve(connection, hello)
+            elif not self._stopping:
+                connection.send("no", f"nothing called {name!r} is served here")
             # What was said last still goes out.
             connection.close()
             await asyncio.wait_for(connection.wait_closed(), connections.CONNECT_TIMEOUT_S)
@@ -248,7 +248,6 @@ class Sessions:
         self._service = service
         self._grace = grace
         self._peers: dict[str, Peer] = {}
-        self._loop = asyncio.get_running_loop()
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
         """See `ConnectionService`."""
@@ -298,7 +297,7 @@ class Sessions:
         peer._connection = None
         peer._stream.disconnected()
         if not peer._is_gone:
-            peer._grace = self._loop.call_later(self._grace, self._gone, peer, False)
+            peer._grace = peer._loop.call_later(self._grace, self._gone, peer, False)
 
     def _gone(self, peer: Peer, said_so: bool) -> None:
         if peer._is_gone:
@@ -363,7 +362,7 @@ class Sessions:
             answer = ask()
             if isinstance(answer, Future):
                 answer.add_done_callback(
-                    lambda done: post(self._loop, self._answer, peer, number, done.result)
+                    lambda done: post(peer._loop, self._answer, peer, number, done.result)
                 )
                 return
             kind, text = b"answer", encode_body(answer)
@@ -527,10 +526,16 @@ class ServiceServer(Hosted[RpcServer]):
 
     def start(self: C) -> C:
         """Listen. Any thread, once; again after `close`, with the services of before. Raises OSError."""
-        self._certificate = None if self._path is None else Certificate(self._path)
-        self._begin(lambda: RpcServer(self._secret, self._certificate))
-        for name, service in self._services.items():
-            self._add(name, service)
+
+        def make() -> RpcServer:
+            self._certificate = None if self._path is None else Certificate(self._path)
+            server = RpcServer(self._secret, self._certificate)
+            for name, service in self._services.items():
+                # Before it listens: who comes for what is not served is refused for good.
+                server.add(name, Sessions(name, service, self._grace))
+            return server
+
+        self._begin(make)
         return self
 
     def close(self) -> None:
@@ -542,12 +547,9 @@ class ServiceServer(Hosted[RpcServer]):
 
         Raises ValueError for a name that is served already, RuntimeError unless started.
         """
-        self._add(name, service)
+        self._ask(lambda server: server.add(name, Sessions(name, service, self._grace)))
         self._services[name] = service
         return self.handle(name)
-
-    def _add(self, name: str, service: Service) -> None:
-        self._ask(lambda server: server.add(name, Sessions(name, service, self._grace)))
 
     def withdraw(self, name: str) -> None:
         """End a service: its clients fail. Nothing if there is none. Any thread but the server's."""

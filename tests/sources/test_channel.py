@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc import client as client_module
 from pillarbox.rpc import connection as connection_module
 from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, RemoteError, SourceChannel
 from tests.sources.proxy import Proxy
@@ -499,6 +500,18 @@ def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
 def test_a_bad_argument_is_named(arguments: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         SourceChannel(**arguments)
+
+
+def test_who_waits_for_a_channel_that_starts_again_is_served(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_PAUSE_S", 0.001)
+    with SourceChannel() as channel:
+        handle = channel.serve("echo", echo)
+    for _ in range(30):
+        with handle.connect() as client, channel.start():
+            assert client.request(1, LONG) == {"echo": 1}
+            client.close()
 
 
 def test_a_channel_that_is_not_started_says_so() -> None:
