@@ -59,7 +59,10 @@ class RefusedError(Exception):
     """The server will not serve this client, now or later, and says why."""
 
 
-BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, LookupError, TypeError, ValueError)
+BROKEN = (
+    ProtocolError, EOFError, OSError, asyncio.TimeoutError,
+    LookupError, TypeError, ValueError, RecursionError,
+)  # fmt: skip
 """What ends a connection, of what its peer does and says."""
 
 
