@@ -207,7 +207,7 @@ class RpcClient:
         text = encode_body(body)
         future: Future[Any] = Future()
         post(self._loop, self._ask, text, future)
-        if self._closed:
+        if self._closed or not self._thread.is_alive:
             # Perhaps too late for the loop to answer.
             _cancel(future)
         return future
@@ -218,11 +218,10 @@ class RpcClient:
 
     def close(self) -> None:
         """Say what is unsaid and go: waits some seconds at most. Idempotent."""
-        if self._closed:
-            return
-        post(self._loop, self._say_bye)
-        with contextlib.suppress(WaitTimeout):
-            self._done.result(LAST_MESSAGES_TIMEOUT_S)
+        if not self._closed and self._thread.is_alive:
+            post(self._loop, self._say_bye)
+            with contextlib.suppress(WaitTimeout):
+                self._done.result(LAST_MESSAGES_TIMEOUT_S)
         self.abandon()
 
     def abandon(self) -> None:
@@ -231,9 +230,9 @@ class RpcClient:
             if self._closed:
                 return
             self._closed = True
-        # In the child of a fork there is no thread that could do it.
-        with contextlib.suppress(WaitTimeout):
-            self._thread.submit(self._stop()).result(LAST_MESSAGES_TIMEOUT_S)
+        if self._thread.is_alive:
+            with contextlib.suppress(WaitTimeout):
+                self._thread.submit(self._stop()).result(LAST_MESSAGES_TIMEOUT_S)
         release_loop(self._thread)
 
     def __enter__(self) -> RpcClient:
@@ -368,4 +367,4 @@ class RpcClient:
 
 def _cancel(future: Future[Any]) -> None:
     with contextlib.suppress(Exception):
-        future.set_exception(RpcError("the channel has been closed"))
+        future.set_exception(RpcError("the client has been closed, or belongs to another process"))

@@ -73,6 +73,11 @@ class LoopThread:
         except RuntimeError:
             return
 
+    @property
+    def is_alive(self) -> bool:
+        """False once it has ended, and in the child of a fork, which has none of its parent's threads."""
+        return self._thread.is_alive()
+
     def stack(self) -> str:
         """Where the thread is now, as a traceback. Any thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
@@ -85,7 +90,7 @@ class LoopThread:
             self._is_closed = True
             self.call(self._stop)
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return not self.is_alive
 
     def _stop(self) -> None:
         self._is_stopped = True

@@ -463,7 +463,7 @@ class Hosted(ABC, Generic[V]):
     def _end(self) -> Any:
         """The result of the server's `stop`; None if there is no server."""
         hosted, self._hosted = self._hosted, None
-        if hosted is None:
+        if hosted is None or not hosted[0].is_alive:
             return None
         thread, server = hosted
         try:
