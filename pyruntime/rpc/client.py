@@ -27,9 +27,8 @@ from pillarbox.rpc.connection import (
     RefusedError,
     connect,
     encode_body,
-    post,
 )
-from pillarbox.rpc.loop_thread import acquire_loop, end, release_loop
+from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
 
 log = logging.getLogger("pillarbox")
 
@@ -340,9 +339,9 @@ class RpcClient:
         self._connection = connection
         self._stream.connected(connection, opened[1])
         while self._failure is None:
-            self._hear(connection, *await connection.receive())
+            self._hear(*await connection.receive())
 
-    def _hear(self, connection: Connection, kind: str, number: int, *fields: Any) -> None:
+    def _hear(self, kind: str, number: int, *fields: Any) -> None:
         if kind == "ack":
             self._stream.acknowledged(number)
             self._end_if_done()
@@ -355,7 +354,10 @@ class RpcClient:
                 self._pending.pop(body[0]).set_result(body[1])
             elif kind == "error":
                 self._pending.pop(body[0]).set_exception(RemoteError(*body[1]))
-        connection.send("ack", self._stream.received)
+        if kind == "push":
+            self._stream.acknowledge()
+        else:
+            self._stream.acknowledge_soon()
 
     def _heard(self, body: Any) -> None:
         if self._receive is not None:

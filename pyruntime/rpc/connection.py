@@ -20,7 +20,7 @@ import secrets
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any, TypeVar
 
 MAGIC = b"pillarbox-rpc-1\n"
@@ -40,6 +40,8 @@ MAX_KEPT_NBYTES = 64 * 1024 * 1024
 """Bytes of messages that may wait for a peer that has no connection. One that leaves more is given up."""
 CONNECT_TIMEOUT_S = 5.0
 """For a connection to be made and both sides to be known."""
+ACKNOWLEDGE_DELAY_S = 0.005
+"""After a request or an answer: those of this time are acknowledged together."""
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
 """Without a frame of the peer, after which a connection is cut off."""
@@ -96,12 +98,6 @@ def pieces(items: Collection[T]) -> Iterator[list[T]]:
         taken += length
     if piece:
         yield piece
-
-
-def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., Any], *args: Any) -> None:
-    """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(fn, *args)
 
 
 class Connection:
@@ -379,6 +375,7 @@ class MessageStream:
         self._acknowledged = 0
         self._sent = 0
         self._connection: Connection | None = None
+        self._acknowledging = False
 
     @property
     def is_empty(self) -> bool:
@@ -418,6 +415,18 @@ class MessageStream:
             self._kept_nbytes -= len(self._kept.popleft())
         self._acknowledged = number
         self._pump()
+
+    def acknowledge(self) -> None:
+        """Have the peer know what was heard."""
+        self._acknowledging = False
+        if self._connection is not None:
+            self._connection.send("ack", self.received)
+
+    def acknowledge_soon(self) -> None:
+        """The same in a moment, for all that is heard until then. Nobody waits for it."""
+        if not self._acknowledging:
+            self._acknowledging = True
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self.acknowledge)
 
     def is_new(self, number: int) -> bool:
         """Return True if a message was not heard before. Raises ProtocolError if one before it is missing."""

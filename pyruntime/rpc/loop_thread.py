@@ -41,6 +41,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., Any], *args: Any) -> None:
+    """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn, *args)
+
+
 class LoopThread:
     """An event loop in a daemon thread; it runs until `close`.
 
@@ -68,10 +74,7 @@ class LoopThread:
 
     def call(self, fn: Callable[[], Any]) -> None:
         """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
-        try:
-            self.loop.call_soon_threadsafe(fn)
-        except RuntimeError:
-            return
+        post(self.loop, fn)
 
     @property
     def is_alive(self) -> bool:

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
-import os
 import secrets
 import socket
 import ssl
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pillarbox.rpc import connection as connections
-from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
     BROKEN,
     MAX_BUFFER_NBYTES,
@@ -33,17 +31,14 @@ from pillarbox.rpc.connection import (
     RefusedError,
     encode,
     encode_body,
-    post,
     server_handshake,
 )
-from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, release_loop
+from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, post, release_loop
 
 log = logging.getLogger("pillarbox")
 
 MAX_UNAUTHENTICATED = 64
 """Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
-RECONNECT_GRACE_S = 5.0
-"""Seconds after its connection has broken in which a client may come back."""
 SECRET_NBYTES = 32
 MAX_REASON_LENGTH = 16 * 1024
 """Of what a client is told of an error: it is a message then, also where each character is twelve bytes."""
@@ -345,7 +340,9 @@ class Sessions:
                 self._pushed(peer, body)
             else:
                 self._gone(peer, True)
-        if peer._connection is connection:
+        if kind == "ask":
+            peer._stream.acknowledge_soon()
+        elif peer._connection is connection:
             connection.send("ack", peer._stream.received)
             if peer._is_gone:
                 peer._connection = None
@@ -409,7 +406,6 @@ class HostedServer(Protocol):
 T = TypeVar("T")
 V = TypeVar("V", bound=HostedServer)
 H = TypeVar("H", bound="Hosted[Any]")
-C = TypeVar("C", bound="ServiceServer")
 
 
 class Hosted(ABC, Generic[V]):
@@ -493,71 +489,3 @@ class Hosted(ABC, Generic[V]):
     def __repr__(self) -> str:
         state = "stopped" if self._hosted is None else "running"
         return f"<{type(self).__name__} on {self._host}:{self._port}, {state}>"
-
-
-class ServiceServer(Hosted[RpcServer]):
-    """Serves any number of `Service`s, each under a name. Use it in a `with` block.
-
-    grace: seconds after its connection has broken in which a client may come back. Then it counts as dead,
-        and is refused if it comes all the same.
-    certificate: a file in PEM with a private key and its certificate, for TLS. The handle names the
-        certificate, and clients take no other. None: nothing is encrypted.
-
-    Raises TypeError or ValueError for a bad argument; `start` raises OSError where it cannot listen or read
-    the certificate.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        host: str,
-        port: int,
-        advertise: str | None,
-        grace: float,
-        certificate: str | os.PathLike[str] | None = None,
-    ) -> None:
-        super().__init__(kind, host, port, advertise)
-        if not grace > 0.0:
-            raise ValueError(f"grace={grace!r}: must be more than 0 seconds")
-        self._grace = grace
-        self._path = None if certificate is None else Path(certificate)
-        self._certificate: Certificate | None = None
-        self._services: dict[str, Service] = {}
-
-    def start(self: C) -> C:
-        """Listen. Any thread, once; again after `close`, with the services of before. Raises OSError."""
-
-        def make() -> RpcServer:
-            self._certificate = None if self._path is None else Certificate(self._path)
-            server = RpcServer(self._secret, self._certificate)
-            for name, service in self._services.items():
-                # Before it listens: who comes for what is not served is refused for good.
-                server.add(name, Sessions(name, service, self._grace))
-            return server
-
-        self._begin(make)
-        return self
-
-    def close(self) -> None:
-        """Stop listening and end every connection. Any thread but its own; idempotent."""
-        self._end()
-
-    def serve(self, name: str, service: Service) -> RpcHandle:
-        """Have `service` answer under `name`; gives the way to it. Any thread.
-
-        Raises ValueError for a name that is served already, RuntimeError unless started.
-        """
-        self._ask(lambda server: server.add(name, Sessions(name, service, self._grace)))
-        self._services[name] = service
-        return self.handle(name)
-
-    def withdraw(self, name: str) -> None:
-        """End a service: its clients fail. Nothing if there is none. Any thread but the server's."""
-        self._services.pop(name, None)
-        if self._hosted is not None:
-            self._ask(lambda server: server.remove(name))
-
-    def handle(self, service: str) -> RpcHandle:
-        """Give a task the way to a service. Any thread; raises RuntimeError unless started."""
-        fingerprint = None if self._certificate is None else self._certificate.fingerprint
-        return RpcHandle(self._addresses(), self._secret, service, fingerprint)
