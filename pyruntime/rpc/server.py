@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
+import random
 import secrets
 import socket
 import ssl
@@ -38,7 +39,7 @@ from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, post, relea
 log = logging.getLogger("pillarbox")
 
 MAX_UNAUTHENTICATED = 64
-"""Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
+"""Connections whose peer is not known yet. One more, and any of them is cut off."""
 SECRET_NBYTES = 32
 MAX_REASON_LENGTH = 16 * 1024
 """Of what a client is told of an error: it is a message then, also where each character is twelve bytes."""
@@ -160,9 +161,10 @@ class RpcServer:
 
     async def _authenticate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Connection:
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            oldest.transport.abort()
+            # Not the oldest: strangers that come fast enough would keep out each friend who is far away.
+            one = random.choice([*self._unauthenticated])
+            del self._unauthenticated[one]
+            one.transport.abort()
         self._unauthenticated[writer] = None
         try:
             tls = None if self._certificate is None else self._certificate.context

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import socket
 import subprocess
@@ -96,17 +95,19 @@ def test_strangers_that_do_not_begin_tls_are_bounded_and_go_with_the_server(cert
         strangers = [socket.create_connection(channel.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
         with handle.connect() as client:
             assert client.request(1, 30) == 1
-        for each in strangers[:20]:
-            assert _read_all(each)
+        assert sum(_has_ended(each, 0.02) for each in strangers) >= 20
     for each in strangers:
-        _read_all(each)
+        assert _has_ended(each, 5.0)
         each.close()
 
 
-def _read_all(stranger: socket.socket) -> bool:
-    """True when the server has ended it; a TimeoutError if it does not."""
-    stranger.settimeout(2.0)
-    with contextlib.suppress(ConnectionError):
+def _has_ended(stranger: socket.socket, patience: float) -> bool:
+    stranger.settimeout(patience)
+    try:
         while stranger.recv(4096):
             pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
     return True
