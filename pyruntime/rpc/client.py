@@ -33,11 +33,11 @@ from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
 log = logging.getLogger("pillarbox")
 
 ABSENCE_TIMEOUT_S = 60.0
-"""Without a connection, after which a client gives up."""
+"""Seconds without a connection, after which a client gives up."""
 LAST_MESSAGES_TIMEOUT_S = 5.0
-"""For the last messages to be taken."""
+"""Seconds for the last messages to be taken."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
-"""Before a client connects again."""
+"""Seconds before a client connects again, at most: first, and after many attempts."""
 
 
 class RpcError(RuntimeError):
@@ -102,7 +102,7 @@ class Reconnector:
 
     def __init__(self, handle: RpcHandle) -> None:
         self.trouble: BaseException | None = None
-        """What has ended the last connection."""
+        """The error that has ended the last connection."""
         self._handle = handle
         self._addresses = itertools.cycle(handle.addresses)
         self._pause_s = FIRST_PAUSE_S
@@ -180,7 +180,7 @@ class RpcClient:
         self._connection: Connection | None = None
         self._known = False
         self._failure: RpcError | None = None
-        self._bye = False
+        self._leaving = False
         self._done: Future[None] = Future()
         self._guard = threading.Lock()
         self._closed = False
@@ -218,7 +218,7 @@ class RpcClient:
     def close(self) -> None:
         """Say what is unsaid and go: waits some seconds at most. Idempotent."""
         if not self._closed and self._thread.is_alive:
-            post(self._loop, self._say_bye)
+            post(self._loop, self._leave)
             with contextlib.suppress(WaitTimeout):
                 self._done.result(LAST_MESSAGES_TIMEOUT_S)
         self.abandon()
@@ -269,22 +269,22 @@ class RpcClient:
             self._pending[number] = future
 
     def _push(self, kind: bytes, text: bytes) -> int | None:
-        if self._failure is None and not self._bye:
+        if self._failure is None and not self._leaving:
             try:
                 return self._stream.put(kind, text)
             except ProtocolError as error:
                 self._fail(str(error))
         return None
 
-    def _say_bye(self) -> None:
-        self._push(b"bye", b"null")
-        self._bye = True
+    def _leave(self) -> None:
+        self._push(b"leave", b"null")
+        self._leaving = True
         self._end_if_done()
 
     def _end_if_done(self) -> None:
         # Who was never there has nobody to take leave of.
         over = self._failure is not None or self._stream.is_empty
-        if self._bye and over and not self._done.done():
+        if self._leaving and over and not self._done.done():
             self._done.set_result(None)
 
     def _fail(self, why: str, cause: BaseException | None = None) -> None:

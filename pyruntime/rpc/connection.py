@@ -44,11 +44,11 @@ ACKNOWLEDGE_DELAY_S = 0.005
 """After a request or an answer: those of this time are acknowledged together."""
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
-"""Without a frame of the peer, after which a connection is cut off."""
+"""Seconds without a frame of the peer, after which a connection is cut off."""
 
 
 PIECE_NBYTES = 128 * 1024
-"""Of a piece of a long message, about. A single item may be longer, up to what a message may be."""
+"""Bytes of a piece of a long message, about. A single item may be longer, up to what a message may be."""
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ BROKEN = (
     ProtocolError, EOFError, OSError, asyncio.TimeoutError,
     LookupError, TypeError, ValueError, RecursionError,
 )  # fmt: skip
-"""What ends a connection, of what its peer does and says."""
+"""The errors by which what a peer does or says ends its connection."""
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

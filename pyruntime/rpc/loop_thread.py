@@ -26,7 +26,7 @@ LAST_TURNS = 20
 
 
 STOP_TIMEOUT_S = 5.0
-"""For the loop of connections to end, when the last of them has been closed."""
+"""Seconds for the loop of connections to end, when the last of them has been closed."""
 CANCEL_INTERVAL_S = 0.25
 """Seconds after which a task that has not ended is cancelled again."""
 
@@ -82,7 +82,7 @@ class LoopThread:
         return self._thread.is_alive()
 
     def stack(self) -> str:
-        """Where the thread is now, as a traceback. Any thread."""
+        """Return where the thread is now, as a traceback. Any thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
 

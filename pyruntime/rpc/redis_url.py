@@ -12,7 +12,7 @@ SCHEMES = ("redis", "rediss", "unix")
 
 @dataclass(frozen=True, repr=False)
 class RedisUrl:
-    """Where a Redis is, and the passwords for it. Pickles with them; its `repr` has none.
+    """The address of a Redis, and the passwords for it. Pickles with them; its `repr` has none.
 
     text: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://.
     password: one that is not in the text.

@@ -44,7 +44,7 @@ SECRET_NBYTES = 32
 MAX_REASON_LENGTH = 16 * 1024
 """Of what a client is told of an error: it is a message then, also where each character is twelve bytes."""
 STOP_TIMEOUT_S = 10.0
-"""For a server to answer or to end."""
+"""Seconds for a server to answer or to end."""
 
 
 class ConnectionService(Protocol):
@@ -333,7 +333,7 @@ class Sessions:
             peer._stream.acknowledged(number)
             return
         (body,) = fields
-        if kind not in ("ask", "push", "bye"):
+        if kind not in ("ask", "push", "leave"):
             raise ProtocolError(f"{kind!r} is no message")
         if peer._stream.is_new(number) and not peer._is_gone:
             if kind == "ask":

@@ -21,7 +21,7 @@ __all__ = [
     "SourceChannel",
 ]
 
-RECONNECT_GRACE_S = 5.0
+RECONNECT_TIMEOUT_S = 5.0
 """Seconds after its connection has broken in which a client may come back."""
 
 
@@ -48,7 +48,7 @@ class SourceChannel(Hosted[RpcServer]):
         port: int = 0,
         *,
         advertise: str | None = None,
-        grace: float = RECONNECT_GRACE_S,
+        grace: float = RECONNECT_TIMEOUT_S,
         certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__("channel", host, port, advertise)

@@ -35,13 +35,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_SPLITS_PER_DISCOVERY = 1000
-"""While so many wait, no discovery begins."""
+"""Splits that one finds, at most; while so many wait, none begins."""
 MAX_PLANNED_SPLITS = 3_000_000
 """Splits that are found before any is read; a discovery that goes on counts as one without an end."""
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 30.0
-"""Until a discovery that has failed is tried again, where the source has no interval."""
+"""Seconds until a discovery that has failed is tried again, where the source has no interval."""
 STOP_TIMEOUT_S = 5.0
-"""For a discovery that is running to come to its end."""
+"""Seconds for a discovery that is running to come to its end."""
 
 
 class DiscoveryContractError(ValueError):

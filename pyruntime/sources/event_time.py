@@ -19,12 +19,12 @@ from pillarbox.sources.reader import Fetched, SourceReader, approximate_nbytes
 from pillarbox.task.moments import check_callable, check_duration
 
 TOLERANCE_S = 1e-6
-"""No difference: sums of times are not exact."""
+"""Seconds that make no difference: sums of times are not exact."""
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 MAX_BUFFERED_NBYTES = 64 * 2**20
-"""Of splits that are held; what comes of them then is given out all the same."""
+"""Bytes of splits that are held; what comes of them then is given out all the same."""
 REPORT_INTERVAL_S = 0.1
-"""Between two reports of watermarks to the coordinator."""
+"""Seconds between two reports of watermarks to the coordinator."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ class _SplitTime:
     """The event time of one split."""
 
     since: float = 0.0
-    """When its last record came, or it was begun or resumed, by the clock."""
+    """The time of its last record, or at which it was begun or resumed, by the clock."""
     watermark: float = -math.inf
     idle: bool = False
     held: bool = False
     """True if it is beyond the limit."""
     buffered: deque[Fetched] = field(default_factory=deque)
-    """What came of it while it was held."""
+    """The rows of it that came while it was held."""
 
     @property
     def is_paused(self) -> bool:

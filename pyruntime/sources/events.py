@@ -10,7 +10,7 @@ from typing import Any
 
 from pillarbox.rpc.connection import encode
 
-MAX_EVENT = 64 * 1024
+MAX_NBYTES = 64 * 1024
 """Bytes of the payload of a `SourceEvent` as JSON."""
 
 
@@ -35,8 +35,8 @@ class SourceEvent(OperatorEvent):
 
 def check_event(event: SourceEvent) -> SourceEvent:
     """The event. Raises TypeError or ValueError for a payload that is too long or that JSON cannot hold."""
-    if len(encode(event.payload)) > MAX_EVENT:
-        raise ValueError(f"the payload of event {event.kind!r} is too long: at most {MAX_EVENT:,} bytes")
+    if len(encode(event.payload)) > MAX_NBYTES:
+        raise ValueError(f"the payload of event {event.kind!r} is too long: at most {MAX_NBYTES:,} bytes")
     return event
 
 

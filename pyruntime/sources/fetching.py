@@ -76,7 +76,7 @@ class ReadFailed(PillarboxError):
 
 
 class Threading(enum.Enum):
-    """How the splits of a reader share clients and threads."""
+    """The ways in which the splits of a reader share clients and threads."""
 
     ONE_SPLIT_AT_A_TIME = "one split at a time"
     """One thread and one client, which reads one split after the other: files, tables."""
@@ -96,17 +96,17 @@ class _Held(Progress[S]):
         super().__init__(split)
         self.fetcher: Fetcher[S]
         self.given: Any = split.start
-        """Where the rows end that `poll` has given."""
+        """The position behind the rows that `poll` has given."""
         self.removed = False
         """True if what was fetched of it is to be dropped."""
         self.paused = False
         """True if nothing of it is to be fetched."""
         self.came = 0.0
-        """How long its client had looked when it found the rows that `poll` gave last."""
+        """The seconds that its client had looked when it found the rows that `poll` gave last."""
         self.stopped = False
         """True if the fetcher has heeded that it is paused."""
         self.turn: float | None = None
-        """How long its client had looked when it began to look for this split; None: it does not."""
+        """The seconds that its client had looked when it began to look for this split; None: it does not."""
 
 
 Found = tuple[_Held[Any], Fetched, float, float]
@@ -131,7 +131,7 @@ class Fetcher(Generic[S]):
         self.skipped = False
         """True while `take` takes nothing."""
         self.looked_until = 0.0
-        """How long its client had looked up to what was taken last."""
+        """The seconds that its client had looked up to what was taken last."""
         self.failure: ReadFailed | None = None
         """The error that the hand-over raises, once what was fetched before has been taken."""
         self._owner = owner

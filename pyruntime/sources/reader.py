@@ -48,14 +48,14 @@ RECORDS_RULE = "records must be an Arrow RecordBatch, or a list or tuple of rows
 
 
 class Fetched(NamedTuple):
-    """What a fetch has got of one split: rows, and where the split stands after them. A plain value."""
+    """The rows that a fetch has got of one split, and the position behind them. A plain value."""
 
     split_id: str
     records: Records
     position: Any
-    """Where reading goes on after `records`: what `Split.start` may be. Ignored if `finished`."""
+    """The position behind `records`: what `Split.start` may be. Ignored if `finished`."""
     finished: bool = False
-    """Whether the split has been read to its end. Then nothing of it may follow."""
+    """True if the split has been read to its end. Then nothing of it may follow."""
     timestamp: float | None = None
     """The latest event time in `records`, in seconds, where the reader knows it better than the strategy.
 
@@ -121,7 +121,7 @@ class SplitReader(ABC, Generic[S]):
 
 @dataclass(frozen=True)
 class ReaderContext:
-    """What a reader knows of its place. A plain value.
+    """The place of a reader, as it knows it. A plain value.
 
     subtask: its number among the readers of its source, from 0. host: the name of its machine. send: takes a
     `SourceEvent` to the enumerator, from any thread. schema: the columns that are asked for, where somebody

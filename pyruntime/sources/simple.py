@@ -88,7 +88,7 @@ class SimpleSource(Source[S, Any]):
         return FetchingReader(context, read_on, threading=Threading.SPLIT_PER_THREAD)
 
     def arrow_schema(self) -> pa.Schema:
-        """What `schema` says."""
+        """The columns that `schema` names."""
         import pyarrow as pa
 
         if not hasattr(self, "schema"):
@@ -166,7 +166,7 @@ class LoopReader(SplitReader[S]):
         self._woken.set()
 
     def fetch(self) -> Sequence[Fetched]:
-        """What the generator yields next; at its end the split is finished, or waits for more."""
+        """Return what the generator yields next; at its end the split is finished, or waits for more."""
         split = self._split
         if split is not None:
             if self._rows is None:

@@ -23,7 +23,7 @@ C = TypeVar("C")
 
 
 class Boundedness(enum.Enum):
-    """Whether a source has an end."""
+    """The two kinds of sources: with an end, and without."""
 
     BOUNDED = "bounded"
     CONTINUOUS_UNBOUNDED = "continuous unbounded"
@@ -46,7 +46,7 @@ class Source(ABC, Generic[S, C]):
     @property
     @abstractmethod
     def boundedness(self) -> Boundedness:
-        """Whether it has an end. Spark's batch reads take a bounded one only."""
+        """`BOUNDED` if it has an end. Spark's batch reads take a bounded one only."""
 
     @abstractmethod
     def create_enumerator(self, context: EnumeratorContext[S]) -> SplitEnumerator[S, C]:
@@ -62,12 +62,12 @@ class Source(ABC, Generic[S, C]):
 
     @property
     def split_serializer(self) -> Serializer[S]:
-        """How its splits are written down."""
+        """The serializer by which its splits are written down."""
         return DataclassSerializer(self.split_type)
 
     @property
     def checkpoint_serializer(self) -> Serializer[C]:
-        """How what its enumerator knows is written down. Here for what JSON can hold."""
+        """The serializer of what its enumerator knows. Here for what JSON can hold."""
         return JsonSerializer()
 
     def arrow_schema(self) -> pa.Schema:

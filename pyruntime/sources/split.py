@@ -39,7 +39,7 @@ class Split:
 
     @property
     def files(self) -> int:
-        """How many files it counts for in `max_files`."""
+        """The number of files that it counts for in `max_files`."""
         return 0
 
     @property

@@ -51,7 +51,7 @@ log = logging.getLogger("pillarbox")
 S = TypeVar("S", bound=Split)
 
 LIMIT_INTERVAL_S = 0.1
-"""Between two rises of the limit of event time that readers are told, unless all of them stand still."""
+"""Seconds between two rises of the limit of event time that readers are told, unless all stand still."""
 MAX_SPLITS_PER_ANSWER = 64
 SHARE_DIVISOR = 8
 """A partition is given at once at most this part of what would be its own, were all that waits dealt out."""
@@ -83,13 +83,13 @@ class _Reader(Generic[S]):
         self.told = False
         """True if it gets no more splits: its log is closed."""
         self.log: list[Waiting[S]] = []
-        """What it was given, over all its lives; a complete checkpoint cuts off what it counts in."""
+        """The splits given to it, over all its lives; a complete checkpoint cuts off what it counts in."""
         self.cut = 0
         """So many entries stood in front of these."""
         self.before = 0
         """The `number` with which this life of a task began."""
         self.base: ReaderState[S] = ReaderState()
-        """What a task had in the last complete checkpoint."""
+        """The splits that a task had in the last complete checkpoint."""
         self.unfinished: set[str] = set()
         """Of a task: what it has, as far as it has said."""
         self.answers: list[Future[None]] = []
@@ -286,7 +286,7 @@ class SplitCoordinator(Generic[S]):
         return bool(reader.ends) if self._delivery is Delivery.PUSHED else self._delivery is Delivery.REPLAYED
 
     def _give_ruled(self, subtask: int) -> None:
-        """What waits for a reader by the source's rule it is given without a request."""
+        """Give a reader what waits for it by the source's rule, without a request."""
         ruled = self._thread.pending.take_ruled(subtask)
         if ruled and self._readers[subtask].told:
             raise RuntimeError(
@@ -342,7 +342,7 @@ class SplitCoordinator(Generic[S]):
         """An attempt is there, for events. Any thread. Raises ValueError for a place that does not exist."""
         self._reader(subtask).ends.append(end)
 
-    def introduce(self, subtask: int, host: str) -> None:
+    def add_reader(self, subtask: int, host: str) -> None:
         """Have the enumerator know who is there, and on which machine."""
         reader = self._reader(subtask)
         known, reader.info = reader.info, ReaderInfo(subtask, host)
@@ -392,7 +392,7 @@ class SplitCoordinator(Generic[S]):
         if type(index) is not int or not 0 <= index <= len(reader.log):
             raise ValueError(f"index={index!r}: must be from 0 to {len(reader.log)} in partition {subtask}")
         if reader.info is None or reader.info.host != host:
-            self.introduce(subtask, host)
+            self.add_reader(subtask, host)
         if index == len(reader.log):
             self.request(subtask, max(1, min(most, MAX_SPLITS_PER_ANSWER)))
         if index < len(reader.log) or reader.told:

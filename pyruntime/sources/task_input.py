@@ -47,7 +47,7 @@ from pillarbox.task.status import InputStatus
 S = TypeVar("S", bound=Split)
 
 MAX_ROWS_PER_CALL = 16
-"""Mail waits for so many."""
+"""Rows that are emitted at a time: mail waits for so many."""
 
 
 class _Reading(Progress[S]):
@@ -169,7 +169,7 @@ class SourceInput(Generic[S]):
     # -- checkpoints; mailbox thread ----------------------------------------------------------------
 
     def snapshot_state(self) -> Any:
-        """Where it stands: what JSON can hold, with the versions of what has written it."""
+        """Return the position of the reader as JSON can hold it, with the versions of what has written it."""
         skip = {split_id: each.skip + each.out for split_id, each in self._splits.items()}
         splits = tuple(rest_of(reading.split, reading.position) for reading in self._splits.values())
         state = ReaderState(self._taken_up, splits, {name: rows for name, rows in skip.items() if rows})

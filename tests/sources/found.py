@@ -158,3 +158,14 @@ class NoContext:
 
     def send(self, subtask: int, event: SourceEvent) -> None:
         raise AssertionError
+
+
+class Plain(Findable):
+    """Its enumerator leaves requests to the framework."""
+
+    def restore_enumerator(self, context: EnumeratorContext[Split], checkpoint: int) -> Finder:
+        return PlainFinder(context, checkpoint, self.world)
+
+
+class PlainFinder(Finder):
+    handle_split_request = SplitEnumerator.handle_split_request

@@ -220,3 +220,13 @@ class Numbers(Source[Range, int]):
 
     def create_reader(self, context: ReaderContext) -> SourceReader[Range]:
         return FetchingReader(context, self.script.make, threading=self.threading)
+
+
+class Plain(SplitReader[Range]):
+    """Cannot pause splits."""
+
+    def fetch(self) -> list[Fetched]:
+        return [Fetched("s0", [1], 1)]
+
+    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
+        pass

@@ -92,6 +92,9 @@ def reader(request: pytest.FixtureRequest) -> Iterator[Links]:
         each.link.close()
 
 
+REMOTE = pytest.mark.parametrize("reader", ["over a channel"], indirect=True)
+
+
 def two_with_splits(coordinator: SourceCoordinator[Split], reader: Links) -> tuple[Reader, Reader]:
     """Two readers that have been given splits."""
     readers = reader(coordinator, 0).open(), reader(coordinator, 1).open()
@@ -365,12 +368,15 @@ def test_a_reader_that_was_restored_from_a_checkpoint_is_refused_until_that_is_k
         assert again.all(Failed) == []
 
 
-def test_a_peer_that_is_no_reader_of_this_source_is_dropped_and_no_other(channel: SourceChannel) -> None:
+@REMOTE
+def test_a_peer_that_is_no_reader_of_this_source_is_dropped_and_no_other(
+    channel: SourceChannel, reader: Links
+) -> None:
     with SourceCoordinator(Findable(World(2)), 1, channel=channel) as coordinator:
-        one = Reader(RemoteLink(coordinator.handle, 0, Findable(World()))).open()
+        one = reader(coordinator, 0).open()
         one.link.request_split()
         one.wait(AddSplits)
-        odd = Reader(RemoteLink(coordinator.handle, 7, Findable(World()))).open()
+        odd = reader(coordinator, 7).open()
         assert "subtask=7: must be from 0 to 0" in str(odd.wait(Failed).error)
         with (
             coordinator.handle.connect(about={"subtask": 0, "host": "h"}) as client,
@@ -398,12 +404,12 @@ def test_what_the_service_says_to_a_commit_is_logged(caplog: pytest.LogCaptureFi
     assert "the service is broken" in caplog.text
 
 
-def test_an_event_that_is_too_long_is_refused_where_it_is_sent(channel: SourceChannel) -> None:
+@REMOTE
+def test_an_event_that_is_too_long_is_refused_where_it_is_sent(channel: SourceChannel, reader: Links) -> None:
     with SourceCoordinator(Findable(World(0)), 1, channel=channel) as coordinator:
-        one = Reader(RemoteLink(coordinator.handle, 0, Findable(World()))).open()
+        one = reader(coordinator, 0).open()
         with pytest.raises(ValueError, match="event 'echo' is too long: at most 65,536 bytes"):
             one.link.send(SourceEvent("echo", "x" * 70_000))
-        one.link.close()
 
 
 def test_the_enumerator_knows_its_readers_and_their_machines(channel: SourceChannel, reader: Links) -> None:

@@ -16,21 +16,15 @@ from pillarbox.sources import SourceInput, Threading, WatermarkStrategy, split_c
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.remote_link import RemoteLink
-from pillarbox.task import Operator, StreamTask
+from pillarbox.task import StreamTask
 from pillarbox.testing import CollectedOutput
 from tests.search import examples
+from tests.sources.linked import Pass
 from tests.sources.number_source import LONG, Numbers, Range, by_split, expected, ranges
 from tests.sources.proxy import Proxy
 from tests.sources.reading_process import Picklable, ReadingProcess
 
 ALL = [Threading.ONE_SPLIT_AT_A_TIME, Threading.MANY_SPLITS, Threading.SPLIT_PER_THREAD]
-
-
-class Pass(Operator):
-    uid = "pass"
-
-    def process(self, record: Any) -> None:
-        self.output.collect(record)
 
 
 class Stepped:

@@ -24,7 +24,7 @@ from pillarbox.sources import (
 )
 from pillarbox.sources.reader import Doorbell
 from tests.sources.linked import Batches, Link, Running, With
-from tests.sources.number_source import LONG, NumbersReader, Range, Script, next_batch, ranges
+from tests.sources.number_source import LONG, NumbersReader, Plain, Range, Script, next_batch, ranges
 
 ONE, MANY, EACH = Threading
 
@@ -220,16 +220,6 @@ def test_of_splits_that_were_removed_a_few_are_known(
         assert len(reader._fetchers[0]._removed) <= 5
     finally:
         reader.close()
-
-
-class Plain(SplitReader[Range]):
-    """Cannot pause splits."""
-
-    def fetch(self) -> list[Fetched]:
-        return [Fetched("s0", [1], 1)]
-
-    def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
-        pass
 
 
 class Pausing(Plain):

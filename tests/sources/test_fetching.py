@@ -24,7 +24,7 @@ from pillarbox.sources import (
     SplitsRemoved,
     Threading,
 )
-from tests.sources.number_source import LONG, Range, Script, by_split, expected, next_batch, ranges
+from tests.sources.number_source import LONG, Plain, Range, Script, by_split, expected, next_batch, ranges
 
 ONE, MANY, EACH = Threading
 ALL = pytest.mark.parametrize("model", list(Threading), ids=lambda model: model.name.lower())
@@ -264,13 +264,6 @@ def test_all_splits_paused_means_that_nothing_is_fetched() -> None:
 
 
 def test_a_client_that_cannot_pause_splits_is_named() -> None:
-    class Plain(SplitReader[Range]):
-        def fetch(self) -> list[Fetched]:
-            return [Fetched("s0", [1], 1)]
-
-        def handle_splits_changes(self, change: SplitsChange[Range]) -> None:
-            pass
-
     reader: FetchingReader[Range] = FetchingReader(ReaderContext(), Plain, threading=MANY)
     reader.start()
     try:

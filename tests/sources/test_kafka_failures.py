@@ -280,7 +280,7 @@ def test_one_who_may_reads_through_the_guarded_door(
 def test_a_wrong_password_is_an_error_that_shows_no_password(
     server: KafkaServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pillarbox.sources.connectors.kafka.client.ANSWER", 2.0)
+    monkeypatch.setattr("pillarbox.sources.connectors.kafka.client.ANSWER_S", 2.0)
     wrong = {**server.security, "sasl.password": "not-" + PASSWORD}
     source = KafkaSource(wrong, "guarded", bounded=True, schema=PLACES)
     with SourceHarness(source) as harness, pytest.raises(ConnectionError, match="Authentication") as caught:

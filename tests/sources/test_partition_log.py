@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pillarbox.sources import EnumeratorContext, SourceEvent, Split, SplitEnumerator
+from pillarbox.sources import EnumeratorContext, SourceEvent, Split
 from pillarbox.sources.link import Event
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from tests.search import examples
 from tests.sources.assigned import Reader, Run
-from tests.sources.found import LONG, Findable, Finder, World
+from tests.sources.found import LONG, Findable, Finder, Plain, World
 
 PARTITIONS = 3
 
@@ -163,17 +163,6 @@ def test_partitions_share_by_need_and_a_retry_reads_the_same() -> None:
         assert sorted(name for names in results for name in names) == sorted(f"s{n}" for n in range(2500))
         # A later action over the same plan.
         assert [read.all(partition) for partition in range(4)] == results
-
-
-class Plain(Findable):
-    """Its enumerator leaves requests to the framework."""
-
-    def restore_enumerator(self, context: EnumeratorContext[Split], checkpoint: int) -> Finder:
-        return PlainFinder(context, checkpoint, self.world)
-
-
-class PlainFinder(Finder):
-    handle_split_request = SplitEnumerator.handle_split_request
 
 
 def names(entries: list[Split | None]) -> list[str | None]:

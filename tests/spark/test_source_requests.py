@@ -8,24 +8,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox.sources import EnumeratorContext, Split, SplitEnumerator
+from pillarbox.sources import Split
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads
 from pillarbox.spark.source.tasks import TaskLink, requested
-from tests.sources.found import Findable, Finder, World
+from tests.sources.found import Findable, Plain, World
 
 SERIALIZER = Findable(World()).split_serializer
-
-
-class Plain(Findable):
-    """Its enumerator leaves requests to the framework."""
-
-    def restore_enumerator(self, context: EnumeratorContext[Split], checkpoint: int) -> Finder:
-        return PlainFinder(context, checkpoint, self.world)
-
-
-class PlainFinder(Finder):
-    handle_split_request = SplitEnumerator.handle_split_request
 
 
 class Driver:

@@ -38,7 +38,7 @@ class GeneratorSplit(OffsetSplit):
 
     number: int = 0
     began: float = 0.0
-    """When row 0 was there, in seconds since 1970."""
+    """The time at which row 0 was there, in seconds since 1970."""
 
     @property
     def nbytes(self) -> int | None:

@@ -32,7 +32,7 @@ from pillarbox.sources.split import Split
 log = logging.getLogger("pillarbox")
 
 LOOK_S = 0.05
-"""That a fetch looks for records, at most about: so it heeds orders that soon, and needs no wake-up."""
+"""Seconds that a fetch looks for records, about: so it heeds orders that soon, and needs no wake-up."""
 
 Checkpoint = dict[str, Any]
 """of: which logs are read, as `LogSource.selection` says; known: of each log its identity, and how many of
@@ -67,7 +67,7 @@ S = TypeVar("S", bound=LogSplit)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LogSource(Source[S, Checkpoint]):
-    """What sources of logs have in common. Each connector says what its arguments are; these are of all.
+    """The base of sources of logs. Each connector says what its arguments are; these are of all.
 
     Raises TypeError or ValueError for a bad one.
     """
@@ -86,7 +86,7 @@ class LogSource(Source[S, Checkpoint]):
     event_time: str | None = None
     password_env: str | None = None
     service: Any = field(init=False)
-    """Where the logs are, as each connector sets it; its text shows no secret."""
+    """The service that has the logs, as each connector sets it; its text shows no secret."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -242,7 +242,7 @@ class LogEnumerator(SplitEnumerator[S, Checkpoint]):
     # -- micro-batches ---------------------------------------------------------------------------------
 
     def advance(self, split: S, limit: ReadLimit) -> S | None:
-        """What is there now of a part, at most so much. Raises DataLossError."""
+        """Return what is there now of a part, at most so much. Raises DataLossError."""
         return self.ahead(split, limit) if self._source.selects(split) else None
 
     def let_go(self, splits: Sequence[S]) -> Collection[str]:
@@ -294,7 +294,7 @@ class Cursor(Generic[S]):
         self.position: Any = split.start
         self.paused = False
         self.ended = split.start == split.stop
-        """Whether there is nothing more to be read."""
+        """True if there is nothing more to be read."""
 
 
 K = TypeVar("K", bound=Cursor[Any])
@@ -311,9 +311,9 @@ class LogReader(SplitReader[S], Generic[S, K]):
     def __init__(self, source: LogSource[S], schema: pa.Schema) -> None:
         self.source, self.schema = source, schema
         self.cursors: dict[str, K] = {}
-        """What is read, in the order in which it came, by the ids of the splits."""
+        """The parts that are read, in the order in which they came, by the ids of the splits."""
         self.changed = False
-        """Whether other splits are to be read than before, so that `settle` is due."""
+        """True if other splits are to be read than before, so that `settle` is due."""
 
     @abstractmethod
     def read(self, live: Sequence[K]) -> list[Fetched]:

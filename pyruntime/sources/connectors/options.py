@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[tuple[type, ...], Callable[[str], Any], str]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """What an option may be besides its type: one of some texts, or a number with a bound, in some unit.
+    """A restriction of an option besides its type: one of some texts, or a number with a bound, in some unit.
 
     parse: reads an option whose type is none of `KINDS`.
     """
@@ -38,7 +38,7 @@ class Rule:
     parse: Callable[[str], Any] | None = None
 
     def refusal(self, value: Any) -> str | None:
-        """What a value of the right type must be that is not allowed; None where it is."""
+        """Say what a value of the right type must be; None where it is allowed."""
         if self.one_of:
             return None if value in self.one_of else " or ".join(map(repr, self.one_of))
         # What is no number is neither.
@@ -105,7 +105,7 @@ class Options:
 
 
 def words(text: str) -> list[str]:
-    """What stands between the commas."""
+    """Return what stands between the commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -126,7 +126,7 @@ def check_whole(name: str, value: Any, least: int | None = None) -> int:
 
 
 def password_from(password_env: str) -> str:
-    """What the environment variable of this name holds now. Raises ValueError if there is none."""
+    """Return what the environment variable of this name holds now. Raises ValueError if there is none."""
     if password_env not in os.environ:
         raise ValueError(f"password_env={password_env!r}: there is no such environment variable")
     return os.environ[password_env]

@@ -38,7 +38,7 @@ from pillarbox.spark.source.options import (
     spark_schema,
 )
 from pillarbox.spark.source.packing import pack
-from pillarbox.spark.source.planning import MAX_SPLITS_PER_DISCOVERY
+from pillarbox.spark.source.planning import MAX_SPLITS_UNLIMITED
 from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
 STREAM_OPTIONS = ("max_rows", "max_bytes", "max_files", "min_partitions", "max_drift")
@@ -154,7 +154,7 @@ def deal_out(read: Read) -> list[TaskPartition]:
     context: SplitCoordinator[Any] = SplitCoordinator(read.partitions, Delivery.PLANNED)
     enumerator = read.source.create_enumerator(context)
     try:
-        steps = discover_all(enumerator, enumerator.checkpoint, MAX_SPLITS_PER_DISCOVERY)
+        steps = discover_all(enumerator, enumerator.checkpoint, MAX_SPLITS_UNLIMITED)
         found = [split for splits, _ in steps for split in splits]
         parts = pack(found, read.partitions, enumerator.assigned_to)
         return [TaskPartition(number, None, part) for number, part in enumerate(parts)]
@@ -232,7 +232,7 @@ def register_source(
 
 
 def _resolve(source: Any) -> tuple[Registered, str]:
-    """What is registered, and the name of its format. Raises TypeError or ValueError."""
+    """Return what is registered, and the name of its format. Raises TypeError or ValueError."""
     if source is None or isinstance(source, list | tuple | set | frozenset):
         return AllowedSources(CONNECTORS if source is None else source), "pillarbox"
     kind = source if isinstance(source, type) else type(source)

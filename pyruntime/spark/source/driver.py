@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SUSPEND_AFTER_S = 10.0
-"""Without a task a read is suspended."""
+"""Seconds without a task after which a read is suspended."""
 MAX_KNOWN_READS, MAX_KNOWN_SPLITS = 1000, 300_000
 """Reads whose tasks can still be run again, and the splits of all of them: some 400 bytes each."""
 MAX_PARTITIONS = 100_000
 
 
-def aside(fn: Callable[[], T]) -> Future[T]:
+def call_in_thread(fn: Callable[[], T]) -> Future[T]:
     """Call `fn` on a thread of its own: a source whose service does not answer must hold up nobody else.
 
     A daemon, for it must not keep the process from ending either.
@@ -122,14 +122,14 @@ class DriverReads(TaskService):
     def request(self, peer: Peer, body: Any) -> Any:
         """A planner opens a read, or a task asks for its next split."""
         if "open" in body:
-            return aside(lambda: self._open(**body))
+            return call_in_thread(lambda: self._open(**body))
         return super().request(peer, body)
 
     def left(self, read: DriverRead) -> None:
         """A task of `read` has ended: the next one may come in a moment; or, after `take`, never."""
         if read.running and not read.coordinator.attended:
             wait = 0.0 if read.coordinator.over else SUSPEND_AFTER_S
-            asyncio.get_running_loop().call_later(wait, aside, read.suspend)
+            asyncio.get_running_loop().call_later(wait, call_in_thread, read.suspend)
 
     def _known(self, name: str) -> DriverRead:
         with self._lock:
@@ -155,7 +155,7 @@ class DriverReads(TaskService):
                 forgotten.append(self._reads.popitem(last=False)[1])
                 known -= forgotten[-1].coordinator.size
         for read in forgotten:
-            aside(read.close)
+            call_in_thread(read.close)
 
 
 class DriverRead:

@@ -29,7 +29,8 @@ S = TypeVar("S", bound=Split)
 C = TypeVar("C")
 T = TypeVar("T")
 
-MAX_SPLITS_PER_DISCOVERY = 10_000
+MAX_SPLITS_UNLIMITED = 10_000
+"""Splits that one discovery finds at most."""
 MAX_SPLITS_LIMITED = 256
 """The same where a micro-batch has a limit: what it does not read stands in the offset."""
 MAX_ROUNDS = 3
@@ -65,7 +66,7 @@ class Plan(Generic[S]):
         few_files = limit.files is not None and limit.files < DEFAULT_MAX_FILES
         self.limited = limit.rows is not None or limit.nbytes is not None or few_files
         """True if splits are cut, or if many of those that are found may have to wait."""
-        self.most = MAX_SPLITS_PER_DISCOVERY
+        self.most = MAX_SPLITS_UNLIMITED
         """Splits with an end that may wait: each offset has them all."""
         if self.limited:
             self.most = min(MAX_SPLITS_LIMITED, limit.files or MAX_SPLITS_LIMITED)
@@ -84,7 +85,7 @@ class Plan(Generic[S]):
         return any(left is not None and left <= 0 for left in self.left)
 
     def share(self, splits: int) -> ReadLimit:
-        """What one split may read of what is left, when so many are still to come; at least one of each."""
+        """Return what one of so many splits that are to come may read of the rest; at least one of each."""
         parts = zip(self.left, (splits, splits, 1), strict=True)
         return ReadLimit(*(None if left is None else max(1, left // part) for left, part in parts))
 
@@ -300,7 +301,7 @@ class MicroBatches(Generic[S, C]):
 
     def joined(self, subtask: int, host: str) -> Future[None]:
         """A task is there."""
-        return self.submit(self.coordinator.introduce, subtask, host)
+        return self.submit(self.coordinator.add_reader, subtask, host)
 
     def answer(self, subtask: int, host: str, body: Any) -> Future[None]:
         """Take how far a task has read splits in event time."""

@@ -34,7 +34,7 @@ from pillarbox.spark.source.planning import Aligner, MicroBatches
 from pillarbox.spark.source.tasks import TaskPartition, read_partition
 
 FIRST_IDLE_S, MAX_IDLE_S = 0.01, 0.2
-"""Between two plans of which the first has found nothing to read: it doubles. Spark asks without a pause."""
+"""Seconds between two plans if the first has found nothing: it doubles. Spark asks without a pause."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -35,7 +35,7 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Known:
-    """Which files were taken: the first `count` of `seen`. A plain value, but for that log."""
+    """The files that were taken: the first `count` of `seen`. A plain value, but for that log."""
 
     seen: SeenFiles
     count: int = 0
@@ -56,12 +56,12 @@ class KnownSerializer:
         self._source = source
 
     def to_json(self, value: Known) -> Any:
-        """What JSON can hold. Raises ValueError for more files than an offset can hold, OSError."""
+        """Return what JSON can hold. Raises ValueError for more files than an offset can hold, OSError."""
         seen = value.seen.written(value.count, value.total)
         return {"root": self._source.root, "seen": seen} | ({"begun": [*value.begun]} if value.begun else {})
 
     def from_json(self, version: int, written: Any) -> Known:
-        """What `to_json` has written. Raises ValueError for another version or root, or what it has not."""
+        """Read what `to_json` has written. Raises ValueError for another version or root, or bad values."""
         if version != self.version:
             raise ValueError(
                 f"version={version!r}: this reads version {self.version}; earlier ones knew files by their "
@@ -143,7 +143,7 @@ class FileEnumerator(SplitEnumerator[FileSplit, Known]):
         return ()
 
     def snapshot(self) -> Known:
-        """What is known. Raises ValueError for files that have changed, where `on_change` asks for that."""
+        """Return what is known. Raises ValueError for changed files, where `on_change` asks for that."""
         if self.checkpoint.changed is not None:
             raise listing.UnfitFileError(self.checkpoint.changed)
         return self.checkpoint

@@ -1,4 +1,4 @@
-"""What a format of files must know: `FileFormat`; and what all of them share: columns made to fit, bad rows.
+"""The interface of formats of files, `FileFormat`; shared by all: columns made to fit, bad rows.
 
 A format is a plain value. Its methods block, and are called on whichever thread has the file to read.
 """
@@ -18,9 +18,9 @@ from pillarbox.sources.connectors.files.split import FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 
 UNITS = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
-"""Of times, the coarsest first, and as `floor_temporal` calls them."""
+"""Units of times, the coarsest first, and as `floor_temporal` calls them."""
 SHOWN_CHARACTERS = 100
-"""Of a value in an error."""
+"""Characters of a value that an error shows."""
 
 
 class BadRow(NamedTuple):

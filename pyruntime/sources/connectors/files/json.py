@@ -1,6 +1,6 @@
 """JSON lines: an object a line, with a schema. See `FileFormat` for who calls it.
 
-Two parsers read the lines. Arrow's is five times as fast as Python's, but it writes through a wild pointer
+Two parsers read the lines. Arrow's is four times as fast as Python's, but it writes through a wild pointer
 where a `null` stands in the place of an object, which ends the process or not; knows no lines, so that two
 objects in one are two rows; and refuses a block of lines for one bad value. So a block goes to Arrow where
 its columns are flat, each line begins with `{` and ends with `}`, and no `n` follows a `}`: a newline in such

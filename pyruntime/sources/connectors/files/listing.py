@@ -1,4 +1,4 @@
-"""Which files a path stands for: a file, a folder, or a pattern, on any file system that Arrow knows.
+"""The files that a path stands for: a file, a folder, or a pattern, on any file system that Arrow knows.
 
 Blocks; called on the discovery thread, and on the driver where columns are looked up.
 """
@@ -164,7 +164,7 @@ def list_files(filesystem: fs.FileSystem, path: str, *, recursive: bool) -> list
 
 
 def found(info: fs.FileInfo) -> FoundFile:
-    """What Arrow says of a file."""
+    """The file as Arrow describes it."""
     return FoundFile(info.mtime_ns or 0, info.path, info.size or 0)
 
 

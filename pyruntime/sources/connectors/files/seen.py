@@ -70,7 +70,7 @@ class SeenFiles:
 
     @staticmethod
     def read(folder: StateFolder | None, written: Any) -> SeenFiles:
-        """What `written` gave. May block. Raises ValueError for what it has not given."""
+        """Return what `written` gave. May block. Raises ValueError for what it has not given."""
         if isinstance(written, str):
             digests = b64decode(written, validate=True)
             starts = range(0, len(digests), DIGEST_BYTES)

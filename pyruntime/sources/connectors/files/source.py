@@ -118,12 +118,12 @@ class FileSource(Source[FileSplit, Known]):
 
     @property
     def checkpoint_serializer(self) -> Serializer[Known]:
-        """How what was found is written down."""
+        """The serializer of what was found."""
         return KnownSerializer(self)
 
     @property
     def split_serializer(self) -> Serializer[FileSplit]:
-        """How its splits are written down."""
+        """The serializer of its splits."""
         return FileSplitSerializer(self)
 
     def create_enumerator(

@@ -32,7 +32,7 @@ class FileSplit(Split):
     size: int = 0
     """Bytes of the file when it was found."""
     modified: int = 0
-    """When it had been modified then, in nanoseconds since 1970."""
+    """The time of its last modification then, in nanoseconds since 1970."""
     weight: float | None = None
     """Bytes of the file for a row, where positions are rows and somebody has looked."""
     counted: int | None = None
@@ -88,7 +88,7 @@ class FileSplitSerializer:
         return [name, begin, split.start, split.stop, split.size, split.modified, split.weight, split.counted]
 
     def from_json(self, version: int, written: Any, in_offset: bool = False) -> FileSplit:
-        """What `to_json` has written. Raises ValueError for another version, or what it has not."""
+        """Return what `to_json` has written. Raises ValueError for another version, or what it has not."""
         if version != self.version:
             raise ValueError(
                 f"version={version!r}: FileSplit reads version {self.version}: begin a new checkpoint"
@@ -115,7 +115,7 @@ class FileSplitSerializer:
         return {"packed": b64encode(lzma.compress(columns.encode())).decode()}
 
     def list_from_json(self, version: int, written: Any) -> list[FileSplit]:
-        """What `list_to_json` has written. May block; raises ValueError, OSError."""
+        """Return what `list_to_json` has written. May block; raises ValueError, OSError."""
         if isinstance(written, dict) and "list" in written:
             folder = self._source.state_folder
             if folder is None:

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from pillarbox.sources.connectors.kafka.records import Partition
 
 MISSING = 'Kafka needs the package confluent-kafka, here and where tasks run: pip install "pillarbox[kafka]"'
-ANSWER = 30.0
+ANSWER_S = 30.0
 """Seconds for a broker to answer what is asked of it, besides reading."""
 COMMIT_WAIT_S = 5.0
-"""For a group to be told where it stands."""
+"""Seconds for a group to be told where it stands."""
 LEADER_RETRY_S = 0.05
-"""Between two questions about a partition that has no leader."""
+"""Seconds between two questions about a partition that has no leader."""
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 MAX_IDLE_CONSUMERS = 2
-"""Of one process."""
+"""Consumers that one process keeps for the next micro-batch."""
 SECRET = re.compile(r"password|secret|token|credential|jaas|\.pem$|\.key$|oauthbearer\.config|userinfo")
 SETTLED = {
     "group.id": "give 'group_id'",
@@ -65,7 +65,7 @@ class Consumer(NamedTuple):
     complaints: deque[str]
     """The last thing that went wrong between it and its brokers; it goes on and tries again."""
     key: str
-    """What it was made with: two with the same do the same."""
+    """The arguments that it was made with: two with the same do the same."""
 
 
 _idle: dict[str, Consumer] = {}
@@ -145,7 +145,7 @@ class KafkaClients:
             surplus.client.close()
 
     def failed(self, doing: str, error: BaseException, complaints: Collection[str] = ()) -> Exception:
-        """What to raise for what a client has raised: it says where, at what, and what else went wrong."""
+        """Make an error of what a client has raised: it says where, at what, and what else went wrong."""
         why = "".join(f" ({complaint})" for complaint in complaints)
         return ConnectionError(f"{self!r}: {doing}: {self.hide(str(error))}{why}")
 
@@ -170,12 +170,13 @@ class KafkaOffsets:
         """
         if pattern is not None:
             with self._asking("looking for topics"):
-                listed = self._admin.list_topics(timeout=ANSWER)
+                listed = self._admin.list_topics(timeout=ANSWER_S)
             matching = re.compile(pattern).fullmatch
             names = [name for name in listed.topics if matching(name) and not name.startswith("__")]
         if not names:
             return {}
-        asked = self._admin.describe_topics(self._kafka.TopicCollection(list(names)), request_timeout=ANSWER)
+        topics = self._kafka.TopicCollection(list(names))
+        asked = self._admin.describe_topics(topics, request_timeout=ANSWER_S)
         found = {}
         for name, future in sorted(asked.items()):
             with self._asking(f"looking at topic {name!r}", self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART):
@@ -201,13 +202,13 @@ class KafkaOffsets:
         return {place: ends[place] if found[place] < 0 else found[place] for place in ends}
 
     def committed(self, partitions: Collection[Partition], group: str) -> dict[Partition, int]:
-        """Where a group stands; partitions for which it has said nothing are left out."""
+        """Return the offsets of a group; partitions for which it has said nothing are left out."""
         if not partitions:
             return {}
         places = [self._kafka.TopicPartition(*place) for place in partitions]
         request = self._kafka.ConsumerGroupTopicPartitions(group, places)
         with self._asking(f"asking where group {group!r} stands"):
-            asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER)
+            asked = self._admin.list_consumer_group_offsets([request], request_timeout=ANSWER_S)
             answer = asked[group].result().topic_partitions
         return {Partition(each.topic, each.partition): each.offset for each in answer if each.offset >= 0}
 
@@ -227,10 +228,12 @@ class KafkaOffsets:
         )  # fmt: skip
         found: dict[Partition, int] = {}
         left = set(partitions)
-        until = time.monotonic() + ANSWER
+        until = time.monotonic() + ANSWER_S
         while left:
             asked = {self._kafka.TopicPartition(*each): spec for each in left}
-            answers = self._admin.list_offsets(asked, isolation_level=self._isolation, request_timeout=ANSWER)
+            answers = self._admin.list_offsets(
+                asked, isolation_level=self._isolation, request_timeout=ANSWER_S
+            )
             # A partition that has no leader for a moment is asked about again.
             passed = moving if time.monotonic() < until else ()
             for each, future in answers.items():

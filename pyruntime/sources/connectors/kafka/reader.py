@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import ANSWER, Consumer, KafkaOffsets, package
+from pillarbox.sources.connectors.kafka.client import ANSWER_S, Consumer, KafkaOffsets, package
 from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition, to_batch
 from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
 from pillarbox.sources.reader import Fetched
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pillarbox.sources.connectors.kafka.source import KafkaSource
 
 MAX_MESSAGES = 1_000
-"""That one fetch takes. The client makes an object of each; with many of them at a time
+"""Messages that one fetch takes. The client makes an object of each; with many of them at a time
 they fall out of the processor's caches before they are read, and cost three times as much."""
 MIN_MESSAGES = 10
 FETCH_BYTES = 8 * 2**20
-"""Of one fetch, about."""
+"""Bytes of one fetch, about."""
 LINGER_S = 0.005
-"""That a fetch waits for more, once it has something."""
+"""Seconds that a fetch waits for more, once it has something."""
 RANGE_WAIT_MS = 20
-"""That the broker keeps a request for which it has nothing, where that shows a range's end."""
+"""Milliseconds that the broker keeps a request for which it has nothing, where that shows a range's end."""
 PREFETCHED_MESSAGES = 10_000
-"""That the client fetches ahead."""
+"""Messages that the client fetches ahead."""
 FETCH_BACKOFF_MS = 10
 """Milliseconds after which a client that has fetched enough looks whether it has still. By default that is a
 second, in which whoever reads faster waits: four times as slow."""
@@ -172,7 +172,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         return runs, ends, faults
 
     def _taken(self, place: Partition, messages: list[Any], end: int) -> Fetched | None:
-        """What these messages are of the split that is read of a partition; all up to `end` has come."""
+        """Make rows of these messages of a partition for its split; all up to `end` has come."""
         cursor = self._reading.get(place)
         if cursor is None:
             return None
@@ -214,7 +214,7 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
     def _out_of_range(self, cursor: Cursor[KafkaSplit]) -> None:
         place, stop = self._kafka.TopicPartition(*cursor.split.place), cursor.split.stop
         try:
-            first, end = self._consumer.client.get_watermark_offsets(place, timeout=ANSWER)
+            first, end = self._consumer.client.get_watermark_offsets(place, timeout=ANSWER_S)
         except self._kafka.KafkaException as error:
             raise self.source.service.failed(f"asking for the ends of {place}", error) from None
         # Or it is there again, as after a change of leaders.

@@ -29,11 +29,11 @@ PREFIX = "kafka."
 LATEST_TIME = 1e11
 """Seconds since 1970, in the year 5138: what is above were milliseconds."""
 FRESH_S = 0.5
-"""For which an end that nobody has asked for yet is as good as a new one: ends only grow."""
+"""Seconds for which an end that nobody has asked for yet is as good as a new one: ends only grow."""
 OFFSETS = "offsets of 0 and more as {topic: {partition: offset}}"
 GONE_S = 60.0
-"""After which a topic that is missing at each look was deleted: a broker that has just begun may not know
-all of them yet."""
+"""Seconds after which a topic that is missing at each look was deleted: a broker that has just begun may not
+know all of them yet."""
 
 
 def parse_where(text: str) -> Any:
@@ -122,7 +122,7 @@ class KafkaEnumerator(LogEnumerator[KafkaSplit]):
         return (zlib.crc32(split.topic.encode()) + split.partition) % self.context.parallelism
 
     def ahead(self, split: KafkaSplit, limit: ReadLimit) -> KafkaSplit | None:
-        """What is there now of a partition, at most so many rows. Raises DataLossError."""
+        """Return what is there now of a partition, at most so many rows. Raises DataLossError."""
         if limit.nbytes is not None:
             raise ValueError(
                 "max_bytes: Kafka says how many records there are, not their bytes: use max_rows"

@@ -9,13 +9,13 @@ from typing import Any
 from pillarbox.rpc.redis_url import RedisUrl
 from pillarbox.sources.connectors.options import password_from
 
-ANSWER = 10.0
+ANSWER_S = 10.0
 """Seconds for Redis to answer, besides the time that it is told to wait."""
 MISSING = 'Redis Streams need the package redis, here and where tasks run: pip install "pillarbox[redis]"'
 
 
 class RedisAddress:
-    """Where a Redis is. A value; pickles with its password, and its text has none.
+    """The address of a Redis. A value; pickles with its password, and its text has none.
 
     url: see `RedisUrl`. password_env: the name of an environment variable, read now, that holds the password.
     Raises TypeError or ValueError, without the text.
@@ -36,8 +36,8 @@ class RedisAddress:
         given = {} if self._url.password is None else {"password": self._url.password}
         client = redis.Redis.from_url(
             self._url.text,
-            socket_timeout=ANSWER,
-            socket_connect_timeout=ANSWER,
+            socket_timeout=ANSWER_S,
+            socket_connect_timeout=ANSWER_S,
             decode_responses=False,
             **given,
         )

@@ -53,12 +53,12 @@ class EntryId(NamedTuple):
 
 
 FIRST = EntryId(0, 0)
-LEAST = EntryId(0, 1)
+MIN_ID = EntryId(0, 1)
 """The least id that an entry can have."""
 
 
 class StreamState(NamedTuple):
-    """What Redis says of a stream."""
+    """The state of a stream, as Redis says it."""
 
     length: int
     first: EntryId | None
@@ -71,7 +71,7 @@ class StreamState(NamedTuple):
 
     @classmethod
     def parse(cls, answer: Any) -> StreamState:
-        """What XINFO STREAM has answered, as RESP 2 or 3 gives it."""
+        """Return what XINFO STREAM has answered, as RESP 2 or 3 gives it."""
         if not isinstance(answer, Mapping):
             answer = dict(zip(answer[::2], answer[1::2], strict=True))
         first = answer[b"first-entry"]
@@ -90,7 +90,7 @@ class StreamState(NamedTuple):
 
     @property
     def has_holes(self) -> bool:
-        """Whether entries were deleted behind the first that is left: then counts say too much."""
+        """True if entries were deleted behind the first that is left: then counts say too much."""
         return self.first is not None and self.deleted >= self.first
 
 
@@ -114,7 +114,7 @@ class Position(NamedTuple):
         return str(self.next) if self.added is None else f"{self.next}@{self.added}"
 
     def missing(self, state: StreamState) -> str | None:
-        """What is missing of the entries from here on, in words; None if all are there.
+        """Say what is missing of the entries from here on, in words; None if all are there.
 
         Where it cannot be told, because the count is not known or single entries were deleted, it may be
         missing.
@@ -150,7 +150,7 @@ class Position(NamedTuple):
         """The position after `rows` entries from here on, the last of which is `last_read`."""
         if last_read >= state.last:
             return Position(last_read.next, state.added)
-        if self.added is None or state.deleted >= max(self.next, LEAST):
+        if self.added is None or state.deleted >= max(self.next, MIN_ID):
             return Position(last_read.next)
         return Position(last_read.next, self.added + rows)
 

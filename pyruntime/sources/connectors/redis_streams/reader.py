@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 STREAMS_PER_REQUEST = 4
 """Streams that are read by one request."""
-FIRST_ROWS = 200
-MAX_ROWS = 10_000
+FIRST_ROWS, MAX_ROWS = 200, 10_000
+"""Rows of one stream in one request: in the first one, and at most."""
 BATCH_BYTES = 2_000_000
-"""Of one stream in one request, about."""
+"""Bytes of them, about."""
 BLOCK_MS_PER_STREAM = 0.1
-"""That XREAD blocks besides, for a request that names many streams costs more."""
+"""Milliseconds that XREAD blocks besides, for a request that names many streams costs more."""
 
 
 class StreamCursor(Cursor[RedisStreamSplit]):
@@ -45,11 +45,11 @@ class StreamCursor(Cursor[RedisStreamSplit]):
         self.stop: Position | None = None if split.stop is None else Position.parse(split.stop)
         self.ended = self.stop is not None and self.position.next >= self.stop.next
         self.hot = True
-        """Whether there is something to read, or nobody has looked yet."""
+        """True if there is something to read, or nobody has looked yet."""
         self.due = False
-        """Whether there were entries that were not read."""
+        """True if there were entries that were not read."""
         self.missed: float | None = None
-        """When the stream was seen to be gone, if it has not been there since."""
+        """The time at which the stream was seen to be gone, if it has not been there since."""
         self.rows = FIRST_ROWS
 
 

@@ -93,7 +93,7 @@ class RedisStreamEnumerator(LogEnumerator[RedisStreamSplit]):
         return [_range(RedisStreamSplit(stream, stream=stream), start, state.end)]
 
     def ahead(self, split: RedisStreamSplit, limit: ReadLimit) -> RedisStreamSplit | None:
-        """What is there now of a stream, at most so much. Raises DataLossError."""
+        """Return what is there now of a stream, at most so much. Raises DataLossError."""
         stream, start = split.stream, Position.parse(split.start)
         with self._source.service.asking(f"looking for entries of stream {stream!r}"):
             state = self._state(stream)
