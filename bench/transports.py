@@ -70,9 +70,9 @@ def serve(name: str) -> None:
     if name == "pillarbox.rpc":
         import pickle
 
-        from pillarbox.rpc.server import ServiceServer
+        from pillarbox.sources.channel import SourceChannel
 
-        with ServiceServer("bench", "127.0.0.1", 0, None, 5.0) as server:
+        with SourceChannel() as server:
             _until_input_ends(pickle.dumps(server.serve("echo", Echo())).hex())
     elif name == "grpcio":
         from concurrent.futures import ThreadPoolExecutor

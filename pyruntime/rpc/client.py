@@ -27,9 +27,8 @@ from pillarbox.rpc.connection import (
     RefusedError,
     connect,
     encode_body,
-    post,
 )
-from pillarbox.rpc.loop_thread import acquire_loop, end, release_loop
+from pillarbox.rpc.loop_thread import acquire_loop, end, post, release_loop
 
 log = logging.getLogger("pillarbox")
 
@@ -154,8 +153,8 @@ class RpcClient:
         or the service wants it no more. Then every request raises RpcError.
     patience: seconds for which it tries to connect again.
 
-    It connects again when a connection breaks. A request that has no answer by then is sent again, so a
-    service has to give the same answer twice; messages are never said twice. Made by `RpcHandle.connect`.
+    It connects again when a connection breaks. Requests, answers and messages are heard once each, in order,
+    however often that happens. Made by `RpcHandle.connect`.
     """
 
     def __init__(
@@ -176,9 +175,8 @@ class RpcClient:
         self._told_failure = failed
         self._patience = patience
         self._id = uuid.uuid4().hex
-        self._numbers = itertools.count(1)
         self._stream = MessageStream()
-        self._pending: dict[int, tuple[bytes, Future[Any]]] = {}
+        self._pending: dict[int, Future[Any]] = {}
         self._connection: Connection | None = None
         self._known = False
         self._failure: RpcError | None = None
@@ -208,7 +206,7 @@ class RpcClient:
         text = encode_body(body)
         future: Future[Any] = Future()
         post(self._loop, self._ask, text, future)
-        if self._closed:
+        if self._closed or not self._thread.is_alive:
             # Perhaps too late for the loop to answer.
             _cancel(future)
         return future
@@ -219,11 +217,10 @@ class RpcClient:
 
     def close(self) -> None:
         """Say what is unsaid and go: waits some seconds at most. Idempotent."""
-        if self._closed:
-            return
-        post(self._loop, self._leave)
-        with contextlib.suppress(WaitTimeout):
-            self._done.result(LAST_MESSAGES_TIMEOUT_S)
+        if not self._closed and self._thread.is_alive:
+            post(self._loop, self._leave)
+            with contextlib.suppress(WaitTimeout):
+                self._done.result(LAST_MESSAGES_TIMEOUT_S)
         self.abandon()
 
     def abandon(self) -> None:
@@ -232,9 +229,9 @@ class RpcClient:
             if self._closed:
                 return
             self._closed = True
-        # In the child of a fork there is no thread that could do it.
-        with contextlib.suppress(WaitTimeout):
-            self._thread.submit(self._stop()).result(LAST_MESSAGES_TIMEOUT_S)
+        if self._thread.is_alive:
+            with contextlib.suppress(WaitTimeout):
+                self._thread.submit(self._stop()).result(LAST_MESSAGES_TIMEOUT_S)
         release_loop(self._thread)
 
     def __enter__(self) -> RpcClient:
@@ -256,28 +253,28 @@ class RpcClient:
     async def _stop(self) -> None:
         await end(self._task)
         pending, self._pending = self._pending, {}
-        for _, future in pending.values():
+        for future in pending.values():
             _cancel(future)
 
     def _ask(self, text: bytes, future: Future[Any]) -> None:
         if self._closed or not future.set_running_or_notify_cancel():
             _cancel(future)
             return
+        number = self._push(b"ask", text)
         if self._failure is not None:
             future.set_exception(self._failure)
-            return
-        number = next(self._numbers)
-        ask = b'["ask",%d,%b]' % (number, text)
-        self._pending[number] = ask, future
-        if self._connection is not None:
-            self._connection.send_text(ask)
+        elif number is None:
+            _cancel(future)
+        else:
+            self._pending[number] = future
 
-    def _push(self, kind: bytes, text: bytes) -> None:
+    def _push(self, kind: bytes, text: bytes) -> int | None:
         if self._failure is None and not self._leaving:
             try:
-                self._stream.put(kind, text)
+                return self._stream.put(kind, text)
             except ProtocolError as error:
                 self._fail(str(error))
+        return None
 
     def _leave(self) -> None:
         self._push(b"leave", b"null")
@@ -296,7 +293,7 @@ class RpcClient:
         self._failure = RpcError(why)
         self._failure.__cause__ = cause
         pending, self._pending = self._pending, {}
-        for _, future in pending.values():
+        for future in pending.values():
             future.set_exception(self._failure)
         self._end_if_done()
         if self._told_failure is not None:
@@ -341,28 +338,26 @@ class RpcClient:
         self._known = True
         self._connection = connection
         self._stream.connected(connection, opened[1])
-        for text, _ in self._pending.values():
-            connection.send_text(text)
         while self._failure is None:
-            self._hear(connection, *await connection.receive())
+            self._hear(*await connection.receive())
 
-    def _hear(self, connection: Connection, kind: str, number: int, *fields: Any) -> None:
-        if kind == "answer":
-            self._future(number).set_result(*fields)
-        elif kind == "error":
-            self._future(number).set_exception(RemoteError(*map(str, fields)))
-        elif kind == "ack":
+    def _hear(self, kind: str, number: int, *fields: Any) -> None:
+        if kind == "ack":
             self._stream.acknowledged(number)
             self._end_if_done()
-        elif kind == "push":
-            if self._stream.is_new(number):
-                self._heard(*fields)
-            connection.send("ack", self._stream.received)
-
-    def _future(self, number: int) -> Future[Any]:
-        # An answer that comes a second time, after a connection has broken, goes to nobody.
-        _, future = self._pending.pop(number, (b"", None))
-        return Future() if future is None else future
+            return
+        if self._stream.is_new(number):
+            (body,) = fields
+            if kind == "push":
+                self._heard(body)
+            elif kind == "answer":
+                self._pending.pop(body[0]).set_result(body[1])
+            elif kind == "error":
+                self._pending.pop(body[0]).set_exception(RemoteError(*body[1]))
+        if kind == "push":
+            self._stream.acknowledge()
+        else:
+            self._stream.acknowledge_soon()
 
     def _heard(self, body: Any) -> None:
         if self._receive is not None:
@@ -374,4 +369,4 @@ class RpcClient:
 
 def _cancel(future: Future[Any]) -> None:
     with contextlib.suppress(Exception):
-        future.set_exception(RpcError("the channel has been closed"))
+        future.set_exception(RpcError("the client has been closed, or belongs to another process"))

@@ -6,6 +6,7 @@ here and nowhere else, so that a class says all that is true of a message. Threa
 
 from __future__ import annotations
 
+import contextlib
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -73,7 +74,10 @@ def _ways(hint: Any, name: str) -> tuple[Convert, Convert]:
 
         def read_float(value: Any) -> float:
             if type(value) in (int, float) or value in ("inf", "-inf"):
-                return float(value)
+                with contextlib.suppress(OverflowError):
+                    number = float(value)
+                    if not math.isnan(number):
+                        return number
             raise refuse(value, "a number")
 
         return lambda value: str(value) if math.isinf(value) else value, read_float

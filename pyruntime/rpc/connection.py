@@ -20,7 +20,7 @@ import secrets
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any, TypeVar
 
 MAGIC = b"pillarbox-rpc-1\n"
@@ -30,6 +30,8 @@ CODE_NBYTES = 32
 MAX_FRAME_NBYTES = 256 * 1024
 MAX_MESSAGE_NBYTES = MAX_FRAME_NBYTES - 1024
 """Bytes of the body of a message as JSON: a frame has room for it, and for what is said about it."""
+MAX_BUFFER_NBYTES = MAX_FRAME_NBYTES + 4096
+"""Bytes that a reader takes ahead, about: a frame has room."""
 MAX_UNREAD_NBYTES = 1024 * 1024
 """Bytes that a peer may leave unread before it is cut off."""
 MAX_UNSENT_NBYTES = 256 * 1024
@@ -37,7 +39,9 @@ MAX_UNSENT_NBYTES = 256 * 1024
 MAX_KEPT_NBYTES = 64 * 1024 * 1024
 """Bytes of messages that may wait for a peer that has no connection. One that leaves more is given up."""
 CONNECT_TIMEOUT_S = 5.0
-"""Seconds for a connection to be made and both sides to be known."""
+"""For a connection to be made and both sides to be known."""
+ACKNOWLEDGE_DELAY_S = 0.005
+"""After a request or an answer: those of this time are acknowledged together."""
 HEARTBEAT_INTERVAL_S = 5.0
 HEARTBEAT_TIMEOUT_S = 3 * HEARTBEAT_INTERVAL_S
 """Seconds without a frame of the peer, after which a connection is cut off."""
@@ -57,7 +61,10 @@ class RefusedError(Exception):
     """The server will not serve this client, now or later, and says why."""
 
 
-BROKEN = (ProtocolError, EOFError, OSError, asyncio.TimeoutError, LookupError, TypeError, ValueError)
+BROKEN = (
+    ProtocolError, EOFError, OSError, asyncio.TimeoutError,
+    LookupError, TypeError, ValueError, RecursionError,
+)  # fmt: skip
 """The errors by which what a peer does or says ends its connection."""
 
 
@@ -91,12 +98,6 @@ def pieces(items: Collection[T]) -> Iterator[list[T]]:
         taken += length
     if piece:
         yield piece
-
-
-def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., None], *args: Any) -> None:
-    """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(fn, *args)
 
 
 class Connection:
@@ -218,6 +219,10 @@ class Connection:
         """Close the connection; what was sent still goes out."""
         self._writer.close()
 
+    async def wait_closed(self) -> None:
+        """Wait until nothing is left of it."""
+        await self._writer.wait_closed()
+
     def abort(self) -> None:
         """Cut the connection off, whatever the peer has still to say."""
         self._is_cut = True
@@ -238,12 +243,32 @@ def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
+async def _start_tls(
+    writer: asyncio.StreamWriter, context: ssl.SSLContext, server_side: bool
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The streams of the same connection, encrypted from here on."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_BUFFER_NBYTES, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport = await loop.start_tls(writer.transport, protocol, context, server_side=server_side)
+    if transport is None:
+        raise ConnectionResetError("the peer has gone")
+    protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
 async def server_handshake(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    secret: bytes,
+    tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE_NBYTES)
     _write(writer, MAGIC + server)
+    if tls is not None:
+        # Only now: who is slow with TLS counts as one who has not proved himself, too.
+        reader, writer = await _start_tls(writer, tls, True)
     client = await reader.readexactly(NONCE_NBYTES)
     proof = await reader.readexactly(CODE_NBYTES)
     if not hmac.compare_digest(proof, _code(secret, b"client", server, client)):
@@ -258,13 +283,17 @@ async def client_handshake(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     secret: bytes,
+    fingerprint: bytes | None = None,
     direct: socket.socket | None = None,
 ) -> Connection:
-    """The same as the client. Raises ProtocolError for a server without the secret."""
+    """The same as the client. Raises ProtocolError for a server without the secret or the certificate."""
     greeting = await reader.readexactly(len(MAGIC) + NONCE_NBYTES)
     if not greeting.startswith(MAGIC):
         raise ProtocolError("not a server of Pillarbox, or one of another version")
     server = greeting[len(MAGIC) :]
+    if fingerprint is not None:
+        reader, writer = await _start_tls(writer, _pinned_tls(), False)
+        _check_certificate(writer, fingerprint)
     client = secrets.token_bytes(NONCE_NBYTES)
     _write(writer, client + _code(secret, b"client", server, client))
     try:
@@ -310,19 +339,22 @@ async def connect(
         TLS.
     Raises what is in `BROKEN` where there is no such server.
     """
-    tls = None if fingerprint is None else _pinned_tls()
-    opening = asyncio.open_connection(host, port, limit=MAX_FRAME_NBYTES + 4096, ssl=tls)
+    opening = asyncio.open_connection(host, port, limit=MAX_BUFFER_NBYTES)
     reader, writer = await asyncio.wait_for(opening, CONNECT_TIMEOUT_S)
     try:
-        if fingerprint is not None:
-            _check_certificate(writer, fingerprint)
         with _own_socket(writer) if direct else contextlib.nullcontext() as own:
-            proof = client_handshake(reader, writer, secret, own)
-            yield await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
+            proof = client_handshake(reader, writer, secret, fingerprint, own)
+            connection = await asyncio.wait_for(proof, CONNECT_TIMEOUT_S)
+            try:
+                yield connection
+            finally:
+                connection.abort()
     finally:
         writer.transport.abort()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        if fingerprint is None:
+            # Over TLS these streams are told nothing any more.
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 # -- messages that outlive a connection ---------------------------------------------------------
@@ -343,20 +375,26 @@ class MessageStream:
         self._acknowledged = 0
         self._sent = 0
         self._connection: Connection | None = None
+        self._acknowledging = False
 
     @property
     def is_empty(self) -> bool:
         """True if the peer has everything."""
         return not self._kept
 
-    def put(self, kind: bytes, body: bytes) -> None:
-        """Send this too, now or as soon as there is a connection. Raises ProtocolError if too much waits."""
+    def put(self, kind: bytes, body: bytes) -> int:
+        """Send this too, now or as soon as there is a connection; gives its number.
+
+        Raises ProtocolError if too much waits.
+        """
         if self._kept_nbytes + len(body) > MAX_KEPT_NBYTES:
             raise ProtocolError(f"a peer that takes nothing: {self._kept_nbytes:,} bytes wait for it")
-        text = b'["%b",%d,%b]' % (kind, self._acknowledged + len(self._kept) + 1, body)
+        number = self._acknowledged + len(self._kept) + 1
+        text = b'["%b",%d,%b]' % (kind, number, body)
         self._kept.append(text)
         self._kept_nbytes += len(text)
         self._pump()
+        return number
 
     def connected(self, connection: Connection, received: int) -> None:
         """There is a connection again, and the peer has had the messages up to number `received`."""
@@ -378,6 +416,18 @@ class MessageStream:
         self._acknowledged = number
         self._pump()
 
+    def acknowledge(self) -> None:
+        """Have the peer know what was heard."""
+        self._acknowledging = False
+        if self._connection is not None:
+            self._connection.send("ack", self.received)
+
+    def acknowledge_soon(self) -> None:
+        """The same in a moment, for all that is heard until then. Nobody waits for it."""
+        if not self._acknowledging:
+            self._acknowledging = True
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self.acknowledge)
+
     def is_new(self, number: int) -> bool:
         """Return True if a message was not heard before. Raises ProtocolError if one before it is missing."""
         if type(number) is not int or number > self.received + 1:
@@ -389,7 +439,8 @@ class MessageStream:
 
     def _pump(self) -> None:
         while self._connection is not None and self._sent - self._acknowledged < len(self._kept):
-            if self._connection.unsent > MAX_UNSENT_NBYTES:
+            # With nothing under way no acknowledgement would come, and nobody would send the rest.
+            if self._connection.unsent > MAX_UNSENT_NBYTES and self._sent > self._acknowledged:
                 return
             text = self._kept[self._sent - self._acknowledged]
             self._sent += 1

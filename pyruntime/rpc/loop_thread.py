@@ -42,6 +42,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def post(loop: asyncio.AbstractEventLoop, fn: Callable[..., Any], *args: Any) -> None:
+    """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(fn, *args)
+
+
 class LoopThread:
     """An event loop in a daemon thread; it runs until `close`.
 
@@ -69,10 +75,12 @@ class LoopThread:
 
     def call(self, fn: Callable[[], Any]) -> None:
         """Have `fn` called on the loop's thread; no effect once the loop is closed. Any thread."""
-        try:
-            self.loop.call_soon_threadsafe(fn)
-        except RuntimeError:
-            return
+        post(self.loop, fn)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once it has ended, and in the child of a fork, which has none of its parent's threads."""
+        return self._thread.is_alive()
 
     def stack(self) -> str:
         """Return where the thread is now, as a traceback. Any thread."""
@@ -86,7 +94,7 @@ class LoopThread:
             self._is_closed = True
             self.call(self._stop)
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return not self.is_alive
 
     def _stop(self) -> None:
         self._is_stopped = True

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
-import os
+import random
 import secrets
 import socket
 import ssl
@@ -23,27 +23,26 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pillarbox.rpc import connection as connections
-from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
     BROKEN,
-    MAX_FRAME_NBYTES,
+    MAX_BUFFER_NBYTES,
     Connection,
     MessageStream,
     ProtocolError,
     RefusedError,
+    encode,
     encode_body,
-    post,
     server_handshake,
 )
-from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, release_loop
+from pillarbox.rpc.loop_thread import LoopThread, acquire_loop, end, post, release_loop
 
 log = logging.getLogger("pillarbox")
 
 MAX_UNAUTHENTICATED = 64
-"""Connections whose peer is not known yet. One more, and the oldest of them is cut off."""
-RECONNECT_TIMEOUT_S = 5.0
-"""Seconds after its connection has broken in which a client may come back."""
+"""Connections whose peer is not known yet. One more, and any of them is cut off."""
 SECRET_NBYTES = 32
+MAX_REASON_LENGTH = 16 * 1024
+"""Of what a client is told of an error: it is a message then, also where each character is twelve bytes."""
 STOP_TIMEOUT_S = 10.0
 """Seconds for a server to answer or to end."""
 
@@ -102,12 +101,7 @@ class RpcServer:
 
     async def listen(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises OSError."""
-        tls: dict[str, Any] = {}
-        if self._certificate is not None:
-            tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": connections.CONNECT_TIMEOUT_S}
-        self._server = await asyncio.start_server(
-            self._connected, host, port, limit=MAX_FRAME_NBYTES + 4096, **tls
-        )
+        self._server = await asyncio.start_server(self._connected, host, port, limit=MAX_BUFFER_NBYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
@@ -155,24 +149,26 @@ class RpcServer:
             if kind != "open" or type(name) is not str:
                 raise ProtocolError("a client that does not open")
             service = self._services.get(name)
-            if service is None:
-                connection.send("no", f"nothing called {name!r} is served here")
-            else:
+            if service is not None:
                 await service.serve(connection, hello)
+            elif not self._stopping:
+                connection.send("no", f"nothing called {name!r} is served here")
             # What was said last still goes out.
             connection.close()
-            await asyncio.wait_for(writer.wait_closed(), connections.CONNECT_TIMEOUT_S)
+            await asyncio.wait_for(connection.wait_closed(), connections.CONNECT_TIMEOUT_S)
         except (*BROKEN, RefusedError) as error:
             log.debug("a connection has ended: %r", error)
 
     async def _authenticate(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Connection:
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            oldest.transport.abort()
+            # Not the oldest: strangers that come fast enough would keep out each friend who is far away.
+            one = random.choice([*self._unauthenticated])
+            del self._unauthenticated[one]
+            one.transport.abort()
         self._unauthenticated[writer] = None
         try:
-            proof = server_handshake(reader, writer, self._secret)
+            tls = None if self._certificate is None else self._certificate.context
+            proof = server_handshake(reader, writer, self._secret, tls)
             return await asyncio.wait_for(proof, connections.CONNECT_TIMEOUT_S)
         finally:
             self._unauthenticated.pop(writer, None)
@@ -202,7 +198,7 @@ class Peer:
 
         Raises TypeError or ValueError for what JSON cannot hold or is longer than 255 KiB.
         """
-        post(self._loop, self._sessions.push, self, encode_body(body))
+        post(self._loop, self._sessions.push, self, b"push", encode_body(body))
 
     def drop(self, why: str) -> None:
         """Want it no more: it fails with `why`, and is gone."""
@@ -231,8 +227,7 @@ class Service(Protocol):
     def request(self, peer: Peer, body: Any) -> Any:
         """Its answer, which JSON can hold, or a `concurrent.futures.Future` of it.
 
-        What it raises is raised by the client's `request` as a RemoteError. The same request may come twice,
-        after a connection has broken.
+        What it raises is raised by the client's `request` as a RemoteError. Each request comes once.
         """
 
     def pushed(self, peer: Peer, body: Any) -> None:
@@ -250,7 +245,6 @@ class Sessions:
         self._service = service
         self._grace = grace
         self._peers: dict[str, Peer] = {}
-        self._loop = asyncio.get_running_loop()
 
     async def serve(self, connection: Connection, hello: list[Any]) -> None:
         """See `ConnectionService`."""
@@ -292,7 +286,7 @@ class Sessions:
         except Exception as error:
             del self._peers[client]
             peer._is_gone = True
-            connection.send("no", f"{type(error).__name__}: {error}")
+            connection.send("no", f"{type(error).__name__}: {error}"[:MAX_REASON_LENGTH])
             return None
         return peer
 
@@ -300,7 +294,7 @@ class Sessions:
         peer._connection = None
         peer._stream.disconnected()
         if not peer._is_gone:
-            peer._grace = self._loop.call_later(self._grace, self._gone, peer, False)
+            peer._grace = peer._loop.call_later(self._grace, self._gone, peer, False)
 
     def _gone(self, peer: Peer, said_so: bool) -> None:
         if peer._is_gone:
@@ -314,11 +308,11 @@ class Sessions:
         except Exception:
             log.exception("a service failed to let a client go")
 
-    def push(self, peer: Peer, text: bytes) -> None:
+    def push(self, peer: Peer, kind: bytes, text: bytes) -> None:
         """Say something to a client, if it is there."""
         if not peer._is_gone:
             try:
-                peer._stream.put(b"push", text)
+                peer._stream.put(kind, text)
             except ProtocolError as error:
                 self.drop(peer, str(error))
 
@@ -328,73 +322,53 @@ class Sessions:
             return
         connection, peer._connection = peer._connection, None
         if connection is not None:
-            connection.send("no", why)
+            connection.send("no", why[:MAX_REASON_LENGTH])
             connection.close()
         self._gone(peer, False)
 
     # -- messages -------------------------------------------------------------------------------
 
-    def _hear(self, peer: Peer, connection: Connection, kind: str, *fields: Any) -> None:
-        if kind == "ask":
-            self._asked(peer, connection, *fields)
-        elif kind == "ack":
-            peer._stream.acknowledged(*fields)
-        elif kind in ("push", "leave"):
-            number, body = fields
-            if peer._stream.is_new(number):
-                self._heard(peer, kind, body)
-            if peer._connection is connection:
-                connection.send("ack", peer._stream.received)
-                if peer._is_gone:
-                    peer._connection = None
-        else:
+    def _hear(self, peer: Peer, connection: Connection, kind: str, number: int, *fields: Any) -> None:
+        if kind == "ack":
+            peer._stream.acknowledged(number)
+            return
+        (body,) = fields
+        if kind not in ("ask", "push", "leave"):
             raise ProtocolError(f"{kind!r} is no message")
+        if peer._stream.is_new(number) and not peer._is_gone:
+            if kind == "ask":
+                self._answer(peer, number, lambda: self._service.request(peer, body))
+            elif kind == "push":
+                self._pushed(peer, body)
+            else:
+                self._gone(peer, True)
+        if kind == "ask":
+            peer._stream.acknowledge_soon()
+        elif peer._connection is connection:
+            connection.send("ack", peer._stream.received)
+            if peer._is_gone:
+                peer._connection = None
 
-    def _heard(self, peer: Peer, kind: str, body: Any) -> None:
-        if peer._is_gone:
-            return
-        if kind == "leave":
-            self._gone(peer, True)
-            return
+    def _pushed(self, peer: Peer, body: Any) -> None:
         try:
             self._service.pushed(peer, body)
         except Exception as error:
             log.exception("a message of a client could not be taken")
             self.drop(peer, f"{type(error).__name__}: {error}")
 
-    def _asked(self, peer: Peer, connection: Connection, number: int, body: Any) -> None:
-        if type(number) is not int:
-            raise ProtocolError("a request without a number")
+    def _answer(self, peer: Peer, number: int, ask: Callable[[], Any]) -> None:
         try:
-            answer = self._service.request(peer, body)
-        except Exception as error:
-            _refuse(connection, number, error)
-            return
-        if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: post(self._loop, _answer_later, connection, number, done))
-        else:
-            _answer(connection, number, answer)
-
-
-def _answer_later(connection: Connection, number: int, done: Future[Any]) -> None:
-    error = RuntimeError("the service has ended") if done.cancelled() else done.exception()
-    if error is not None:
-        _refuse(connection, number, error)
-    else:
-        _answer(connection, number, done.result())
-
-
-def _answer(connection: Connection, number: int, answer: Any) -> None:
-    try:
-        text = encode_body(answer)
-    except (TypeError, ValueError) as error:
-        _refuse(connection, number, error)
-        return
-    connection.send_text(b'["answer",%d,%b]' % (number, text))
-
-
-def _refuse(connection: Connection, number: int, error: BaseException) -> None:
-    connection.send("error", number, type(error).__name__, str(error)[: MAX_FRAME_NBYTES // 8])
+            answer = ask()
+            if isinstance(answer, Future):
+                answer.add_done_callback(
+                    lambda done: post(peer._loop, self._answer, peer, number, done.result)
+                )
+                return
+            kind, text = b"answer", encode_body(answer)
+        except BaseException as error:
+            # Also what ended the thread that was to find the answer: somebody waits for it.
+            kind, text = b"error", encode([type(error).__name__, str(error)[:MAX_REASON_LENGTH]])
+        self.push(peer, kind, b"[%d,%b]" % (number, text))
 
 
 # -- the life of a server -----------------------------------------------------------------------
@@ -434,7 +408,6 @@ class HostedServer(Protocol):
 T = TypeVar("T")
 V = TypeVar("V", bound=HostedServer)
 H = TypeVar("H", bound="Hosted[Any]")
-C = TypeVar("C", bound="ServiceServer")
 
 
 class Hosted(ABC, Generic[V]):
@@ -488,7 +461,7 @@ class Hosted(ABC, Generic[V]):
     def _end(self) -> Any:
         """The result of the server's `stop`; None if there is no server."""
         hosted, self._hosted = self._hosted, None
-        if hosted is None:
+        if hosted is None or not hosted[0].is_alive:
             return None
         thread, server = hosted
         try:
@@ -518,68 +491,3 @@ class Hosted(ABC, Generic[V]):
     def __repr__(self) -> str:
         state = "stopped" if self._hosted is None else "running"
         return f"<{type(self).__name__} on {self._host}:{self._port}, {state}>"
-
-
-class ServiceServer(Hosted[RpcServer]):
-    """Serves any number of `Service`s, each under a name. Use it in a `with` block.
-
-    grace: seconds after its connection has broken in which a client may come back. Then it counts as dead,
-        and is refused if it comes all the same.
-    certificate: a file in PEM with a private key and its certificate, for TLS. The handle names the
-        certificate, and clients take no other. None: nothing is encrypted.
-
-    Raises TypeError or ValueError for a bad argument; `start` raises OSError where it cannot listen or read
-    the certificate.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        host: str,
-        port: int,
-        advertise: str | None,
-        grace: float,
-        certificate: str | os.PathLike[str] | None = None,
-    ) -> None:
-        super().__init__(kind, host, port, advertise)
-        if not grace > 0.0:
-            raise ValueError(f"grace={grace!r}: must be more than 0 seconds")
-        self._grace = grace
-        self._path = None if certificate is None else Path(certificate)
-        self._certificate: Certificate | None = None
-        self._services: dict[str, Service] = {}
-
-    def start(self: C) -> C:
-        """Listen. Any thread, once; again after `close`, with the services of before. Raises OSError."""
-        self._certificate = None if self._path is None else Certificate(self._path)
-        self._begin(lambda: RpcServer(self._secret, self._certificate))
-        for name, service in self._services.items():
-            self._add(name, service)
-        return self
-
-    def close(self) -> None:
-        """Stop listening and end every connection. Any thread but its own; idempotent."""
-        self._end()
-
-    def serve(self, name: str, service: Service) -> RpcHandle:
-        """Have `service` answer under `name`; gives the way to it. Any thread.
-
-        Raises ValueError for a name that is served already, RuntimeError unless started.
-        """
-        self._add(name, service)
-        self._services[name] = service
-        return self.handle(name)
-
-    def _add(self, name: str, service: Service) -> None:
-        self._ask(lambda server: server.add(name, Sessions(name, service, self._grace)))
-
-    def withdraw(self, name: str) -> None:
-        """End a service: its clients fail. Nothing if there is none. Any thread but the server's."""
-        self._services.pop(name, None)
-        if self._hosted is not None:
-            self._ask(lambda server: server.remove(name))
-
-    def handle(self, service: str) -> RpcHandle:
-        """Give a task the way to a service. Any thread; raises RuntimeError unless started."""
-        fingerprint = None if self._certificate is None else self._certificate.fingerprint
-        return RpcHandle(self._addresses(), self._secret, service, fingerprint)

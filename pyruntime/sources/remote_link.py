@@ -33,8 +33,6 @@ from pillarbox.sources.split_coordinator import SplitCoordinator
 if TYPE_CHECKING:
     from pillarbox.sources.coordinator import SourceCoordinator
 
-__all__ = ["LinkService", "RemoteEnd", "RemoteLink", "pieces"]
-
 S = TypeVar("S", bound=Split)
 
 

@@ -70,6 +70,8 @@ def test_a_message_is_read_as_it_was_written(message: Any) -> None:
         (3, 1.0, "Everything.number=1.0"),
         (4, [], r"Everything.times=\[\]: must be an object"),
         (4, {"a": "x"}, "Everything.times='x': must be a number"),
+        (4, {"a": math.nan}, "Everything.times=nan: must be a number"),
+        (4, {"a": 10**400}, "Everything.times=10+: must be a number"),
         (5, [[-1, 0]], "Pair.left=-1: must be from 0 on"),
         (5, [[1]], "must be a list of 2 fields"),
         (5, 1, "Everything.pairs=1: must be a list"),

@@ -6,11 +6,13 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.rpc.connection import Connection, connect
+from pillarbox.rpc.loop_thread import LoopThread, new_event_loop
 from pillarbox.rpc.server import RpcServer
 
 
@@ -60,6 +62,41 @@ def test_a_connection_that_comes_while_the_server_stops_is_closed(
                 pass
         except ConnectionError:
             pass
+
+
+class Nothing:
+    """A service that says nothing."""
+
+    async def serve(self, connection: Connection, hello: list[Any]) -> None:
+        await connection.receive()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop], ids=["asyncio", "default"])
+def test_a_server_that_stops_refuses_nobody_for_good(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Another may be started in its place, and clients are to wait for that one."""
+
+    async def open_and_stop(turns: int) -> None:
+        secret = os.urandom(32)
+        server = RpcServer(secret)
+        server.add("nothing", Nothing())
+        port = await server.listen("127.0.0.1", 0)
+        async with connect("127.0.0.1", port, secret) as connection:
+            connection.send("open", "nothing")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.stop()
+            with pytest.raises((EOFError, ConnectionError)):
+                await connection.receive()
+
+    loop = new_loop()
+    for turns in range(8):
+        loop.run_until_complete(asyncio.wait_for(open_and_stop(turns), 20))
+    loop.close()
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.sources.channel import Peer, SourceChannel
+from pillarbox.sources.channel import ChannelError, Peer, SourceChannel
 from tests.threads import begun
 
 
@@ -65,3 +65,21 @@ def test_a_child_of_a_fork_has_a_thread_of_its_own() -> None:
             with handle.connect() as client:
                 os._exit(0 if client.request(4, 30) == 4 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_a_fork_waits_for_nothing_of_its_parents() -> None:
+    with SourceChannel() as channel, channel.serve("silent", Silent()).connect() as client:
+        client.request(1, 30)
+        child = os.fork()
+        if not child:
+            # Nothing of the tests may run here.
+            signal.alarm(4)
+            try:
+                client.request(2)
+            except ChannelError as error:
+                client.close()
+                channel.close()
+                os._exit(0 if "another process" in str(error) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.request(3, 30) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from pillarbox.sources.channel import ChannelError, Peer, SourceChannel
 from tests.sources.proxy import Proxy
 
@@ -85,3 +87,27 @@ def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path
     path.write_text("nothing")
     with pytest.raises(OSError, match="PEM|SSL"):
         SourceChannel(certificate=path).start()
+
+
+def test_strangers_that_do_not_begin_tls_are_bounded_and_go_with_the_server(certificate: Path) -> None:
+    with SourceChannel(certificate=certificate) as channel:
+        handle = channel.serve("echo", Echo())
+        strangers = [socket.create_connection(channel.address, 10) for _ in range(MAX_UNAUTHENTICATED + 20)]
+        with handle.connect() as client:
+            assert client.request(1, 30) == 1
+        assert sum(_has_ended(each, 0.02) for each in strangers) >= 20
+    for each in strangers:
+        assert _has_ended(each, 5.0)
+        each.close()
+
+
+def _has_ended(stranger: socket.socket, patience: float) -> bool:
+    stranger.settimeout(patience)
+    try:
+        while stranger.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc import client as client_module
 from pillarbox.rpc import connection as connection_module
 from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, RemoteError, SourceChannel
 from tests.sources.proxy import Proxy
@@ -184,6 +185,68 @@ def test_more_than_a_socket_holds_goes_through_in_both_directions(handle: Channe
             client.push([number, text])
         ear.until(lambda: len(ear.heard) >= 50)
     assert [number for number, _ in ear.heard] == list(range(50))
+
+
+def test_requests_and_answers_that_no_connection_holds_at_once_all_go_through(handle: ChannelHandle) -> None:
+    text = "x" * 200_000
+    with handle.connect() as client:
+        asked = [client.submit([number, text]) for number in range(40)]
+        assert [each.result(LONG)["echo"][0] for each in asked] == list(range(40))
+
+
+def test_what_is_said_while_a_connection_is_full_of_other_things_is_not_forgotten(
+    channel: SourceChannel, handle: ChannelHandle, echo: Echo
+) -> None:
+    ear = Ear()
+    held = threading.Event()
+    with Proxy(handle) as proxy, proxy.handle.connect(receive=ear.receive) as client:
+        client.request(1)
+        # Nothing is taken from the sockets meanwhile.
+        proxy._thread.call(lambda: held.wait(LONG))
+
+        def fill(_: object) -> None:
+            connection = echo.peers[0]._connection
+            assert connection is not None
+            while connection.unsent <= connection_module.MAX_UNSENT_NBYTES:
+                connection.send("beat", "x" * 100_000)
+            echo.peers[0].push("there")
+
+        channel._ask(fill)
+        # That of the service runs after it.
+        channel._ask(lambda _: None)
+        held.set()
+        ear.until(lambda: ear.heard == ["there"])
+
+
+def test_a_request_comes_once_although_the_connection_breaks_before_its_answer(echo: Echo) -> None:
+    with SourceChannel(grace=LONG) as channel, Proxy(channel.serve("echo", echo)) as proxy:
+        with proxy.handle.connect() as client:
+            slow = client.submit("later")
+            echo.until(lambda: len(echo.later) == 1)
+            proxy.cut()
+            assert client.request(1) == {"echo": 1}
+            echo.later[0].set_result("at last")
+            assert slow.result(LONG) == "at last"
+        assert len(echo.later) == 1
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_a_reason_of_any_length_reaches_the_client(
+    handle: ChannelHandle, echo: Echo, letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ear = Ear()
+    why = letter * 300_000
+
+    def request(peer: Peer, body: Any) -> Any:
+        raise ValueError(why)
+
+    monkeypatch.setattr(echo, "request", request)
+    with handle.connect(failed=ear.failed) as client:
+        with pytest.raises(RemoteError, match=letter * 1000):
+            client.request(1, LONG)
+        echo.peers[0].drop(why)
+        ear.until(lambda: bool(ear.failures))
+        assert str(ear.failures[0]).startswith(letter * 1000)
 
 
 def test_a_client_that_says_so_is_gone_at_once_and_what_it_said_came_first(
@@ -437,6 +500,18 @@ def test_it_listens_on_this_machine_alone_unless_it_is_asked() -> None:
 def test_a_bad_argument_is_named(arguments: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         SourceChannel(**arguments)
+
+
+def test_who_waits_for_a_channel_that_starts_again_is_served(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_PAUSE_S", 0.001)
+    with SourceChannel() as channel:
+        handle = channel.serve("echo", echo)
+    for _ in range(30):
+        with handle.connect() as client, channel.start():
+            assert client.request(1, LONG) == {"echo": 1}
+            client.close()
 
 
 def test_a_channel_that_is_not_started_says_so() -> None:

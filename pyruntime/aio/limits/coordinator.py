@@ -58,10 +58,10 @@ class CoordinatorHandle(SharedLimits):
 class Coordinator(Hosted[LimitServer], SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all tasks of a job. Use it in a `with` block.
 
-    It listens on a thread of its own. Each task connects, and takes what it needs for a tenth of a second at
-    a time, so that a call costs no round trip. A task that ends gives back what it has not used; what a task
-    held that died is granted again after about two seconds. If one task is told that the service is
-    overloaded, all cool down.
+    It listens on the thread of all connections of this process. Each task connects, and takes what it needs
+    for a tenth of a second at a time, so that a call costs no round trip. A task that ends gives back what it
+    has not used; what a task held that died is granted again after about two seconds. If one task is told
+    that the service is overloaded, all cool down.
 
     host: where to listen. The default is this machine alone; "0.0.0.0" is for tasks on others. Whoever
         connects must prove that he knows the secret, which travels with the job. Nothing is encrypted.

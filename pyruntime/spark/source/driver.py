@@ -15,11 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from pillarbox.rpc.connection import pieces
 from pillarbox.sources.channel import Peer
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread
 from pillarbox.sources.events import event_from_json, event_to_json
 from pillarbox.sources.link import Event, Message
-from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from pillarbox.spark.source.options import AnySource, Read, Registered, schema_from_text
@@ -149,8 +149,7 @@ class DriverReads(TaskService):
         made = Read.of(self.registered[of], options, schema_from_text(schema)).source
         forgotten = []
         with self._lock:
-            # A planner whose connection broke asks again.
-            self._reads.setdefault(open, DriverRead(made, partitions))
+            self._reads[open] = DriverRead(made, partitions)
             known = sum(read.coordinator.size for read in self._reads.values())
             while len(self._reads) > 1 and (known > MAX_KNOWN_SPLITS or len(self._reads) > MAX_KNOWN_READS):
                 forgotten.append(self._reads.popitem(last=False)[1])

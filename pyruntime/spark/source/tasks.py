@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
+from pillarbox.rpc.connection import pieces
 from pillarbox.sources.channel import ChannelClient, ChannelHandle
 from pillarbox.sources.event_time import EventTimes
 from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader
 from pillarbox.sources.reading import read_splits
-from pillarbox.sources.remote_link import pieces
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.split import Split
 from pillarbox.spark.source.options import Read
