@@ -17,9 +17,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError, MailboxState, TaskMailbox
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.metrics import MailboxMetrics
+from pillarbox.mailbox.metrics import Doing, MailboxMetrics
 from pillarbox.mailbox.reports import ErrorReports
-from pillarbox.mailbox.times import Doing
 
 URGENT_MAILS = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""

@@ -20,7 +20,7 @@ LIMIT = 16
 """Files that a row may pass. It only falls: where fewer are found, lower it."""
 
 
-SPLIT_LIMITS = 21, 4
+SPLIT_LIMITS = 18, 4
 """Files and threads that a split of a batch read may pass, from discovery to its rows. They only fall."""
 
 Found = dict[str, tuple[str, int]]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
 from pillarbox.mailbox.histogram import BUCKETS, LatencyHistogram, bound_of, bucket_of
+from pillarbox.mailbox.metrics import WINDOW, Doing, TaskTimes, TimeShares
 from pillarbox.mailbox.processor import REASONS
-from pillarbox.mailbox.times import WINDOW, Doing, TaskTimes, TimeShares
 
 
 class Clock:
