@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from pillarbox.spark.arrow_io import from_ipc
-from pillarbox.spark.keeping import QUERY
+from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.stream import call_client, call_process
 from pillarbox.spark.stream.bucket_processor import JOB_GROUP, TIME, BucketProcessor
 from pillarbox.spark.stream.bucket_state import IDENTITY, KEY, SEQUENCE, BucketState, Finished, decode

@@ -28,7 +28,7 @@ from pillarbox.aio.task_io import OutputState
 from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, SchedulerState
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
 from pillarbox.mailbox.check import check_choice
 from pillarbox.task import (

@@ -20,7 +20,7 @@ from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.spark.arrow_io import READ_AHEAD_SLICES, ArrowInput, ArrowInputState, ArrowRows
 from pillarbox.spark.async_udf import _rows, _sliced
-from pillarbox.spark.kept_results import KeptRows
+from pillarbox.spark.ledger_plan import KeptRows
 from pillarbox.spark.record import SLICE, records, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.writer import RowWriter
@@ -216,9 +216,9 @@ def attempt(batches):
     from pillarbox.aio.options import Options
     from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
     from pillarbox.aio.task_run import ThreadRun
-    from pillarbox.ledger.folder import LocalFolder
+    from pillarbox.ledger.local_folder import LocalFolder
     from pillarbox.spark.arrow_io import ArrowInput, ArrowRows, from_ipc, to_ipc
-    from pillarbox.spark.kept_results import KeptRows
+    from pillarbox.spark.ledger_plan import KeptRows
     from pillarbox.spark.record import sliced
     from pillarbox.spark.worker import worker
     from pillarbox.spark.writer import RowWriter

@@ -28,7 +28,7 @@ from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.arrow_io import to_ipc
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
-from pillarbox.spark.keeping import QUERY, Keeping
+from pillarbox.spark.ledger_plan import QUERY, LedgerPlan
 from pillarbox.spark.stream import bucket_processor, bucket_state, call_client
 from pillarbox.spark.stream.bucket_processor import JOB_GROUP, TIME, BucketProcessor
 from pillarbox.spark.stream.bucket_state import ATTEMPTS, REFERENCE, StreamStateError, decode, with_columns
@@ -79,8 +79,8 @@ class Task:
         letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
         keeping = None
         if "ledger" in given:
-            keeping = Keeping(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
-        work = Work(same, "token", Options(ordered=False, **given), letters=letters, keeping=keeping)
+            keeping = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
+        work = Work(same, "token", Options(ordered=False, **given), letters=letters, ledger_plan=keeping)
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 

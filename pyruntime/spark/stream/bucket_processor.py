@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.function import name_of, ship
-from pillarbox.spark.keeping import BATCH, QUERY
+from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.stream.bucket_state import Ints, StreamStateError, conform, decode, encode, joined
 from pillarbox.spark.stream.call_client import CallClient

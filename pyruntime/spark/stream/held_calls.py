@@ -38,7 +38,7 @@ from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 
 if TYPE_CHECKING:
-    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.task_io import Chunk
     from pillarbox.spark.dead_letter import LetterBox
 
@@ -104,9 +104,9 @@ class _Bucket:
 class HeldCalls:
     """Makes the calls of one stream until `close`.
 
-    fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches. journal, convert: see
-    `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where the columns of rows are, None
-    where they come with them. after: those that are closed, whose calls have to end before one begins here.
+    fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches.
+    ledger_session, convert: see `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where
+    the columns of rows are, None where they come with them. after: those that are closed, whose calls have to end before one begins here.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class HeldCalls:
         writer: RowWriter,
         *,
         loop_thread: LoopThread,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
         box: LetterBox | None = None,
         payload: Payload | None = None,
@@ -158,7 +158,7 @@ class HeldCalls:
                     results,
                     loop=loop_thread.loop,
                     context=context,
-                    journal=journal,
+                    ledger_session=ledger_session,
                     watched=True,
                     convert=convert,
                 )
