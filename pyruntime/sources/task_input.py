@@ -41,8 +41,7 @@ from pillarbox.sources.split import Split
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.failures import Failures
 from pillarbox.task.moments import check_duration
-from pillarbox.task.output import OperatorOutput, TaskOutput
-from pillarbox.task.status import InputStatus
+from pillarbox.task.protocols import InputStatus, OperatorOutput, TaskOutput
 
 S = TypeVar("S", bound=Split)
 
