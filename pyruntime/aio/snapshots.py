@@ -30,7 +30,6 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
 from pillarbox.ledger.folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
-from pillarbox.mailbox.check import check_choice
 from pillarbox.task import (
     CheckpointBarrier,
     CheckpointOptions,
@@ -40,6 +39,7 @@ from pillarbox.task import (
     TaskSnapshot,
     Watermark,
 )
+from pillarbox.validate import check_choice
 
 VERSION = 1
 """The format of the bytes; an earlier one is read, a later one refused."""

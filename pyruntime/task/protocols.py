@@ -221,13 +221,6 @@ class TaskCancelled(PillarboxError):
         return f"task {self.name!r} was cancelled"
 
 
-def check_methods(argument: str, value: object, *names: str) -> None:
-    """Raise TypeError, naming what is missing, unless `value` has all these methods."""
-    missing = [name for name in names if not callable(getattr(value, name, None))]
-    if missing:
-        raise TypeError(f"{argument}={value!r}: must have {', '.join(names)}; it has no {', '.join(missing)}")
-
-
 def state_of(end: Any) -> Any:
     """The state of a task's input or output, or None if it has none. Mailbox thread."""
     return end.snapshot_state() if isinstance(end, StatefulInput) else None

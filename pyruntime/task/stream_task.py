@@ -44,10 +44,10 @@ from pillarbox.task.protocols import (
     TaskInput,
     TaskOutput,
     TaskState,
-    check_methods,
     restore_end,
 )
 from pillarbox.task.timers import monotonic_epoch
+from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
 
