@@ -28,7 +28,6 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
 from pillarbox.ledger.folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
-from pillarbox.mailbox.check import check_choice
 from pillarbox.task import (
     CheckpointBarrier,
     CheckpointOptions,
@@ -38,6 +37,7 @@ from pillarbox.task import (
     TaskSnapshot,
     Watermark,
 )
+from pillarbox.validate import check_choice
 
 FORMAT = 1
 """The format of `AsyncWaitState`; another one is refused."""

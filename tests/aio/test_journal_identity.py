@@ -1,4 +1,4 @@
-"""Whose answer it is: a row gets the answer to its own input, by its own function, and no other row's."""
+"""The owner of an answer: a row gets the answer to its own input, by its own function, and no other row's."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_rows_that_share_a_call_share_its_failure_and_count(location: str) -> No
 
 @pytest.fixture
 def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows are tasks of one execution."""
+    """Make the tasks that follow tasks of one execution."""
     same = execution_id("action")
 
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:

@@ -329,7 +329,7 @@ class LedgerLives(Lives):
     @precondition(lambda self: self._has_begun and self.writer is not None)
     @rule()
     def disk_is_slow(self) -> None:
-        """What waits for the disk has waited too long, until the next commit."""
+        """Let waits for the disk be too long until the next commit."""
         assert self.writer is not None
         self.writer.is_slow = not self.writer.is_slow
 

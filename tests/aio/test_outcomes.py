@@ -1,4 +1,4 @@
-"""What becomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and what calls cost (`usage`)."""
+"""The outcomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and the cost of calls (`usage`)."""
 
 from __future__ import annotations
 

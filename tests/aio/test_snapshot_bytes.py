@@ -345,7 +345,7 @@ def test_a_coroutine_that_waits_for_results_gets_those_that_are_restored() -> No
 
 
 class Thing:
-    """What a ledger does not keep."""
+    """A value that a ledger does not keep."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Thing)
@@ -403,7 +403,7 @@ def test_results_of_the_last_operator_are_kept_as_they_are_prepared() -> None:
 
 @dataclass
 class Place:
-    """What a function in front of another one may give."""
+    """A value that a function in front of another one may give."""
 
     name: str
     height: float

@@ -101,7 +101,7 @@ EVIL_ERROR = type(EVIL, (KeyError,), {})
 
 
 class Source:
-    """What a test wants reported."""
+    """A report that a test asks for."""
 
     def __init__(self, totals: Totals, series: Series | None = None, tasks: list[Any] | None = None) -> None:
         self.totals = totals

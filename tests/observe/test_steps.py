@@ -1,4 +1,4 @@
-"""What the report says between two looks: rates, the limit of the slots, shares, round ticks, safe markup."""
+"""The report between two looks: rates, the limit of the slots, shares, round ticks, safe markup."""
 
 from __future__ import annotations
 

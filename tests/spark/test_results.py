@@ -66,7 +66,7 @@ TYPES |= {
 
 
 def value(kind: str, result: Any) -> Any:
-    """What one result of a type becomes, as Arrow reads it."""
+    """The value of one result of a type, as Arrow reads it."""
     encoder = ValueEncoder(TYPES[kind], BERLIN)
     (found,), _ = encoder.encode([encoder.convert(result)])
     return found.to_pylist()[0]

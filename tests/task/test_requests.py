@@ -1,4 +1,4 @@
-"""What others ask of a task is answered once, whoever comes to know first that the task has ended."""
+"""Requests to a task are answered once, whoever comes to know first that the task has ended."""
 
 from __future__ import annotations
 
