@@ -36,12 +36,12 @@ from pillarbox.task.failures import Failures
 from pillarbox.task.input import TaskInput, restore_end
 from pillarbox.task.operator import Operator
 from pillarbox.task.output import TaskOutput
-from pillarbox.task.shapes import check_methods
 from pillarbox.task.state import TaskCancelled, TaskState
 from pillarbox.task.status import InputStatus
 from pillarbox.task.steps import Steps
 from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
 from pillarbox.task.waiting import suspend_until
+from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
 

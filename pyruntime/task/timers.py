@@ -15,10 +15,9 @@ from threading import get_ident
 
 from pillarbox.kernel import Deadlines
 from pillarbox.mailbox import MailboxExecutor
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.task.alarm import Alarm
-from pillarbox.task.moments import check_callable, check_duration, check_moment
 from pillarbox.task.timer import NOT_ARMED, FixedDelayTimer, FixedRateTimer, PeriodicTimer, Timer
+from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
 
 TIMERS_A_MAIL = 64
 """Timers that fire in one mail at most."""

@@ -15,15 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 BELOW: dict[str, set[str]] = {
     "kernel": set(),
     "redaction": set(),
-    "mailbox": {"kernel"},
-    "task": {"mailbox", "kernel"},
+    "validate": set(),
+    "mailbox": {"validate", "kernel"},
+    "task": {"validate", "mailbox", "kernel"},
     "rpc": {"redaction"},
-    "aio": {"redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "ledger": {"redaction", "task", "mailbox", "kernel"},
-    "sources": {"redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "": {"redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "spark": {"", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "testing": {"", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "aio": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "ledger": {"validate", "redaction", "task", "mailbox", "kernel"},
+    "sources": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "": {"validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "spark": {"", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "testing": {"", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
 }
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
