@@ -1,7 +1,7 @@
-"""Draws the pictures of the documentation: `make docs` runs it and writes task.svg and layers.svg in docs/pictures.
+"""Draws the pictures of the documentation: `make docs` runs it and writes into docs/pictures.
 
-The boxes and arrows of a task stand in the two tables below, in units of a grid. The packages and their imports are
-read from the table that `tests/house/test_layers.py` holds.
+The boxes and arrows of a task stand in the two tables below, in units of a grid. The packages and their
+imports are read from the table that `tests/house/test_layers.py` holds.
 """
 
 from __future__ import annotations
