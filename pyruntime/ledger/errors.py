@@ -8,6 +8,16 @@ from typing import NamedTuple
 from pillarbox.kernel import PillarboxError
 
 
+def printable(text: str) -> str:
+    r"""`text` with `\u....` for what is no visible character: a terminal would obey some of those.
+
+    What was JSON is the same JSON after that.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
 class LedgerError(PillarboxError):
     """A ledger cannot be written or read as asked."""
 
@@ -68,13 +78,3 @@ class Damage(NamedTuple):
 
     def __str__(self) -> str:
         return f"{printable(self.segment)}: {self.length} bytes from byte {self.offset}: {self.reason}"
-
-
-def printable(text: str) -> str:
-    r"""`text` with `\u....` for what is no visible character: a terminal would obey some of those.
-
-    What was JSON is the same JSON after that.
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pillarbox.ledger.errors import LedgerValueError
-from pillarbox.mailbox.check import check_count, check_text
+from pillarbox.validate import check_int, check_text
 
 KEY_BYTES = 16
 EXECUTION_BYTES = 8
@@ -481,7 +481,7 @@ class Scope:
                     f"{name}={text!r}: may have {MAX_NAME_CHARACTERS} characters as it is written in a path"
                 )
         if self.batch is not None:
-            check_count("batch", self.batch, 0, 2**63 - 1)
+            check_int("batch", self.batch, 0, 2**63 - 1)
 
     @classmethod
     def of(

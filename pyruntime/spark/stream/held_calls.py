@@ -24,7 +24,7 @@ import pyarrow as pa
 from pillarbox.aio.attempts import Call
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.coroutines import collect
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
@@ -104,9 +104,10 @@ class _Bucket:
 class HeldCalls:
     """Makes the calls of one stream until `close`.
 
-    fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches.
-    ledger_session, convert: see `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where
-    the columns of rows are, None where they come with them. after: those that are closed, whose calls have to end before one begins here.
+    fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches. ledger_session,
+    convert: see `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where the columns of
+    rows are, None where they come with them. after: those that are closed, whose calls have to end before one
+    begins here.
     """
 
     def __init__(
