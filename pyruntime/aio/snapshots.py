@@ -19,11 +19,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.chained import ChainedRow, ResultRecord, as_fields, as_record, chained_call, chained_row
+from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.errors import error_of, said
 from pillarbox.aio.failure import ErrorInfo, Failed
-from pillarbox.aio.outcomes import FailureCounts
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import OutputState
 from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, SchedulerState
 from pillarbox.kernel import PillarboxError

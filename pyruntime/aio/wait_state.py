@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple, overload
 
-from pillarbox.aio.outcomes import FailureCounts
+from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.task import Idleness, Watermark
 
 FORMAT = 1

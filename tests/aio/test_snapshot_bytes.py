@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
+from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.failure import Failed
-from pillarbox.aio.outcomes import FailureCounts
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.snapshots import VERSION, SnapshotCodec, SnapshotError, SnapshotFolder
 from pillarbox.aio.task_io import (
     BATCH_ROWS,
