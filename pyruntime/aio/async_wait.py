@@ -28,9 +28,7 @@ from pillarbox.aio.calls import ResultConverter, Runner
 from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
 from pillarbox.aio.coroutines import CoroutineRunner, collect
-from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
     collector_parameter,
@@ -39,13 +37,13 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.meter import SAMPLE, Meter, OperatorStatistics
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call, CallScheduler, RestoredCall
+from pillarbox.aio.scheduler import Call, CallScheduler, CallState, RestoredCall
 from pillarbox.aio.single_flight import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
+from pillarbox.aio.snapshots import FORMAT, AsyncWaitState, FinishedRow, StateEntries
 from pillarbox.aio.threads import ThreadRunner
-from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, StateEntries
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import (

@@ -10,16 +10,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.aio.blame import may_have_poison_row
 from pillarbox.aio.breaker import CircuitBreaker
 from pillarbox.aio.calls import ResultConverter, Runner
 from pillarbox.aio.concurrency import ConcurrencyLimit
 from pillarbox.aio.deadlines import Deadlines, clock_of
-from pillarbox.aio.error_policy import ErrorPolicy
-from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
@@ -27,7 +26,6 @@ from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
 from pillarbox.aio.status import is_overload, is_unreached
 from pillarbox.aio.throttle import Throttle
 from pillarbox.aio.usage import CostTracker
-from pillarbox.aio.wait_state import CallState, SchedulerState
 
 T = TypeVar("T")
 
@@ -128,6 +126,34 @@ class RestoredCall(Call):
     def elapsed(self, now: float) -> float:
         """Seconds that its attempts and pauses have taken, those before the snapshot included."""
         return now - self.started
+
+
+class CallState(NamedTuple):
+    """A row that is not finished.
+
+    attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
+    `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
+    refused_for: seconds since the service refused the row for the first time.
+    """
+
+    row: Any
+    attempts: int = 0
+    spent: float = 0.0
+    pause: float | None = None
+    error: BaseException | None = None
+    cost: float = 0.0
+    uncharged: int = 0
+    refusals: int = 0
+    refused_for: float | None = None
+
+
+class SchedulerState(NamedTuple):
+    """The part of a snapshot that is about all calls together."""
+
+    failures: FailureCounts
+    retries: Any
+    calls: int
+    cost: float
 
 
 class CallScheduler:

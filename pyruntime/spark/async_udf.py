@@ -22,8 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options

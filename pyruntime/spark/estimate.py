@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import Chunk

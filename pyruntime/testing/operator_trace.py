@@ -30,12 +30,12 @@ from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
-from pillarbox.aio.scheduler import Call, CallScheduler
+from pillarbox.aio.scheduler import Call, CallScheduler, CallState
 from pillarbox.aio.single_flight import WAITING
-from pillarbox.aio.wait_state import CallState, FinishedRow
+from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.task import Idleness, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import pillarbox
 from pillarbox import Batch, CallFailed, CallTimeout, Collector, Retry, Usage, async_map
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter
 from tests.aio.virtual import HOUR, Rig, again, play
 from tests.search import examples

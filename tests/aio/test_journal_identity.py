@@ -23,7 +23,7 @@ from pillarbox.aio import async_map as async_map_function
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.journal import open_journal
-from pillarbox.aio.wait_state import FinishedRow
+from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope, execution_id
 from pillarbox.task import StreamTask, TaskSnapshot
 from pillarbox.testing import ReplayedInput

@@ -14,9 +14,10 @@ import pytest
 
 from pillarbox import CallFailed, Options
 from pillarbox.aio import journal
-from pillarbox.aio.failure import Failed, describe
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.status import describe
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Commit, Lease, Ledger, execution_id
 from tests.aio.virtual import play

@@ -25,7 +25,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from pillarbox import Batch, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.ledger import Ledger, LedgerWriter, Scope, execution_id

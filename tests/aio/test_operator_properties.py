@@ -26,8 +26,7 @@ from pillarbox.aio import async_wait as operator_module
 from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.errors import CallFailed, CallTimeout
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.limits.local import LocalGate
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.options import RAISE, Options

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures, Usage, async_map
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, again, infos, play
 
 

@@ -18,9 +18,18 @@ from hypothesis import strategies as st
 from pillarbox import Batch, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.error_policy import FailureCounts
-from pillarbox.aio.failure import Failed
-from pillarbox.aio.scheduler import Call
-from pillarbox.aio.snapshots import VERSION, SnapshotCodec, SnapshotError, SnapshotFolder
+from pillarbox.aio.errors import Failed
+from pillarbox.aio.scheduler import Call, CallState, SchedulerState
+from pillarbox.aio.snapshots import (
+    FORMAT,
+    VERSION,
+    AsyncWaitState,
+    FinishedRow,
+    SnapshotCodec,
+    SnapshotError,
+    SnapshotFolder,
+    StateEntries,
+)
 from pillarbox.aio.task_io import (
     BATCH_ROWS,
     AsyncIterableInput,
@@ -29,14 +38,6 @@ from pillarbox.aio.task_io import (
     IterableInput,
     LoopOutput,
     OutputState,
-)
-from pillarbox.aio.wait_state import (
-    FORMAT,
-    AsyncWaitState,
-    CallState,
-    FinishedRow,
-    SchedulerState,
-    StateEntries,
 )
 from pillarbox.kernel import Handover
 from pillarbox.task import (

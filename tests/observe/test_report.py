@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe import Watch, report
 from pillarbox.aio.observe.series import Series
 from pillarbox.aio.observe.tasks import TaskTotals

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pillarbox.aio.failure import ErrorInfo, Failed
+from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.spark.results import EncodedRow, ResultError, RowEncoder, ValueEncoder
 from tests.search import examples
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe import charts, page, words
 from pillarbox.aio.observe.markup import Child, Markup, tag
 from pillarbox.aio.observe.series import Point

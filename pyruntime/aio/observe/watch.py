@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.observe.series import Point, Series
 from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import Totals, totals_of

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.coroutines import collect
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
