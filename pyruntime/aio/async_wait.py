@@ -21,7 +21,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from pillarbox.aio.attempts import Attempts, Call, RestoredCall
+from pillarbox.aio.attempts import Attempts, Call, CallState, RestoredCall
 from pillarbox.aio.batch_function import batch_function
 from pillarbox.aio.batches import BatchCalls
 from pillarbox.aio.blocking import LoopWatcher
@@ -29,9 +29,7 @@ from pillarbox.aio.calls import Calls, ResultConverter
 from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
 from pillarbox.aio.coroutines import CoroutineCalls, collect
-from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
     collector_parameter,
@@ -40,12 +38,12 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.meter import SAMPLE, Meter, OperatorStatistics
 from pillarbox.aio.options import Options
 from pillarbox.aio.single_flight import JOINED, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
+from pillarbox.aio.snapshots import FORMAT, AsyncWaitState, FinishedRow, StateEntries
 from pillarbox.aio.threads import ThreadCalls
-from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, StateEntries
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import (

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.aio.admission import Admission
 from pillarbox.aio.blame import blames_rows
@@ -18,16 +18,14 @@ from pillarbox.aio.breaker import Breaker
 from pillarbox.aio.calls import Calls, ResultConverter
 from pillarbox.aio.capacity import Capacity
 from pillarbox.aio.deadlines import Deadlines, clock_of
-from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
-from pillarbox.aio.outcomes import Outcomes
+from pillarbox.aio.outcomes import FailureCounts, Outcomes
 from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
 from pillarbox.aio.status import is_overload, is_unreached
 from pillarbox.aio.usage import Bill
-from pillarbox.aio.wait_state import CallState, SchedulerState
 
 T = TypeVar("T")
 
@@ -128,6 +126,34 @@ class RestoredCall(Call):
     def elapsed(self, now: float) -> float:
         """Seconds that its attempts and pauses have taken, those before the snapshot included."""
         return now - self.started
+
+
+class CallState(NamedTuple):
+    """A row that is not finished.
+
+    attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
+    `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
+    refused_for: seconds since the service refused the row for the first time.
+    """
+
+    row: Any
+    attempts: int = 0
+    spent: float = 0.0
+    pause: float | None = None
+    error: BaseException | None = None
+    cost: float = 0.0
+    uncharged: int = 0
+    refusals: int = 0
+    refused_for: float | None = None
+
+
+class SchedulerState(NamedTuple):
+    """The part of a snapshot that is about all calls together."""
+
+    failures: FailureCounts
+    retries: Any
+    calls: int
+    cost: float
 
 
 class Attempts:

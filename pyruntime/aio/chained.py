@@ -19,8 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pillarbox.aio.attempts import Call
-from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures, shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.errors import NotCalled, shorten
-from pillarbox.aio.failure import ErrorInfo, Failed, describe
+from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
 from pillarbox.aio.single_flight import JOINED
+from pillarbox.aio.status import describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import (
     Commit,

@@ -9,10 +9,20 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.errors import CallFailed, CallTimeout, KeptError, NotCalled, TooManyFailures, said, shorten
-from pillarbox.aio.failure import ErrorInfo, Failed, describe
+from pillarbox.aio.errors import (
+    CallFailed,
+    CallTimeout,
+    ErrorInfo,
+    Failed,
+    KeptError,
+    NotCalled,
+    TooManyFailures,
+    said,
+    shorten,
+)
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import RAISE, Options
+from pillarbox.aio.status import describe
 
 if TYPE_CHECKING:
     from pillarbox.aio.attempts import Call

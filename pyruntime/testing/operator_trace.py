@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Attempts, Call
+from pillarbox.aio.attempts import Attempts, Call, CallState
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.single_flight import JOINED
-from pillarbox.aio.wait_state import CallState, FinishedRow
+from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.task import Idleness, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2

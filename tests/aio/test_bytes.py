@@ -72,7 +72,7 @@ def test_weighing_takes_a_bounded_time_and_ends_in_a_cycle() -> None:
 
 
 class Living:
-    """How many results of one test live, and how many did at most."""
+    """Counts the living results of one test, and their maximum."""
 
     now = most = 0
 

@@ -15,8 +15,9 @@ import pytest
 from pillarbox import CallFailed, Options
 from pillarbox.aio import journal
 from pillarbox.aio.attempts import Call
-from pillarbox.aio.failure import Failed, describe
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.single_flight import JOINED
+from pillarbox.aio.status import describe
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Commit, Lease, Ledger, execution_id
 from tests.aio.virtual import play

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.journal import open_journal
-from pillarbox.aio.snapshots import SnapshotCodec
-from pillarbox.aio.wait_state import FinishedRow
+from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.ledger import Ledger, execution_id
 from pillarbox.task import (
     MAX_WATERMARK,

@@ -1,4 +1,4 @@
-"""What leaves a bucket of a stream stands in its order, whatever slices of the input its rows are from."""
+"""The order of a bucket's output, whatever slices of the input its rows are from."""
 
 from __future__ import annotations
 

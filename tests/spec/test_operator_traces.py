@@ -14,8 +14,8 @@ import pytest
 from pillarbox import Retry, async_map
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Attempts, Call
-from pillarbox.aio.wait_state import AsyncWaitState, CallState, FinishedRow
+from pillarbox.aio.attempts import Attempts, Call, CallState
+from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.testing.models.operator import refusal
 from pillarbox.testing.operator_trace import SavedRow, Step, read_life, read_trace, recording

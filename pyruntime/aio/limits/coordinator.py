@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.aio.check import check_seconds
 from pillarbox.aio.limits.lease import CoordinatedLimiter
 from pillarbox.aio.limits.quota import (
     SERVICE,
@@ -46,6 +45,7 @@ from pillarbox.ledger.private_files import FILE_MODE, open_own, replacing
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import BROKEN, Connection
 from pillarbox.rpc.server import Certificate, Hosted, RpcServer
+from pillarbox.validate import check_duration
 
 log = logging.getLogger("pillarbox")
 
@@ -532,10 +532,7 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__("coordinator", host, port, advertise, certificate)
-        seconds = check_seconds("patience", patience)
-        if seconds is None:
-            raise TypeError(f"patience={patience!r}: must be a number of seconds")
-        self._patience = seconds
+        self._patience = check_duration("patience", patience, above_zero=True)
         self._path = None if state is None else Path(os.fspath(state)).absolute()
         self._memory: dict[str, Any] | None = None
 

@@ -30,13 +30,13 @@ import random
 import uuid
 from typing import Any
 
-from pillarbox.aio.check import check_positive_number, check_seconds
 from pillarbox.aio.limits.lease import LEAVE_TIMEOUT_S, UNITS_TOLERANCE, LeasedLimiter
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S
 from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
 from pillarbox.rpc.client import FIRST_PAUSE_S, MAX_PAUSE_S
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.redis_url import RedisUrl
+from pillarbox.validate import check_duration, check_positive_number
 
 ANSWER_TIMEOUT_S = 5.0
 MISSING_REDIS = (
@@ -240,13 +240,10 @@ class RedisCoordinator(SharedLimits):
         self, url: str, name: str | None = None, *, patience: float = 60.0, keep: float = DEFAULT_KEEP_S
     ) -> None:
         self._url = RedisUrl(url)
-        seconds = check_seconds("patience", patience)
-        if seconds is None:
-            raise TypeError(f"patience={patience!r}: must be a number of seconds")
+        self._patience = check_duration("patience", patience, above_zero=True)
         if importlib.util.find_spec("redis") is None:
             raise ImportError(MISSING_REDIS)
         self.name = None if name is None else check_name(name)
-        self._patience = seconds
         self._keep = check_positive_number("keep", keep)
 
     def open(self, limits: Limits) -> RedisLimiter:
