@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
-from pillarbox.aio.single_flight import JOINED
+from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.status import describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, Scope
@@ -35,8 +35,8 @@ from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import DEFAULT, Redact, redacted
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Call
     from pillarbox.aio.options import Options
+    from pillarbox.aio.scheduler import Call
 
 log = logging.getLogger("pillarbox")
 
@@ -234,7 +234,7 @@ class LedgerSession:
 
         is_known: `identify` was called for the row.
 
-        `JOINED` where a call of a row with this key and input is in flight, whose result it will get.
+        `WAITING` where a call of a row with this key and input is in flight, whose result it will get.
         Raises LedgerConflictError for a row whose key another one of this execution has, with another input;
         LedgerValueError for a row that has no fingerprint, KeyError for one without a column, OSError.
         """
@@ -249,7 +249,7 @@ class LedgerSession:
                     raise self._conflict(call, before.input)
             else:
                 self._joined.setdefault(key, []).append(call)
-                return JOINED
+                return WAITING
         result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True

@@ -447,15 +447,15 @@ def test_a_batch_that_has_a_slot_and_has_not_begun_keeps_its_attempts_in_a_snaps
     kept: list[list[int]] = []
 
     async def look() -> None:
-        attempts = life.operator._attempts
-        calls: Any = attempts.calls
-        begin = calls._begin
+        scheduler = life.operator._scheduler
+        runner: Any = scheduler.runner
+        begin = runner._begin
 
         def spy(batch: Any) -> None:
             begin(batch)
-            kept.append([attempts.snapshot_call(call, attempts.clock()).attempts for call in batch.calls])
+            kept.append([scheduler.snapshot_call(call, scheduler.clock()).attempts for call in batch.calls])
 
-        calls._begin = spy
+        runner._begin = spy
 
     life.loop.call_later(5.0, lambda: life.loop.create_task(look()))
     assert life.run([], None)

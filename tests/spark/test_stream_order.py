@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.options import Options
+from pillarbox.aio.scheduler import Call
 from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.record import Record, records
 from pillarbox.spark.stream.pack import BUCKET, BUCKETS, KEY, NUMBER, ROWS, Pack

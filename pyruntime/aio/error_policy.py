@@ -25,7 +25,7 @@ from pillarbox.aio.options import RAISE, Options
 from pillarbox.aio.status import describe
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Call
+    from pillarbox.aio.scheduler import Call
 
 log = logging.getLogger("pillarbox")
 
@@ -41,7 +41,7 @@ class FailureCounts(NamedTuple):
     last: ErrorInfo | None
 
 
-class Outcomes:
+class ErrorPolicy:
     """Decides by the options what a failure gives: a result, or an error that ends the job."""
 
     __slots__ = ("_clock", "_fail_after", "_last", "_logged", "_meter", "_on_timeout", "_policy", "_redact")
