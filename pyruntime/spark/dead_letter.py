@@ -19,7 +19,7 @@ from pillarbox.ledger.private_files import check_mode, locked_out
 from pillarbox.mailbox.check import check_choice
 from pillarbox.redaction import shown_address
 from pillarbox.spark.error_column import ERROR, FAILED_AT
-from pillarbox.spark.types import holds
+from pillarbox.spark.schema import holds
 
 FORMATS = ("parquet", "json")
 
