@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.async_map import AsyncMapIterator, async_map
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.chained import Step
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import (
     BatchResultError,
     CallFailed,
     CallTimeout,
+    ErrorInfo,
     NotCalled,
     OpenFailed,
+    Outcome,
     ResultRejected,
     TooManyFailures,
 )
-from pillarbox.aio.failure import ErrorInfo, Outcome
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.retry_after import retry_after_of

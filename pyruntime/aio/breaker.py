@@ -65,7 +65,7 @@ FEW_SHARE = 0.02
 """A share of refused calls up to which the pace stays as it is."""
 
 
-class Breaker:
+class CircuitBreaker:
     """A `Gate` that closes while the service is overloaded, and then opens step by step.
 
     inner: the gate behind it, or None. backoff: the seconds of the n-th cool-down in a row (from 1) that the

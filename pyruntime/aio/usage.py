@@ -43,7 +43,7 @@ def usage_of(said: Any) -> Usage:
     return used
 
 
-class Bill:
+class CostTracker:
     """Adds up what the calls of one operator used, where its hook says it, and tells the gate of the cost."""
 
     __slots__ = ("_gate", "_meter", "_redact", "_usage")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.sources.alignment import Hold
 from pillarbox.sources.channel import ChannelHandle, SourceChannel
 from pillarbox.sources.enumerating import Checkpoint, Waiting
@@ -24,6 +23,7 @@ from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import ReaderEnd, SplitCoordinator
+from pillarbox.validate import check_positive_int
 
 S = TypeVar("S", bound=Split)
 

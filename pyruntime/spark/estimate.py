@@ -15,11 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.records import ArrowInput, sliced
@@ -27,6 +26,7 @@ from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
 from pillarbox.spark.worker import run_job
+from pillarbox.validate import check_positive_int
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -50,7 +50,7 @@ class Peer:
         self.channel._heard_at = math.inf
 
     async def ended(self) -> bool:
-        """Whether the other side closes the connection; what it says until then is passed over."""
+        """True if the other side closes the connection; its messages until then are passed over."""
         try:
             while await asyncio.wait_for(self.reader.read(4096), 10):
                 pass

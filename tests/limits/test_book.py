@@ -20,7 +20,7 @@ MAX_CALLS = 25
 
 
 class Task:
-    """What a client does, and what it knows."""
+    """The actions and the knowledge of a client."""
 
     def __init__(self, name: str) -> None:
         self.name = name

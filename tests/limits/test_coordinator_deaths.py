@@ -42,7 +42,7 @@ def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
 
 
 def killed(program: subprocess.Popen[str]) -> int:
-    """How many calls it began until one of them killed it."""
+    """The number of calls that it began until one of them killed it."""
     output, _ = program.communicate(timeout=60)
     assert program.returncode == -9
     return len(output.splitlines())

@@ -1,4 +1,4 @@
-"""How long a coordinator knows a gate: what may be forgotten is, and a budget never."""
+"""The memory of a coordinator: a gate may be forgotten after a while, a budget never."""
 
 from __future__ import annotations
 

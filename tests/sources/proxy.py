@@ -20,7 +20,7 @@ class Proxy:
         self.cut_after = cut_after
         self.connections = 0
         self.passed = bytearray()
-        """What went through in either direction."""
+        """The bytes that went through in either direction."""
         self.refusing = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._passing = True

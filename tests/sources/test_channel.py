@@ -76,7 +76,7 @@ class Echo:
 
 
 class Ear:
-    """What a client is told."""
+    """Records the messages to a client."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

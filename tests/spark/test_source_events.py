@@ -18,13 +18,13 @@ from pillarbox.spark.source.tasks import TaskLink
 from tests.sources.found import Findable, Finder, World
 
 LONG = 20.0
-MOST = 64 * 1024
+MAX_EVENT_BYTES = 64 * 1024
 
 
 class Talkative(Finder):
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
         if event.kind == "ask for much":
-            self.context.send(subtask, SourceEvent("much", "x" * MOST))
+            self.context.send(subtask, SourceEvent("much", "x" * MAX_EVENT_BYTES))
         super().handle_source_event(subtask, event)
 
 
@@ -72,7 +72,9 @@ class Task(TaskLink):
 
 def test_an_event_is_heard_as_it_was_said(handle: ChannelHandle) -> None:
     # The longest that there may be, with its quotes.
-    said = [SourceEvent("echo", payload) for payload in ({"a": [1, None, "é"]}, None, "x" * (MOST - 2))]
+    said = [
+        SourceEvent("echo", payload) for payload in ({"a": [1, None, "é"]}, None, "x" * (MAX_EVENT_BYTES - 2))
+    ]
     with closing(Task(handle, 0, "r")) as task:
         for event in said:
             task.send(event)
@@ -85,7 +87,7 @@ def test_an_event_is_heard_as_it_was_said(handle: ChannelHandle) -> None:
 def test_an_event_that_is_too_long_is_refused_where_it_is_sent(handle: ChannelHandle) -> None:
     with closing(Task(handle, 0, "r")) as task:
         with pytest.raises(ValueError, match="event 'echo' is too long: at most 65,536 bytes"):
-            task.send(SourceEvent("echo", "x" * (MOST - 1)))
+            task.send(SourceEvent("echo", "x" * (MAX_EVENT_BYTES - 1)))
         task.send(SourceEvent("echo", "short"))
         assert task.hears() == [SourceEvent("echo", "short")]
 

@@ -22,7 +22,7 @@ END: Any = PeerEnd(object.__new__(Peer))
 
 
 def ask(read: DriverRead, partition: int, index: int) -> list[str]:
-    """What the partition reads next: names of splits, "" for the end."""
+    """Ask for the next splits of the partition: their names, "" for the end."""
     answer = read.ask(partition, index, "here").result(LONG)
     return [each[1]["split_id"] if each else "" for each in answer]
 

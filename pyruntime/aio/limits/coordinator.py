@@ -10,7 +10,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.check import check_seconds
 from pillarbox.aio.limits.client import CoordinatorGate
 from pillarbox.aio.limits.messages import SERVICE
 from pillarbox.aio.limits.server import LimitServer, SharedStatistics
@@ -18,6 +17,7 @@ from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check
 from pillarbox.aio.limits.state import read_state
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.server import Hosted
+from pillarbox.validate import check_duration
 
 PATIENCE = 60.0
 
@@ -94,9 +94,7 @@ class Coordinator(Hosted[LimitServer], SharedLimits):
         patience: float = PATIENCE,
     ) -> None:
         super().__init__("coordinator", host, port, advertise)
-        seconds = check_seconds("patience", patience)
-        if seconds is None:
-            raise TypeError(f"patience={patience!r}: must be a number of seconds")
+        seconds = check_duration("patience", patience, above_zero=True)
         self._patience = seconds
         self._path = None if state is None else Path(os.fspath(state)).absolute()
         self._memory: dict[str, Any] | None = None

@@ -12,7 +12,6 @@ import random
 import uuid
 from typing import Any
 
-from pillarbox.aio.check import check_positive_number, check_seconds
 from pillarbox.aio.limits.book import GRACE
 from pillarbox.aio.limits.client import LEAVE_TIMEOUT_S
 from pillarbox.aio.limits.lease import DUST, LeaseGate
@@ -21,6 +20,7 @@ from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
 from pillarbox.rpc.client import FIRST_PAUSE_S, MAX_PAUSE_S
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.redis_url import RedisUrl
+from pillarbox.validate import check_duration, check_positive_number
 
 ANSWER = 5.0
 """Seconds for Redis to answer."""
@@ -53,9 +53,7 @@ class RedisCoordinator(SharedLimits):
         self, url: str, name: str | None = None, *, patience: float = 60.0, keep: float = KEEP
     ) -> None:
         self._url = RedisUrl(url)
-        seconds = check_seconds("patience", patience)
-        if seconds is None:
-            raise TypeError(f"patience={patience!r}: must be a number of seconds")
+        seconds = check_duration("patience", patience, above_zero=True)
         if importlib.util.find_spec("redis") is None:
             raise ImportError(MISSING)
         self.name = None if name is None else check_name(name)

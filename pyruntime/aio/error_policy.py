@@ -9,13 +9,23 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox.aio.errors import CallFailed, CallTimeout, KeptError, NotCalled, TooManyFailures, said, shorten
-from pillarbox.aio.failure import ErrorInfo, Failed, describe
+from pillarbox.aio.errors import (
+    CallFailed,
+    CallTimeout,
+    ErrorInfo,
+    Failed,
+    KeptError,
+    NotCalled,
+    TooManyFailures,
+    said,
+    shorten,
+)
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import RAISE, Options
+from pillarbox.aio.status import describe
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Call
+    from pillarbox.aio.scheduler import Call
 
 log = logging.getLogger("pillarbox")
 
@@ -31,7 +41,7 @@ class FailureCounts(NamedTuple):
     last: ErrorInfo | None
 
 
-class Outcomes:
+class ErrorPolicy:
     """Decides by the options what a failure gives: a result, or an error that ends the job."""
 
     __slots__ = ("_clock", "_fail_after", "_last", "_logged", "_meter", "_on_timeout", "_policy", "_redact")

@@ -10,24 +10,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pillarbox.aio.admission import Admission
-from pillarbox.aio.blame import blames_rows
-from pillarbox.aio.breaker import Breaker
-from pillarbox.aio.calls import Calls, ResultConverter
-from pillarbox.aio.capacity import Capacity
+from pillarbox.aio.blame import may_have_poison_row
+from pillarbox.aio.breaker import CircuitBreaker
+from pillarbox.aio.calls import ResultConverter, Runner
+from pillarbox.aio.concurrency import ConcurrencyLimit
 from pillarbox.aio.deadlines import Deadlines, clock_of
-from pillarbox.aio.errors import CallFailed, CallTimeout, ResultRejected
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
-from pillarbox.aio.outcomes import Outcomes
 from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
 from pillarbox.aio.status import is_overload, is_unreached
-from pillarbox.aio.usage import Bill
-from pillarbox.aio.wait_state import CallState, SchedulerState
+from pillarbox.aio.throttle import Throttle
+from pillarbox.aio.usage import CostTracker
 
 T = TypeVar("T")
 
@@ -36,7 +34,7 @@ class Call:
     """One admitted row: admitted -> (waits for slot, rate or retry) -> running -> finished -> emitted.
 
     `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
-    `runner` is what runs it now, `pause` the timer of its retry; at most one of them is set.
+    `execution` is what runs it now, `pause` the timer of its retry; at most one of them is set.
     `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
     `began` is when its present attempt began, on the operator's clock; `started`, once one has failed or
     where it was restored, its first, as if no time had passed between snapshot and restore.
@@ -57,6 +55,7 @@ class Call:
         "cost",
         "deadline",
         "error",
+        "execution",
         "handle",
         "held",
         "identity",
@@ -68,7 +67,6 @@ class Call:
         "refusals",
         "refused_since",
         "row",
-        "runner",
         "source",
         "started",
         "uncharged",
@@ -97,7 +95,7 @@ class Call:
         self.attempt = 0
         self.handle = 0
         self.deadline = self.attempt_deadline = -1
-        self.runner: Any = None
+        self.execution: Any = None
         self.pause: asyncio.TimerHandle | None = None
         self.error: BaseException | None = None
         self.units: float | None = None
@@ -130,7 +128,35 @@ class RestoredCall(Call):
         return now - self.started
 
 
-class Attempts:
+class CallState(NamedTuple):
+    """A row that is not finished.
+
+    attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
+    `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
+    refused_for: seconds since the service refused the row for the first time.
+    """
+
+    row: Any
+    attempts: int = 0
+    spent: float = 0.0
+    pause: float | None = None
+    error: BaseException | None = None
+    cost: float = 0.0
+    uncharged: int = 0
+    refusals: int = 0
+    refused_for: float | None = None
+
+
+class SchedulerState(NamedTuple):
+    """The part of a snapshot that is about all calls together."""
+
+    failures: FailureCounts
+    retries: Any
+    calls: int
+    cost: float
+
+
+class CallScheduler:
     """Follows each call from its first attempt to its outcome.
 
     finish: takes a call and its result, once for each call. finished: gives the number of rows that have
@@ -138,30 +164,28 @@ class Attempts:
     keep_late: takes an answer that came after its time-out. convert: makes of results the form in which they
     leave; what it raises is the error of the attempt.
     more_rows: returns True if more rows may come before any result has left.
-    `calls` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
+    `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
     """
 
     __slots__ = (
         "_attempt_timeouts",
         "_batch_timeouts",
-        "_bill",
         "_can_break",
+        "_costs",
         "_counted",
+        "_error_policy",
         "_finish_call",
         "_finished",
         "_keep_late",
         "_loop",
-        "_outcomes",
         "_plain",
         "_retry",
         "_spent_before",
         "_timeouts",
         "_waiting_out",
-        "admission",
         "breaker",
-        "calls",
-        "capacity",
         "clock",
+        "concurrency",
         "convert",
         "convert_all",
         "is_closed",
@@ -173,11 +197,13 @@ class Attempts:
         "options",
         "pausing",
         "renew",
+        "runner",
         "stop",
+        "throttle",
         "waiting",
     )
 
-    calls: Calls
+    runner: Runner
 
     def __init__(
         self,
@@ -211,24 +237,24 @@ class Attempts:
         self.look_first: Callable[..., bool] | None = None
         self.look_again: Callable[[Call], bool] | None = None
         self.clock = clock = clock_of(loop)
-        self._outcomes = Outcomes(options, meter, clock)
+        self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else retry_policy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self.capacity = Capacity(options)
+        self.concurrency = ConcurrencyLimit(options)
         # Results that nobody looks at take the short way.
         self.looks_at_results = options.usage is not None or (
             self._retry is not None and self._retry.checks_results
         )
         # There is a breaker since the service was overloaded, or not reached, for the first time.
-        self.breaker: Breaker | None = None
+        self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
         self._waiting_out = self._retry if self._can_break and isinstance(self._retry, SimplePolicy) else None
         gate = open_gate(
             options.rate, options.max_calls, options.max_cost, options.coordinator, cools=self._can_break
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
-        self.admission = None if gate is None else Admission(self, gate, units, loop)
-        self._bill = Bill(options.usage, meter, gate, options.redaction)
+        self.throttle = None if gate is None else Throttle(self, gate, units, loop)
+        self._costs = CostTracker(options.usage, meter, gate, options.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
         self._timeouts = self._make_deadlines(options.timeout, self._timed_out)
@@ -238,7 +264,7 @@ class Attempts:
         self._batch_timeouts: Deadlines[Any] | None = None
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
-        looks = self.looks_at_results or self.capacity.adapts
+        looks = self.looks_at_results or self.concurrency.adapts
         self._plain = not looks and all(each is None for each in needed)
 
     def deadlines_of_batches(self, expired: Callable[[T], None]) -> Deadlines[T] | None:
@@ -251,8 +277,8 @@ class Attempts:
 
     def start(self) -> None:
         """Open the gate, if there is one."""
-        if self.admission is not None:
-            self.admission.gate.start(self._loop, self.admission.wake)
+        if self.throttle is not None:
+            self.throttle.gate.start(self._loop, self.throttle.wake)
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -265,16 +291,16 @@ class Attempts:
         for deadlines in (self._timeouts, self._attempt_timeouts, self._batch_timeouts):
             if deadlines is not None:
                 deadlines.close()
-        if self.admission is not None:
-            self.admission.close()
+        if self.throttle is not None:
+            self.throttle.close()
 
     async def closed(self) -> None:
         """Wait until no call runs any more, for a time, and until the gate has closed."""
         try:
-            await self.calls.close()
+            await self.runner.close()
         finally:
-            if self.admission is not None:
-                await self.admission.gate.close()
+            if self.throttle is not None:
+                await self.throttle.gate.close()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
         """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
@@ -296,7 +322,7 @@ class Attempts:
 
     def check_end(self) -> None:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
-        self._outcomes.check(self._finished())
+        self._error_policy.check(self._finished())
 
     # -- what the runners say -----------------------------------------------------------------
 
@@ -352,7 +378,7 @@ class Attempts:
             self._attempt_timeouts.cancel(call.attempt_deadline)
         rejected = self.row_succeeded(call, result, ended)
         if rejected is None:
-            self.capacity.succeeded(ended - call.began)
+            self.concurrency.succeeded(ended - call.began)
             if self.breaker is not None:
                 self.breaker.succeeded()
         else:
@@ -460,29 +486,29 @@ class Attempts:
 
     def batch_succeeded(self, seconds: float) -> None:
         """The call of a batch had results after so many seconds."""
-        self.capacity.succeeded(seconds)
+        self.concurrency.succeeded(seconds)
         if self.breaker is not None:
             self.breaker.succeeded()
 
     def overloaded(self, error: BaseException, is_first: bool = False) -> None:
         """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
-        if self.admission is None and not self.capacity.adapts and not self._can_break:
+        if self.throttle is None and not self.concurrency.adapts and not self._can_break:
             return
         overload = is_overload(error)
-        self.capacity.failed(overload)
+        self.concurrency.failed(overload)
         if not overload:
             if self._can_break and is_unreached(error):
                 self._open_breaker().unreached(is_first)
                 return
             # An answer, though no good one, tells that the service is there; that it was late does not.
             is_late = isinstance(error, TimeoutError | asyncio.TimeoutError)
-            if self.breaker is not None and not is_late and blames_rows(error):
+            if self.breaker is not None and not is_late and may_have_poison_row(error):
                 self.breaker.succeeded()
             return
         if self._can_break:
             self._open_breaker()
-        if self.admission is not None:
-            self.admission.cool_down(asked_delay(self._retry, error))
+        if self.throttle is not None:
+            self.throttle.cool_down(asked_delay(self._retry, error))
 
     def _is_refusal(self, error: BaseException) -> bool:
         """Return True if an attempt that ended with `error` is not charged to its rows."""
@@ -490,33 +516,35 @@ class Attempts:
             return True
         return self.breaker is not None and self.breaker.is_outage and is_unreached(error)
 
-    def _open_breaker(self) -> Breaker:
+    def _open_breaker(self) -> CircuitBreaker:
         if self.breaker is None:
             retry = self._retry
             assert retry is not None
-            inner = None if self.admission is None else self.admission.gate
+            inner = None if self.throttle is None else self.throttle.gate
             reached = self._finished()
-            answered = min(reached, self.capacity.limit)
-            self.breaker = Breaker(self._loop.time, inner, retry.backoff, retry.max_outage, answered, reached)
+            answered = min(reached, self.concurrency.limit)
+            self.breaker = CircuitBreaker(
+                self._loop.time, inner, retry.backoff, retry.max_outage, answered, reached
+            )
             # spec: Feeding!GateAppears
-            if self.admission is None:
-                self.admission = Admission(self, self.breaker, None, self._loop)
+            if self.throttle is None:
+                self.throttle = Throttle(self, self.breaker, None, self._loop)
             else:
-                self.admission.gate = self.breaker
+                self.throttle.gate = self.breaker
         return self.breaker
 
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
         """`call` has failed for good. On the mailbox thread."""
         try:
             self._say_outage(call, error)
-            result = self._outcomes.of_failure(call, error, self._finished() + 1)
+            result = self._error_policy.of_failure(call, error, self._finished() + 1)
             if self.convert is not None and type(result) is not Failed:
                 # What stands for a time-out fits as an answer must.
                 try:
                     result = self.convert(result)
                 except Exception as misfit:
                     error = CallFailed(call.attempt, misfit)
-                    result = self._outcomes.of_failure(call, error, self._finished() + 1)
+                    result = self._error_policy.of_failure(call, error, self._finished() + 1)
         except BaseException as ending:
             self.stop(ending)
             return
@@ -543,7 +571,7 @@ class Attempts:
 
     def count_shared(self, failed: Failed, rows: int) -> None:
         """So many rows share the call of one that failed."""
-        self.guarded(self._outcomes.count_shared, failed, rows, self._finished() + 1 + rows)
+        self.guarded(self._error_policy.count_shared, failed, rows, self._finished() + 1 + rows)
 
     def discard(self, calls: Iterable[Call]) -> None:
         """Calls whose rows nobody wants: they are not made, or are cancelled; the rows get None.
@@ -552,11 +580,11 @@ class Attempts:
         """
         waiting = {*self.waiting}
         for call in calls:
-            if call.runner is not None or call.pause is not None or call in waiting:
+            if call.execution is not None or call.pause is not None or call in waiting:
                 self.withdraw(call)
                 call.error = asyncio.CancelledError()
                 self._finish(call, None)
-        self.calls.feed()
+        self.runner.dispatch()
 
     def withdraw(self, call: Call) -> None:
         """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
@@ -579,13 +607,13 @@ class Attempts:
     def mark(self, calls: list[Call], limit: str) -> None:
         """`calls` are not called, or not again, since `limit` is used up. They can be done later."""
         for call in calls:
-            self._finish(call, self._outcomes.of_no_call(call, limit))
+            self._finish(call, self._error_policy.of_no_call(call, limit))
 
     def late(self, call: Call, result: Any) -> None:
         """A result came too late for its attempt: it counts where it is paid for, and where it is kept."""
         if self.is_closed:
             return
-        self._bill.late(call.row, result)
+        self._costs.late(call.row, result)
         retry = self._retry
         if self._keep_late is not None and (retry is None or not retry.checks_results):
             try:
@@ -597,7 +625,7 @@ class Attempts:
 
     def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
         """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
-        call.cost += self._bill.pay(call.row, result)
+        call.cost += self._costs.pay(call.row, result)
         retry = self._retry
         if (
             retry is not None
@@ -637,12 +665,12 @@ class Attempts:
 
     def snapshot(self) -> SchedulerState:
         """The state that a restart needs of all calls so far."""
-        gate = None if self.admission is None else self.admission.gate.statistics()
+        gate = None if self.throttle is None else self.throttle.gate.statistics()
         retry = self._retry
         # The gate counts those of this life only.
         calls, cost = self._spent_before
         return SchedulerState(
-            self._outcomes.snapshot(),
+            self._error_policy.snapshot(),
             retry.snapshot() if isinstance(retry, SimplePolicy) else None,
             calls if gate is None else calls + gate.granted,
             cost if gate is None else cost + gate.cost,
@@ -650,25 +678,25 @@ class Attempts:
 
     def restore(self, state: SchedulerState) -> None:
         """Go on from a snapshot. Before `start`. With a ledger the budget is the run's, which knows more."""
-        self._outcomes.restore(state.failures)
+        self._error_policy.restore(state.failures)
         self._spent_before = state.calls, state.cost
         if isinstance(self._retry, SimplePolicy):
             self._retry.restore(state.retries)
-        if self.admission is not None and self.options.ledger is None and self.options.coordinator is None:
-            self.admission.gate.count_before("snapshot", state.calls, state.cost)
+        if self.throttle is not None and self.options.ledger is None and self.options.coordinator is None:
+            self.throttle.gate.count_before("snapshot", state.calls, state.cost)
 
     def snapshot_call(self, call: Call, now: float) -> CallState:
         """The state that a restart needs of a row that is not finished; now: by `clock`."""
         attempts = call.attempt
         is_pausing = attempts > 0 and call in self.pausing
-        if attempts and not is_pausing and call.runner is not None:
+        if attempts and not is_pausing and call.execution is not None:
             # A batch has its rows before its call begins.
-            attempts -= getattr(call.runner, "started", True)
+            attempts -= getattr(call.execution, "started", True)
         if not attempts:
             return CallState(call.row, 0, call.elapsed(now), None, None, call.cost)
         pause = None
         if is_pausing:
-            timer = call.pause if call.runner is None else call.runner.timer
+            timer = call.pause if call.execution is None else call.execution.timer
             pause = 0.0 if timer is None else max(0.0, timer.when() - self._loop.time())
         return CallState(
             call.row,
@@ -721,12 +749,12 @@ class Attempts:
         call.waits_since = self._loop.time()
         # Before the rows that have not been tried: in order, they would wait for this one anyway. Not before
         # one that the gate holds back, which might wait for ever.
-        self.waiting.insert(1 if self.admission is not None and self.admission.holds else 0, call)
-        self.calls.feed()
+        self.waiting.insert(1 if self.throttle is not None and self.throttle.holds else 0, call)
+        self.runner.dispatch()
 
     def _attempt_timed_out(self, call: Call) -> None:
         self.meter.timeouts += 1
-        self.calls.revoke(call)
+        self.runner.revoke(call)
         assert self._attempt_timeouts is not None
         error = CallTimeout("attempt_timeout", self._attempt_timeouts.seconds, call.attempt)
         self.failed(call, error, timed_out=error)
@@ -741,12 +769,12 @@ class Attempts:
         error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
         self.overloaded(error)
         if call.error is not None:
-            error.detail = f"The attempt before ended with {self._outcomes.told(call, call.error)}"
+            error.detail = f"The attempt before ended with {self._error_policy.told(call, call.error)}"
         self.fail_call(call, error)
 
     def _take_back(self, call: Call) -> None:
-        if call.runner is not None:
-            self.calls.revoke(call)
+        if call.execution is not None:
+            self.runner.revoke(call)
         elif call.pause is not None:
             call.pause.cancel()
             call.pause = None

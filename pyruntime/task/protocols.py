@@ -1,14 +1,18 @@
-"""Where elements go: the protocol of an output, and what travels between the records.
+"""The protocols of a task: what its input and its output must have, what travels between them, its states.
 
-An output is called on the mailbox thread. Only the future of `available()` may be completed elsewhere.
+An input and an output are called on the mailbox thread, and never block: both give a future, or call back,
+when they can go on. The idea is that of Flink's `PushingAsyncDataInput` and `DataInputStatus`.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from pillarbox.kernel import PillarboxError
 
 if TYPE_CHECKING:
     from pillarbox.task.checkpoint import CheckpointBarrier
@@ -78,6 +82,60 @@ class RowBatch:
         return RowBatch(self.rows, self.row_bytes, position=self.position, held_bytes=self.held_bytes)
 
 
+class InputStatus(enum.Enum):
+    """The answer of `TaskInput.emit_next`. Any thread.
+
+    `MORE_AVAILABLE` and `NOTHING_AVAILABLE` alternate freely. Then comes one of `END_OF_DATA` and `STOPPED`,
+    once; after it the input gives no record and no watermark, only barriers. `END_OF_INPUT` is last. An
+    input that says it without one of the other two has come to the end of its data as well.
+    """
+
+    MORE_AVAILABLE = "more available"
+    """Call again; there may be another element at once."""
+    NOTHING_AVAILABLE = "nothing available"
+    """Call again when the future of `available()` is done."""
+    END_OF_DATA = "end of data"
+    """All records have been read: the operators are finished, with all that they still hold."""
+    STOPPED = "stopped"
+    """No record comes any more, though there are some: the operators are not finished."""
+    END_OF_INPUT = "end of input"
+    """Nothing comes any more: the task may end."""
+
+
+class TaskInput(Protocol):
+    """The input of a task. Called on the mailbox thread only."""
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Give the next element to `output`, if there is one, and say how the input stands.
+
+        One element a call, or few: mail waits as long as a call and what the chain does with its elements
+        take. The chain works on them after the call has returned. What it raises ends the task.
+        """
+
+    def available(self) -> Future[Any] | None:
+        """A future that is done when `emit_next` should be called again; None means now.
+
+        Any thread may complete the future. Its result does not matter, its exception ends the task.
+        """
+
+    def close(self) -> None:
+        """Let go of everything. Called once, also after a failure."""
+
+
+@runtime_checkable
+class StatefulInput(Protocol):
+    """What an input has besides, if checkpoints are to hold its position. Mailbox thread."""
+
+    def snapshot_state(self) -> Any:
+        """The position after the last element emitted. The caller keeps what is returned."""
+
+    def restore_state(self, state: Any) -> None:
+        """Go to the position that a `snapshot_state` returned; called before the first `emit_next`.
+
+        An input that had said its end says it again: the end is no part of the task's snapshot.
+        """
+
+
 class TaskOutput(Protocol):
     """Takes what a task or an operator emits. Called on the mailbox thread only.
 
@@ -135,3 +193,48 @@ class OperatorOutput(TaskOutput, Protocol):
     @property
     def held_bytes(self) -> int:
         """Bytes of what was emitted and not taken yet."""
+
+
+class TaskState(enum.Enum):
+    """A task goes from CREATED by way of RUNNING to one of the last three, and never back."""
+
+    CREATED = "created"
+    """Not restored yet."""
+    RUNNING = "running"
+    """Restored, its operators are open; also while its loop is suspended."""
+    FINISHED = "finished"
+    """Came to the end of its input, or was stopped with a savepoint; everything is closed."""
+    CANCELLED = "cancelled"
+    """Was cancelled; everything is closed."""
+    FAILED = "failed"
+    """Something raised; everything is closed."""
+
+
+class TaskCancelled(PillarboxError):
+    """The task was cancelled. `name` is the task's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(name)
+
+    def __str__(self) -> str:
+        return f"task {self.name!r} was cancelled"
+
+
+def state_of(end: Any) -> Any:
+    """The state of a task's input or output, or None if it has none. Mailbox thread."""
+    return end.snapshot_state() if isinstance(end, StatefulInput) else None
+
+
+def restore_end(end: Any, state: Any, name: str) -> None:
+    """Restore an input or output, called `name` in words, from `state`; None is no state. Mailbox thread.
+
+    Raises ValueError for one that cannot.
+    """
+    if state is None:
+        return
+    if not isinstance(end, StatefulInput):
+        raise ValueError(
+            f"the snapshot holds a state, {state!r}, which the {name} cannot restore: it has no restore_state"
+        )
+    end.restore_state(state)

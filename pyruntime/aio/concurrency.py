@@ -5,19 +5,19 @@ Confined to the mailbox thread.
 
 from __future__ import annotations
 
-from pillarbox.aio.calls import Calls
+from pillarbox.aio.calls import Runner
 from pillarbox.aio.options import Options
 
 
-class Capacity:
-    """Sets the limit of what runs the calls of one operator, which is `calls` once it is there.
+class ConcurrencyLimit:
+    """Sets the limit of what runs the calls of one operator, which is `runner` once it is there.
 
     `limit` is the number without regard to what holds calls back.
     """
 
-    __slots__ = ("_adaptive", "_allowed", "_held", "_most", "calls")
+    __slots__ = ("_adaptive", "_allowed", "_held", "_most", "runner")
 
-    calls: Calls
+    runner: Runner
 
     def __init__(self, options: Options) -> None:
         self._most = options.most
@@ -61,11 +61,11 @@ class Capacity:
 
     def _set(self) -> None:
         # spec: Feeding!Found
-        calls = self.calls
+        runner = self.runner
         limit = 0 if self._held else self.limit
         if self._allowed is not None:
             limit = min(limit, self._allowed)
-        grown = limit > calls.limit
-        calls.limit = limit
+        grown = limit > runner.limit
+        runner.limit = limit
         if grown:
-            calls.feed()
+            runner.dispatch()

@@ -10,30 +10,30 @@ from pillarbox.aio.errors import CallFailed
 from pillarbox.aio.limits.gate import Gate
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts, Call
+    from pillarbox.aio.scheduler import Call, CallScheduler
 
 FOREVER = 3600.0
 """Seconds after which a gate that does not know how long to wait is asked again, wake-up or not."""
 
 
-class Admission:
+class Throttle:
     """Lets waiting calls begin, the first one first, as the gate allows. Only for operators with a gate.
 
     units: what a row weighs at the gate, or None. A call that is held back stays at the front of those that
     wait and holds no slot; the runners are fed when it is worth asking again.
     """
 
-    __slots__ = ("_attempts", "_loop", "_timer", "_units", "gate")
+    __slots__ = ("_loop", "_scheduler", "_timer", "_units", "gate")
 
     def __init__(
         self,
-        attempts: Attempts,
+        scheduler: CallScheduler,
         gate: Gate,
         units: Callable[[Any], float] | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.gate = gate
-        self._attempts = attempts
+        self._scheduler = scheduler
         self._units = units
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
@@ -50,14 +50,14 @@ class Admission:
 
     def next(self) -> Call | None:
         """The next call that may begin, taken out of those that wait; None if none may now."""
-        waiting = self._attempts.waiting
+        waiting = self._scheduler.waiting
         while waiting and self._timer is None:
             call = waiting[0]
             try:
                 units = self.weigh(call)
             except BaseException as error:
                 waiting.popleft()
-                self._attempts.fail_call(call, CallFailed(call.attempt, error))
+                self._scheduler.fail_call(call, CallFailed(call.attempt, error))
                 continue
             if self.admit(units):
                 return waiting.popleft()
@@ -80,7 +80,7 @@ class Admission:
         if wait == 0.0:
             return True
         if self.gate.exhausted is not None:
-            self._attempts.call_no_more(self.gate.exhausted)
+            self._scheduler.call_no_more(self.gate.exhausted)
             return False
         if self._timer is None:
             # Where nobody knows how long, the gate wakes; the timer then only marks that calls are held.
@@ -101,7 +101,7 @@ class Admission:
         # spec: Feeding!GateOpens
         self._timer = None
         # Asking the gate may raise, and who would see it here?
-        self._attempts.guarded(self._attempts.calls.feed)
+        self._scheduler.guarded(self._scheduler.runner.dispatch)
 
     def close(self) -> None:
         """Nothing is fed any more."""
