@@ -19,7 +19,7 @@ from pillarbox.aio.concurrency import ConcurrencyLimit
 from pillarbox.aio.deadlines import Deadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
-from pillarbox.aio.limits.gate import open_gate
+from pillarbox.aio.limits.shared import open_limiter
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
@@ -249,7 +249,7 @@ class CallScheduler:
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
         self._waiting_out = self._retry if self._can_break and isinstance(self._retry, SimplePolicy) else None
-        gate = open_gate(
+        gate = open_limiter(
             options.rate, options.max_calls, options.max_cost, options.coordinator, cools=self._can_break
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.errors import CallFailed
-from pillarbox.aio.limits.gate import Gate
+from pillarbox.aio.limits.limiter import RateLimiter
 
 if TYPE_CHECKING:
     from pillarbox.aio.scheduler import Call, CallScheduler
@@ -28,7 +28,7 @@ class Throttle:
     def __init__(
         self,
         scheduler: CallScheduler,
-        gate: Gate,
+        gate: RateLimiter,
         units: Callable[[Any], float] | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:

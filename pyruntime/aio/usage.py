@@ -14,7 +14,7 @@ from pillarbox.aio.errors import said
 from pillarbox.redaction import DEFAULT, Redact
 
 if TYPE_CHECKING:
-    from pillarbox.aio.limits.gate import Gate
+    from pillarbox.aio.limits.limiter import RateLimiter
     from pillarbox.aio.meter import Meter
 
 log = logging.getLogger("pillarbox")
@@ -52,7 +52,7 @@ class CostTracker:
         self,
         usage: Callable[[Any, Any], Any] | None,
         meter: Meter,
-        gate: Gate | None,
+        gate: RateLimiter | None,
         redact: Redact = DEFAULT,
     ) -> None:
         self._usage = usage

@@ -27,7 +27,7 @@ from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.limits.local import LocalGate
+from pillarbox.aio.limits.local import LocalLimiter
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.options import RAISE, Options
 from pillarbox.aio.retry import Retry
@@ -295,11 +295,11 @@ def run(
                 raise Fatal(number)
             return Answer(number, bytes(load.result)) if load.result else number
 
-        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalGate | None:
+        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalLimiter | None:
             limited = not (rate is max_calls is max_cost is None)
-            return LocalGate(rate, max_calls, max_cost, loop.time) if limited else None
+            return LocalLimiter(rate, max_calls, max_cost, loop.time) if limited else None
 
-        with mock.patch.object(scheduler_module, "open_gate", gate):
+        with mock.patch.object(scheduler_module, "open_limiter", gate):
             run = TaskRun(
                 fn,
                 options,

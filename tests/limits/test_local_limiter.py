@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.aio.limits.local import LocalGate
+from pillarbox.aio.limits.local import LocalLimiter
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.testing import FakeClock
 
 
-def gate_of(rate: Rate | None = None, calls: int | None = None, cost: float | None = None) -> LocalGate:
-    return LocalGate(rate, calls, cost, FakeClock(1e6))
+def gate_of(rate: Rate | None = None, calls: int | None = None, cost: float | None = None) -> LocalLimiter:
+    return LocalLimiter(rate, calls, cost, FakeClock(1e6))
 
 
-def clock_of(gate: LocalGate) -> FakeClock:
+def clock_of(gate: LocalLimiter) -> FakeClock:
     clock = gate._clock
     assert isinstance(clock, FakeClock)
     return clock
 
 
-def admit_all(gate: LocalGate, until: float, units: list[float]) -> list[tuple[float, float]]:
+def admit_all(gate: LocalLimiter, until: float, units: list[float]) -> list[tuple[float, float]]:
     """Admit calls of these units, one after the other, as soon as the gate lets them; when and what."""
     clock = clock_of(gate)
     begun = []

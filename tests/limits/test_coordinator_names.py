@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.aio.limits import server as server_module
-from pillarbox.aio.limits.book import Book, Report
+from pillarbox.aio.limits import coordinator as coordinator_module
 from pillarbox.aio.limits.coordinator import Coordinator
+from pillarbox.aio.limits.quota import QuotaAllocator, UsageReport
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.testing import FakeClock
 from tests.limits.calling import Caller, wait_until
@@ -22,8 +22,8 @@ BUDGET = Limits(max_calls=5)
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "FORGET", 0.1)
-    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.05)
+    monkeypatch.setattr(coordinator_module, "IDLE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(coordinator_module, "SWEEP_INTERVAL_S", 0.05)
 
 
 def check(test: Callable[[Coordinator], Awaitable[None]], state: Path | None = None) -> None:
@@ -74,7 +74,7 @@ def test_a_budget_that_nobody_uses_still_counts_and_takes_little_room(tmp_path: 
 
 
 def test_many_operators_with_a_rate_one_after_the_other_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MAX_BOOKS", 3)
+    monkeypatch.setattr(coordinator_module, "MAX_NAMES", 3)
 
     async def test(coordinator: Coordinator) -> None:
         async with Caller(coordinator.named("used").open(RATE)) as caller:
@@ -92,7 +92,7 @@ def test_many_operators_with_a_rate_one_after_the_other_find_room(monkeypatch: p
 
 
 def test_a_budget_too_many_is_refused_at_once_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MAX_BOOKS", 2)
+    monkeypatch.setattr(coordinator_module, "MAX_NAMES", 2)
 
     async def test(coordinator: Coordinator) -> None:
         for name in ("a", "b"):
@@ -107,13 +107,13 @@ def test_a_budget_too_many_is_refused_at_once_and_none_is_forgotten(monkeypatch:
 
 def test_only_what_a_new_book_would_not_grant_twice_is_fresh() -> None:
     clock = FakeClock(100.0)
-    book = Book(Limits(per_second=10.0, units_per_second=5.0, burst=1.0), clock)
+    book = QuotaAllocator(Limits(per_second=10.0, units_per_second=5.0, burst=1.0), clock)
     assert book.is_fresh()
-    book.register("a", Report())
+    book.register("a", UsageReport())
     assert not book.is_fresh()
     book.want("a", 0, 1, 1.0, 1.0)
     assert len(book.grant()[0]) == 1
-    book.leave("a", Report(1, 1))
+    book.leave("a", UsageReport(1, 1))
     assert not book.is_fresh()
     clock.advance(10.0)
     assert book.is_fresh()
@@ -121,5 +121,5 @@ def test_only_what_a_new_book_would_not_grant_twice_is_fresh() -> None:
     assert not book.is_fresh()
     clock.advance(3.0)
     assert book.is_fresh()
-    assert not Book(Limits(max_calls=1), clock).is_fresh()
-    assert not Book(Limits(max_cost=1.0), clock).is_fresh()
+    assert not QuotaAllocator(Limits(max_calls=1), clock).is_fresh()
+    assert not QuotaAllocator(Limits(max_cost=1.0), clock).is_fresh()

@@ -1,4 +1,4 @@
-"""The gate that calls pass before they begin: the rate and the budget, of one task or of many.
+"""The protocol of limits that a call passes before it begins: rate and budget, of one task or of many.
 
 Used on the mailbox thread.
 """
@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from pillarbox.aio.limits.rate import Rate
-    from pillarbox.aio.limits.shared import SharedLimits
+from typing import NamedTuple, Protocol
 
 
-class GateStatistics(NamedTuple):
-    """What one gate has done so far."""
+class LimiterStatistics(NamedTuple):
+    """Counts of one limiter so far."""
 
     granted: int = 0
     """Calls let through."""
@@ -27,7 +23,7 @@ class GateStatistics(NamedTuple):
     """Times that all calls were held back since the service asked for it."""
 
 
-class Gate(Protocol):
+class RateLimiter(Protocol):
     """Lets calls begin. All methods are for the mailbox thread, and none of them waits."""
 
     @property
@@ -41,7 +37,7 @@ class Gate(Protocol):
         """0.0 if a call of so many units may begin now, and counts; otherwise seconds until one asks again.
 
         `math.inf` where that is not known: `wake` will be called. Also `math.inf` when exhausted.
-        Raises CoordinatorError if what the limits are shared through is lost for good: the job cannot go on.
+        Raises CoordinatorError if the server of the shared limits is lost for good: the job cannot go on.
         """
 
     def spend(self, cost: float) -> None:
@@ -53,33 +49,11 @@ class Gate(Protocol):
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """So many calls, at that cost, were made before and count. Before `start`.
 
-        name: what made them. Who shares the gate counts each name once, the first time.
+        name: what made them. Who shares the limits counts each name once, the first time.
         """
 
-    def statistics(self) -> GateStatistics:
+    def statistics(self) -> LimiterStatistics:
         """Counts so far. Any thread, as an estimate."""
 
     async def close(self) -> None:
         """End what runs; what was granted and not used is given back. Nothing is woken any more."""
-
-
-def open_gate(
-    rate: Rate | None,
-    max_calls: int | None,
-    max_cost: float | None,
-    coordinator: SharedLimits | None,
-    cools: bool = False,
-) -> Gate | None:
-    """The gate of one task: shared with others where there is a coordinator; None where nothing is bounded.
-
-    cools: whether cool-downs are to be shared, too, where there is a coordinator and nothing is bounded.
-
-    Any thread; the gate belongs to the mailbox thread from its `start` on.
-    """
-    if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
-        return None
-    if coordinator is not None:
-        return coordinator.open_for(rate, max_calls, max_cost)
-    from pillarbox.aio.limits.local import LocalGate
-
-    return LocalGate(rate, max_calls, max_cost)

@@ -1,8 +1,15 @@
-"""What a coordinator knows of one gate: who was granted what, and who wants more. No sockets, no own clock.
+"""The accounts of shared limits, and the messages about them. No sockets, no clock of its own.
 
-Used by the coordinator's thread only. Every client says what it has done in counts since its beginning, so a
-report that comes twice, or after a restart, counts once.
+`QuotaAllocator` is for the coordinator's thread only; messages are plain values, any thread. Every client
+says what it has done in counts since its beginning, so a report that comes twice, or after a restart,
+counts once.
 """
+
+# The alternatives to counts since the beginning are numbered messages that are kept until they are
+# acknowledged (`rpc.MessageStream`), or a log of grants at the coordinator. Both need state that survives
+# on the side that dies: a coordinator that starts from its file would have to know which messages of each
+# task it had already counted, and to write it down for each. A count is idempotent. It may be repeated to
+# whoever is there, and the larger one wins; so a restart needs nothing but sums (spec/RateLease.tla).
 
 from __future__ import annotations
 
@@ -14,18 +21,20 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.limits.bucket import Bucket
 from pillarbox.aio.limits.shared import Limits
-from pillarbox.rpc.codec import Amount, Count
+from pillarbox.rpc.codec import Amount, Codec, Count
 
-QUANTUM = 0.05
+SERVICE = "limits"
+"""The name under which a coordinator serves them."""
+TURN_S = 0.05
 """Seconds of the rate that all who want calls are granted in one turn."""
-GRACE = 2.0
+RETURN_TIMEOUT_S = 2.0
 """Seconds after the life of a lease in which a client that has gone may come back and say what it used."""
-REMEMBERED = 1000
+MAX_ENDED_CLIENTS = 1000
 """Clients that have ended and whose counts are known one by one: one that comes back is not counted twice."""
 
 
-class Report(NamedTuple):
-    """What a client has done since its beginning."""
+class UsageReport(NamedTuple):
+    """Counts of a client since its beginning."""
 
     received: Count = 0
     """Calls granted, as far as it knows."""
@@ -34,6 +43,73 @@ class Report(NamedTuple):
     back: Count = 0
     """Calls given back unused."""
     cost: Amount = 0.0
+
+
+class Open(NamedTuple):
+    """A task is there, first or again. before: of the run, see `RateLimiter.count_before`."""
+
+    gate: str
+    limits: Limits
+    client: str
+    before: tuple[str, Count, Amount] | None
+    report: UsageReport
+
+
+class Opened(NamedTuple):
+    """The coordinator has the task in its accounts."""
+
+
+class Did(NamedTuple):
+    """A task has done so much."""
+
+    report: UsageReport
+
+
+class Want(NamedTuple):
+    """A task wants so many calls; of their units, `head` are for the next one."""
+
+    report: UsageReport
+    calls: Count
+    units: Amount
+    head: Amount
+
+
+class Granted(NamedTuple):
+    """A task may begin so many calls more."""
+
+    calls: Count
+    units: Amount
+
+
+class CoolDown(NamedTuple):
+    """The service is overloaded. Goes both ways."""
+
+    seconds: Amount
+
+
+class Exhausted(NamedTuple):
+    """No call may begin any more."""
+
+    why: str
+
+
+class Leave(NamedTuple):
+    """A task ends, and may give back calls and units that it has not used."""
+
+    report: UsageReport
+    unspent: Count
+    units: Amount
+
+
+class Left(NamedTuple):
+    """The last report of a task is in the accounts."""
+
+
+TO_COORDINATOR = Codec(Open, Did, Want, CoolDown, Leave)
+TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)
+
+
+# -- the accounts -------------------------------------------------------------------------------
 
 
 @dataclass
@@ -62,15 +138,15 @@ class Client:
 
 
 class Grant(NamedTuple):
-    """What a client gets: it adds up with what it has."""
+    """Calls and units for a client, beside those that it has."""
 
     client: str
     calls: int
     units: float
 
 
-class Book:
-    """The accounts of one gate. `clock` gives seconds and never goes back.
+class QuotaAllocator:
+    """The accounts of one set of limits. `clock` gives seconds and never goes back.
 
     Never more calls are used than `max_calls`: what may have been used counts as used. What has certainly
     not been used is granted again.
@@ -105,9 +181,9 @@ class Book:
             capacity = limits.capacity(limits.units_per_second, 0.0) or limits.units_per_second * limits.life
             self._weights = Bucket(limits.units_per_second, capacity, now, level)
 
-    # -- what clients say ---------------------------------------------------------------------
+    # -- reports of clients --------------------------------------------------------------------
 
-    def register(self, name: str, report: Report) -> None:
+    def register(self, name: str, report: UsageReport) -> None:
         """A client is there, first or again. What was granted and never reached it, it does not hold."""
         # spec: RateLease!Register
         calls, cost = self._remembered.pop(name, (0, 0.0))
@@ -134,7 +210,7 @@ class Book:
             self.committed += calls
             self.cost += cost
 
-    def report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: UsageReport) -> None:
         """A client has done so much. Counts never go back, whatever is said."""
         # spec: RateLease!Hear
         client = self.clients[name]
@@ -173,7 +249,7 @@ class Book:
         """Seconds for which nothing is granted; 0.0 for none."""
         return max(0.0, self._cool_until - self._clock())
 
-    def leave(self, name: str, report: Report, unspent: int = 0, units: float = 0.0) -> None:
+    def leave(self, name: str, report: UsageReport, unspent: int = 0, units: float = 0.0) -> None:
         """A client ends. What it held, it holds no more; of that so much may go back into the buckets."""
         self.report(name, report)
         now = self._clock()
@@ -193,7 +269,7 @@ class Book:
         client = self.clients.get(name)
         if client is not None:
             client.certain = client.certain and heard
-            client.gone_until = self._clock() + self.limits.life + GRACE
+            client.gone_until = self._clock() + self.limits.life + RETURN_TIMEOUT_S
             self._gone.add(name)
             self._unwant(name)
 
@@ -216,22 +292,27 @@ class Book:
         return first
 
     def is_fresh(self) -> bool:
-        """Whether a new book would grant no more: no sums, no clients, full buckets, no cool-down."""
+        """Return True if a new one would grant no more: no sums, no clients, full buckets, no cool-down."""
         if self.clients or self.limits.max_calls is not None or self.limits.max_cost is not None:
             return False
         now = self._clock()
         buckets = [bucket for bucket in (self._requests, self._weights) if bucket is not None]
         return now >= self._cool_until and all(each.level(now) >= each.capacity for each in buckets)
 
-    def forget_clients(self) -> None:
-        """Forget who has ended. One that comes back after all counts twice: too much, never too little."""
-        self._remembered.clear()
+    def forget_clients(self) -> bool:
+        """Forget clients that have ended; False if there are none.
 
-    # -- what clients get ---------------------------------------------------------------------
+        One that comes back after all counts twice: too much, never too little.
+        """
+        had_any = bool(self._remembered)
+        self._remembered.clear()
+        return had_any
+
+    # -- grants -------------------------------------------------------------------------------
 
     @property
-    def over(self) -> str | None:
-        """Why there will be no more calls; None while there may be."""
+    def exhausted(self) -> str | None:
+        """The limit that lets no call begin any more, as "max_calls=5"; None while some may."""
         if self.limits.max_calls is not None and self.used >= self.limits.max_calls:
             return f"max_calls={self.limits.max_calls}"
         if self.limits.max_cost is not None and self.cost >= self.limits.max_cost:
@@ -239,10 +320,10 @@ class Book:
         return None
 
     def grant(self) -> tuple[list[Grant], float]:
-        """What may be granted now, in turn, a share each; and the seconds after which to ask again."""
+        """Grant what may be granted now, in turn, a share each; and the seconds after which to ask again."""
         # spec: RateLease!Grant
         now = self._clock()
-        if not self._wanting or self.over is not None:
+        if not self._wanting or self.exhausted is not None:
             return [], math.inf
         if now < self._cool_until:
             return [], self._cool_until - now
@@ -276,7 +357,7 @@ class Book:
                 self._wanting.discard(name)
                 if not self._wanting:
                     return grants, math.inf
-        return grants, QUANTUM / 10
+        return grants, TURN_S / 10
 
     def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float, float]:
         """Calls and units for one client, or the seconds that it must wait."""
@@ -292,7 +373,7 @@ class Book:
             wait = requests.ready_in(1.0, now)
             if wait > 0.0:
                 return 0, 0.0, wait
-            share = max(1, int(requests.rate * QUANTUM / sharers))
+            share = max(1, int(requests.rate * TURN_S / sharers))
             calls = min(calls, share, max(1, int(requests.level(now))))
         weights = self._weights
         if weights is None:
@@ -301,7 +382,7 @@ class Book:
             wait = weights.ready_in(client.head, now)
             if wait > 0.0:
                 return 0, 0.0, wait
-            share_of_units = min(weights.rate * QUANTUM / sharers, weights.level(now))
+            share_of_units = min(weights.rate * TURN_S / sharers, weights.level(now))
             units = max(client.head, min(units, share_of_units))
             weights.take(units, now)
         if calls and requests is not None:
@@ -324,7 +405,7 @@ class Book:
         heapq.heappush(self._queue, (client.served, self._pushed, name))
 
     def _first(self) -> str:
-        """Who is next among those who want calls; somebody does."""
+        """The client that is next among those that want calls; one does."""
         while self._queue[0][2] not in self._wanting:
             heapq.heappop(self._queue)
         return self._queue[0][2]
@@ -336,13 +417,13 @@ class Book:
         self.committed += used - (client.granted - client.back)
         self.used += used - client.used
         self._remembered[name] = (used, client.cost)
-        while len(self._remembered) > REMEMBERED:
+        while len(self._remembered) > MAX_ENDED_CLIENTS:
             del self._remembered[next(iter(self._remembered))]
 
-    # -- what outlives the coordinator --------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """What a coordinator that starts again must know."""
+        """State for a coordinator that starts again."""
         return {
             "limits": [*self.limits],
             "sums": [self.committed, self.used, self.cost],
@@ -355,14 +436,14 @@ class Book:
         }
 
     @classmethod
-    def from_json(cls, value: Any, clock: Callable[[], float]) -> Book:
+    def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
         # spec: RateLease!Restart
-        book = cls(Limits.from_json(value["limits"]), clock, 0.0)
-        book.committed, book.used, book.cost = value["sums"]
-        book._before = [*value.get("before", ())]
-        book._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
+        allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
+        allocator.committed, allocator.used, allocator.cost = value["sums"]
+        allocator._before = [*value.get("before", ())]
+        allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
         for name, (granted, used, back, cost) in value["clients"].items():
-            book.clients[name] = Client(granted, used, back, cost)
-            book.lost(name, heard=False)
-        return book
+            allocator.clients[name] = Client(granted, used, back, cost)
+            allocator.lost(name, heard=False)
+        return allocator
