@@ -609,7 +609,7 @@ def open_session(
     tell: Callable[[StaleAnswers], None] | None = None,
     alone: bool = False,
 ) -> LedgerSession:
-    """The journal of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
+    """The session of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
 
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
     key. identify: key and input of a row, None for what `options.key` and the ledger's `inputs` say of it.

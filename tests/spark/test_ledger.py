@@ -562,10 +562,10 @@ print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for
 def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_noted_anew(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def keeping(code: str) -> LedgerPlan:
+    def ledger_plan(code: str) -> LedgerPlan:
         return LedgerPlan(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
 
-    old, new = keeping("3.11 old"), keeping("3.11 new")
+    old, new = ledger_plan("3.11 old"), ledger_plan("3.11 new")
     options = Options(ledger=ledger, uid="uid")
     assert not old.record_code(options, "query", 7)
     assert not old.record_code(options, "query", 7)
@@ -577,7 +577,7 @@ def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_note
     assert new.record_code(options, "query")
     assert not new.record_code(options, "query")
     # Another Python compiles the same function otherwise.
-    assert not keeping("3.12 new").record_code(options, "query", 8)
+    assert not ledger_plan("3.12 new").record_code(options, "query", 8)
     # Where nobody takes it to the driver, as over Connect, the worker's log has it.
     logger = logging.getLogger("pillarbox")
     logger.addHandler(caplog.handler)
