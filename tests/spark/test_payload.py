@@ -49,10 +49,8 @@ async def called(row: Any) -> Any:
 def payload_of(ledger: Ledger) -> Payload:
     options = Options(ledger=ledger, uid="u")
     names = [name for name, _ in COLUMNS]
-    ledger_plan = plan_ledger(
-        called, options, names, None, None, session=None, streaming=True, arguments=None
-    )
-    assert ledger_plan is not None
+    plan = plan_ledger(called, options, names, None, None, session=None, streaming=True, arguments=None)
+    assert plan is not None
     return Payload(ledger, "u", plan, uuid.uuid4().hex, COLUMNS)
 
 
