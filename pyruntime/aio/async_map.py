@@ -30,7 +30,7 @@ from pillarbox.aio.chained import (
 )
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import check_function, enter_function
-from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, open_session, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options, settle_options
@@ -153,7 +153,7 @@ class _Functions:
         if options.ledger is None:
             return None
         record_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
-        return open_session(
+        return LedgerSession(
             options,
             str(options.run),
             execution=execution_id(),

@@ -22,7 +22,7 @@ from pillarbox import Options, async_map
 from pillarbox.aio import async_map as async_map_function
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope
 from pillarbox.ledger.keys import execution_id
@@ -120,9 +120,9 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     same = execution_id("action")
 
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:
-        return open_session(options, run, **{**given, "execution": same, "alone": False})
+        return LedgerSession(options, run, **{**given, "execution": same, "alone": False})
 
-    monkeypatch.setitem(async_map_function.__globals__, "open_session", of_one_execution)
+    monkeypatch.setitem(async_map_function.__globals__, "LedgerSession", of_one_execution)
     # The services of one execution are different functions here.
     monkeypatch.setitem(async_map_function.__globals__, "record_code", lambda *_: None)
 
@@ -248,7 +248,7 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
 
     def find(execution: str) -> None:
         options = Options(ledger=ledger, key=["id"], **NAMES)
-        session = open_session(options, "run", execution=execution_id(execution))
+        session = LedgerSession(options, "run", execution=execution_id(execution))
         assert session is not None
         clashes = session._conflicts
         assert clashes is not None
@@ -427,7 +427,7 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
 
     async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
         loop = asyncio.get_running_loop()
-        session = open_session(kept, "run", execution=execution_id())
+        session = LedgerSession(kept, "run", execution=execution_id())
         identify = session.identify
 
         def spy(call: Any) -> None:

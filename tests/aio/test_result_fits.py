@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox import Batch, Options, Retry
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
@@ -226,7 +226,7 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
             range(3),
             loop_thread=thread,
             read_ahead_items=1,
-            ledger_session=open_session(Options(**options), "run", execution=execution_id()),
+            ledger_session=LedgerSession(Options(**options), "run", execution=execution_id()),
             convert=Numbers(),
         )
         found: list[Any] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox import Options, async_map
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError
 from pillarbox.ledger.cli import main
@@ -69,7 +69,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
             [{"id": "one", "text": text}],
             loop_thread=loop_thread,
             read_ahead_items=1,
-            ledger_session=open_session(options, "run", execution=execution),
+            ledger_session=LedgerSession(options, "run", execution=execution),
         )
         try:
             while job.take() is not None:
