@@ -213,9 +213,10 @@ tmp, ordered = pathlib.Path(sys.argv[1]), sys.argv[2] == "ordered"
 ROWS = 3000
 
 def attempt(batches):
+    from pillarbox.aio.chained import Stage
     from pillarbox.aio.options import Options
     from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
-    from pillarbox.aio.task_run import ThreadRun
+    from pillarbox.aio.task_run import ResultStream
     from pillarbox.ledger.folder import LocalFolder
     from pillarbox.spark.arrow_io import ArrowInput, ArrowRows, from_ipc, to_ipc
     from pillarbox.spark.kept_results import KeptRows
@@ -250,9 +251,9 @@ def attempt(batches):
     for name in sorted(output.names()):
         if int(name) < taken:
             yield from from_ipc((tmp / "output" / name).read_bytes())
-    job = ThreadRun(
-        call, options, ArrowInput(sliced(batches)), loop_thread=worker().loop_thread, chunk_rows=64,
-        convert=writer.encoder, snapshot=snapshot, storage=storage,
+    job = ResultStream(
+        [Stage(call, options, convert=writer.encoder)], ArrowInput(sliced(batches)),
+        loop_thread=worker().loop_thread, chunk_rows=64, snapshot=snapshot, storage=storage,
     )
     try:
         while True:

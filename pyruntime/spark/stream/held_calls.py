@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from pillarbox.aio.attempts import Call
 from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.coroutines import collect
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
@@ -152,15 +153,12 @@ class HeldCalls:
                     results.finish()
                     return
                 self._run = TaskRun(
-                    fn,
-                    options,
+                    [Stage(fn, options, journal=journal, convert=convert)],
                     self._input,
                     results,
                     loop=loop_thread.loop,
                     context=context,
-                    journal=journal,
                     watched=True,
-                    convert=convert,
                 )
                 await self._run.run()
             except BaseException as error:
@@ -348,7 +346,7 @@ class HeldCalls:
     def _let_go(self) -> None:
         self._input.drop_released()
         if self._run is not None:
-            self._run.operator.discard(lambda row: row.released)
+            self._run.operators[0].discard(lambda row: row.released)
 
 
 def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
