@@ -31,7 +31,7 @@ from pillarbox.aio.usage import Usage
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator
-    from pillarbox.aio.limits.redis_gate import RedisCoordinator
+    from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
 __all__ = [
     "Adaptive",
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
 
         return Coordinator
     if name == "RedisCoordinator":
-        from pillarbox.aio.limits.redis_gate import RedisCoordinator
+        from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
         return RedisCoordinator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

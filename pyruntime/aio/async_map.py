@@ -20,16 +20,15 @@ from pillarbox.aio.batch import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, settle_chain
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.function import check_function
-from pillarbox.aio.journal import budget_of_run, open_journal, scope_of
+from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
-from pillarbox.ledger import execution_id
-from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
-from pillarbox.ledger.keys import ChainedIdentity, identity_of_source
+from pillarbox.ledger.consistency import code_hash, record_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -294,10 +293,10 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
     opened: list[Stage] = []
     for position, stage in enumerate(stages):
         options = budget_of_run(stage.options, stage.options.run)
-        journal = None
+        ledger_session = None
         if options.ledger is not None:
-            keep_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
-            journal = open_journal(
+            record_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
+            ledger_session = open_session(
                 options,
                 str(options.run),
                 execution=execution_id(),
@@ -305,9 +304,9 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
                 identify=ChainedIdentity(options.ledger.inputs) if position else None,
                 prepare=None if position == len(stages) - 1 else as_fields,
             )
-            if opened and opened[0].journal is not None:
-                journal.follow(opened[0].journal)
-        opened.append(stage._replace(options=options, journal=journal))
+            if opened and opened[0].ledger_session is not None:
+                ledger_session.follow(opened[0].ledger_session)
+        opened.append(stage._replace(options=options, ledger_session=ledger_session))
     return opened
 
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from pillarbox.aio.limits.gate import GateStatistics
+from pillarbox.aio.limits.limiter import LimiterStatistics
 from pillarbox.mailbox.histogram import LatencyHistogram, LatencySnapshot
 
 SAMPLE = 0.05
@@ -173,7 +173,7 @@ class Meter:
         finished_waiting: int,
         held_bytes: int,
         capacity: int,
-        gate: GateStatistics | None,
+        gate: LimiterStatistics | None,
     ) -> OperatorStatistics:
         """All counts, with those that others keep. Any thread."""
         first = self._first

@@ -25,11 +25,11 @@ from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row_input
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post
@@ -101,7 +101,7 @@ class TaskRun:
                 loop=loop,
                 context=context,
                 spread=spread,
-                journal=stage.journal,
+                ledger_session=stage.ledger_session,
                 # One thread looks at the loop, for all of them.
                 watched=watched and place.is_first,
                 convert=stage.convert,

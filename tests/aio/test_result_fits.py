@@ -11,9 +11,10 @@ import pytest
 from pillarbox import Batch, Options, Retry
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
-from pillarbox.aio.journal import open_journal
+from pillarbox.aio.ledger_session import open_session
 from pillarbox.aio.task_run import ResultStream
-from pillarbox.ledger import Ledger, execution_id
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import HOUR, Rig, Scripted, again, play
 
@@ -220,9 +221,9 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
         options: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null"}
 
         thread = LoopThread("test-loop")
-        journal = open_journal(Options(**options), "run", execution=execution_id())
+        ledger_session = open_session(Options(**options), "run", execution=execution_id())
         job = ResultStream(
-            [Stage(call, Options(**options), journal=journal, convert=Numbers())],
+            [Stage(call, Options(**options), ledger_session=ledger_session, convert=Numbers())],
             range(3),
             loop_thread=thread,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,3 +142,13 @@ def test_an_arrow_that_points_up_is_found_in_cython(source: str) -> None:
 def test_an_arrow_that_points_down_is_allowed() -> None:
     source = "from pillarbox.kernel import Mail\nfrom pillarbox import Retry\nimport pyspark"
     assert violations("pillarbox.spark.worker", python_imports(source, "pillarbox.spark.worker", False)) == []
+
+
+def test_the_picture_of_the_layers_is_drawn_from_this_table() -> None:
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
+    assert spec is not None and spec.loader is not None
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    drawn = (ROOT / "docs" / "pictures" / "layers.svg").read_text()
+    assert drawn == picture.layers()
+    assert all(f">{name or 'pillarbox'}</text>" in drawn for name in BELOW)
