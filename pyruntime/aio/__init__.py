@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.async_map import AsyncMapIterator, async_map
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.chained import Step
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import (
     BatchResultError,
     CallFailed,
@@ -44,7 +43,6 @@ __all__ = [
     "ErrorInfo",
     "NotCalled",
     "OpenFailed",
-    "OperatorStatistics",
     "Options",
     "Outcome",
     "Rate",

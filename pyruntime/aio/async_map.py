@@ -28,12 +28,12 @@ from pillarbox.aio.chained import (
     form_of_failures,
     settle_chain,
 )
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import shorten
 from pillarbox.aio.failure import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options
@@ -200,8 +200,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._results_of = results_of
         self._results: Iterator[R] = iter(())
-        self._last: OperatorStatistics | None = None
-        self._last_by_uid: dict[str, OperatorStatistics | None] = {}
+        self._last: Totals | None = None
+        self._last_by_uid: dict[str, Totals | None] = {}
 
     # -- for, with ----------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
     # -- either way ---------------------------------------------------------------------------
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result.
 
         Of several functions those of the last one: see `statistics_by_uid`.
@@ -343,7 +343,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         job = self._job
         return self._last if job is None else job.statistics() or self._last
 
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
         """Counts so far of each function of a list, by its `uid`; none before the first result."""
         job = self._job
         return self._last_by_uid if job is None else job.statistics_by_uid() or self._last_by_uid

@@ -29,7 +29,6 @@ from pillarbox.aio.calls import Calls, ResultConverter
 from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
 from pillarbox.aio.coroutines import CoroutineCalls, collect
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed, TooManyFailures
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.function import (
@@ -41,6 +40,7 @@ from pillarbox.aio.function import (
 )
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.single_flight import JOINED, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
@@ -302,7 +302,7 @@ class AsyncWaitOperator(Operator):
                 self._place.name_error(error)
             self.context.fail(error)
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
         calls = self._calls
         if calls is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from pillarbox.aio.counts import SPENT, OperatorStatistics
 from pillarbox.aio.limits.gate import GateStatistics
-from pillarbox.mailbox.histogram import LatencyHistogram
+from pillarbox.aio.observe.totals import SPENT, Totals
+from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
 
 SAMPLE = 0.05
 """Seconds between two looks at what the slots are busy with."""
@@ -101,10 +101,10 @@ class Meter:
         held_bytes: int,
         capacity: int,
         gate: GateStatistics | None,
-    ) -> OperatorStatistics:
+    ) -> Totals:
         """All counts, with those that others keep. Any thread."""
-        first = self._first
-        return OperatorStatistics(
+        first, more, rows = (each.snapshot() for each in (self._first, self._more, self._rows))
+        return Totals(
             rows_in=self.rows_in,
             results=self.results,
             in_flight=in_flight,
@@ -124,8 +124,8 @@ class Meter:
             found=self.found,
             retries_by_reason=dict(self.retries_by_reason),
             errors_by_type=dict(self.errors_by_type),
-            latency=first.snapshot_with(self._more),
-            call_latency=first.snapshot_with(self._rows),
+            latency=merge_snapshots([first, more]),
+            call_latency=merge_snapshots([first, rows]),
             tokens=self.tokens,
             cost=self.cost,
             rate_granted=0 if gate is None else gate.granted,
