@@ -11,12 +11,13 @@ from pillarbox.aio.errors import (
     BatchResultError,
     CallFailed,
     CallTimeout,
+    ErrorInfo,
     NotCalled,
     OpenFailed,
+    Outcome,
     ResultRejected,
     TooManyFailures,
 )
-from pillarbox.aio.failure import ErrorInfo, Outcome
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
@@ -29,7 +30,7 @@ from pillarbox.aio.usage import Usage
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator
-    from pillarbox.aio.limits.redis_gate import RedisCoordinator
+    from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
 __all__ = [
     "Adaptive",
@@ -68,7 +69,7 @@ def __getattr__(name: str) -> Any:
 
         return Coordinator
     if name == "RedisCoordinator":
-        from pillarbox.aio.limits.redis_gate import RedisCoordinator
+        from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
         return RedisCoordinator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,14 +28,12 @@ from pillarbox.aio.chained import (
     form_of_failures,
     settle_chain,
 )
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed, Outcome
-from pillarbox.aio.function import check_function
+from pillarbox.aio.errors import Failed, Outcome, shorten
+from pillarbox.aio.function import check_function, enter_function
 from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, settle_options
-from pillarbox.aio.resource import enter_function
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE, LoopRun, ThreadRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from pillarbox.aio.limits.gate import GateStatistics
+from pillarbox.aio.limits.limiter import LimiterStatistics
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
 
@@ -100,7 +100,7 @@ class Meter:
         finished_waiting: int,
         held_bytes: int,
         capacity: int,
-        gate: GateStatistics | None,
+        gate: LimiterStatistics | None,
     ) -> Totals:
         """All counts, with those that others keep. Any thread."""
         first, more, rows = (each.snapshot() for each in (self._first, self._more, self._rows))

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.check import check_function_or_none, check_positive_number, check_seconds
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import check_retry
 from pillarbox.ledger import KeyMaker, Ledger, Scope
-from pillarbox.mailbox.check import check_bool, check_choice, check_positive_int
 from pillarbox.redaction import Redact, check_redact
+from pillarbox.validate import (
+    check_bool,
+    check_choice,
+    check_function_or_none,
+    check_int,
+    check_limit_of_time,
+    check_positive_int,
+    check_positive_number,
+)
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8
@@ -112,7 +119,7 @@ class Options:
         check_bool("ordered", self.ordered)
         self._check_capacity()
         for name in ("timeout", "attempt_timeout"):
-            check_seconds(name, getattr(self, name))
+            check_limit_of_time(name, getattr(self, name))
         if self.max_bytes is not None:
             check_positive_int("max_bytes", self.max_bytes)
         if self.retry is not None:
@@ -205,10 +212,7 @@ class Options:
     def _check_sharing(self) -> None:
         if not isinstance(self.dedupe, bool) and not callable(self.dedupe):
             raise TypeError(f"dedupe={self.dedupe!r}: must be True, False or a function of the row")
-        if isinstance(self.memo, bool) or not isinstance(self.memo, int):
-            raise TypeError(f"memo={self.memo!r}: must be a number of results, 0 for none")
-        if self.memo < 0:
-            raise ValueError(f"memo={self.memo!r}: must be a number of results, 0 for none")
+        check_int("memo", self.memo, 0)
         check_function_or_none("usage", self.usage)
         if callable(self.dedupe):
             check_function_or_none("dedupe", self.dedupe)

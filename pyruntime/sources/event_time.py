@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from pillarbox.sources.reader import Fetched, SourceReader, approximate_nbytes
-from pillarbox.task.moments import check_callable, check_duration
+from pillarbox.validate import check_callable, check_duration
 
 TOLERANCE_S = 1e-6
 """Seconds that make no difference: sums of times are not exact."""

@@ -22,7 +22,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.files.discovery import FileEnumerator
 from pillarbox.sources.connectors.files.source import FileSource
@@ -35,7 +34,7 @@ from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.task import legacy
-from pillarbox.task.moments import check_callable, check_duration
+from pillarbox.validate import check_callable, check_duration, check_positive_int
 
 if TYPE_CHECKING:
     import pyarrow as pa

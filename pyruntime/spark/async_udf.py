@@ -22,12 +22,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
-from pillarbox.mailbox.check import check_bool, check_choice
 from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
@@ -43,6 +41,7 @@ from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.task import RowBatch
+from pillarbox.validate import check_bool, check_choice
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

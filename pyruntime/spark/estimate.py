@@ -19,7 +19,6 @@ from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
@@ -28,6 +27,7 @@ from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
 from pillarbox.spark.worker import run_job
+from pillarbox.validate import check_positive_int
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

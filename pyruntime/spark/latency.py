@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from pillarbox.mailbox.check import check_choice
+from pillarbox.validate import check_choice
 
 LATENCIES = ("normal", "low")
 

@@ -19,9 +19,9 @@ from typing import Any
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Stage, chain_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
+from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.resource import enter_function, is_resource
 from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE, ThreadRun
 from pillarbox.ledger import RowIdentity

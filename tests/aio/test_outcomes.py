@@ -1,4 +1,4 @@
-"""What becomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and what calls cost (`usage`)."""
+"""The outcomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and the cost of calls (`usage`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures, Usage, async_map
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, again, infos, play
 
 

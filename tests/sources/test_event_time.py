@@ -90,7 +90,7 @@ def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(monkeypatch: p
     [
         ({"timestamp": 3}, TypeError, "timestamp=3: must be callable"),
         ({"out_of_order": -1}, ValueError, "out_of_order=-1"),
-        ({"idle_after": 0}, ValueError, "idle_after=0: must be above 0"),
+        ({"idle_after": 0}, ValueError, "idle_after=0: must be a finite number of seconds above 0"),
         ({"max_drift": math.inf}, ValueError, "max_drift=inf"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which files are new: known by name, rested, told when they change, moved with their root, remembered."""
+"""New files: known by name, rested, told when they change, moved with their root, remembered."""
 
 from __future__ import annotations
 

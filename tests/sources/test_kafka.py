@@ -1,4 +1,4 @@
-"""What is read of a real Kafka: which records, from where, up to where."""
+"""Reads of a real Kafka: which records, from where, up to where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a Kafka that loses records, dies, holds still or knows us not."""
+"""Reads of a Kafka that loses records, dies, holds still or knows us not."""
 
 from __future__ import annotations
 

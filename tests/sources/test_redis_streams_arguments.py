@@ -1,4 +1,4 @@
-"""What a Redis Streams source refuses: each error names the argument, and none shows a password."""
+"""Refused arguments of a Redis Streams source: each error names the argument, and none shows a password."""
 
 from __future__ import annotations
 

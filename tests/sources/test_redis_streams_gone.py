@@ -138,7 +138,7 @@ def checkpoint_that_knows(run: Run, *streams: str) -> Any:
 
 
 def is_new(run: Run, stream: str) -> bool:
-    """Whether its reader stands where a stream begins, of which nothing has been read."""
+    """True if its reader stands at the beginning of a stream of which nothing has been read."""
     return run.positions().get(stream, "").startswith("0-0")
 
 

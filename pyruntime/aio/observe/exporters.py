@@ -30,8 +30,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from pillarbox.aio.observe.series import read_totals
 from pillarbox.aio.observe.totals import INSTRUMENTS, Instrument, Totals, instruments, merge
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.mailbox.metrics import LatencySnapshot
+from pillarbox.validate import check_positive_int
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.aio.check import check_positive_number
 from pillarbox.aio.observe import formatting
 from pillarbox.aio.observe.series import Point, read_totals
 from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, TaskTotals, Totals, instruments
 from pillarbox.ledger.private_files import check_mode, replacing
+from pillarbox.validate import check_positive_number
 
 MAX_TASKS = 50
 """Tasks in the table, the longest."""

@@ -14,8 +14,8 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pillarbox.aio.check import check_positive_number
 from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, TaskTotals, Totals
+from pillarbox.validate import check_positive_number
 
 MAX_POINTS = 600
 """Points kept, at most: more than a page has room for."""

@@ -18,7 +18,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.check import check_seconds
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
@@ -30,6 +29,7 @@ from pillarbox.spark.stream.pack import HASH, KEY, READ, Unpack
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import settle, settle_output
+from pillarbox.validate import check_duration
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as UnpackOptions
@@ -92,9 +92,7 @@ def async_stream(  # type: ignore[misc]
             raise ValueError(f"df: a column may not be called {name!r}")
     kept, output = settle_output(df.schema, keep, results, settled.errors)
     hashed = _hash(df.schema, key)
-    wait = check_seconds("max_wait", max_wait)
-    if wait is None:
-        raise TypeError("max_wait=None: must be a number of seconds")
+    wait = check_duration("max_wait", max_wait, above_zero=True)
     session = df.sparkSession
     _check_session(session)
     work = settle(

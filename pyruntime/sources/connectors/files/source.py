@@ -21,7 +21,7 @@ from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.task.moments import check_duration
+from pillarbox.validate import check_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
