@@ -24,8 +24,8 @@ from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, RowIdentity, ex
 from pillarbox.ledger.function_code import code_hash, is_other_code, keep_code, kept_code, warn_if_changed
 from pillarbox.ledger.keys import ChainedIdentity
 from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
-from pillarbox.spark.record import Record
-from pillarbox.spark.types import time_zone
+from pillarbox.spark.records import Record
+from pillarbox.spark.schema import time_zone
 
 log = logging.getLogger("pillarbox")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.spark.record import decode_column
+from pillarbox.spark.records import decode_column
 from pillarbox.spark.results import RowEncoder, ValueEncoder
-from pillarbox.spark.types import holds
+from pillarbox.spark.schema import holds
 from pillarbox.spark.vectors import is_vector
 
 

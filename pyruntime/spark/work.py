@@ -23,8 +23,7 @@ from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.keeping import Keeping, settle_ledger
 from pillarbox.spark.latency import check_latency
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.schema import check_unique, kept_columns
-from pillarbox.spark.types import time_zone
+from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 
 
 @dataclass(frozen=True)

@@ -27,22 +27,22 @@ from pillarbox.aio.task_run import CLOSE, ThreadRun
 from pillarbox.ledger import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.hangup import DisconnectWatcher
+from pillarbox.spark.disconnect import DisconnectWatcher
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
 
-COLLECT_AFTER = 50_000
-"""Objects made since the last garbage collection that a worker waits for while it runs a job."""
+GC_THRESHOLD_OBJECTS = 50_000
+"""Objects made since the last garbage collection, at which the next one begins while a job runs."""
 
-IDLE = 10.0
+RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
 
-CHUNK_ROWS = 2048
-"""Rows in an Arrow batch of results, at most, unless more finish at once."""
+MAX_CHUNK_ROWS = 2048
+"""Rows in an Arrow batch of results, unless more finish at once."""
 
-LINGER = 0.1
+CHUNK_LINGER_S = 0.1
 """Seconds that a finished row may wait for others before its batch is written."""
 
 
@@ -72,8 +72,8 @@ class _Collector:
         if self._users == 1:
             self._before = gc.get_threshold()
             first, *others = self._before
-            if 0 < first < COLLECT_AFTER:
-                gc.set_threshold(COLLECT_AFTER, *others)
+            if 0 < first < GC_THRESHOLD_OBJECTS:
+                gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
 
     def __exit__(self, *_: object) -> None:
         self._users -= 1
@@ -141,7 +141,7 @@ class Worker:
             await self._close(token)
         else:
             loop = self.loop_thread.loop
-            resource.timer = loop.call_later(IDLE, lambda: loop.create_task(self._close(token)))
+            resource.timer = loop.call_later(RESOURCE_IDLE_S, lambda: loop.create_task(self._close(token)))
 
     async def _close(self, token: str) -> None:
         resource = self._resources.get(token)
@@ -212,7 +212,7 @@ def _run_job(
     acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
-    chunk_rows = 1 if work.prompt else min(CHUNK_ROWS, works[-1].options.window)
+    chunk_rows = 1 if work.prompt else min(MAX_CHUNK_ROWS, works[-1].options.window)
     try:
         stages = []
         for each, journal in zip(works, journals, strict=True):
@@ -226,7 +226,7 @@ def _run_job(
             rows,
             loop_thread=here.loop_thread,
             chunk_rows=chunk_rows,
-            linger=0.0 if work.prompt else LINGER,
+            linger=0.0 if work.prompt else CHUNK_LINGER_S,
             spread=work.spread,
             idle=spark.check,
             journal=stages[0].journal,

@@ -22,8 +22,8 @@ from pillarbox import Ledger
 from pillarbox.aio.options import Options
 from pillarbox.ledger import LedgerError, expire
 from pillarbox.ledger.cli import main
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.keeping import settle_ledger
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream import payload as payload_module
 from pillarbox.spark.stream.bucket_state import (
     IDENTITY,
@@ -35,7 +35,7 @@ from pillarbox.spark.stream.bucket_state import (
     with_columns,
     without,
 )
-from pillarbox.spark.stream.pack import BUCKET, BUCKETS, HASH, KEY, READ, ROWS, Pack, Unpack
+from pillarbox.spark.stream.buckets import BUCKET, BUCKETS, HASH, KEY, READ, ROWS, Pack, Unpack
 from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload, row_bytes
 
 COLUMNS = (("n", pa.int64()), ("text", pa.string()))

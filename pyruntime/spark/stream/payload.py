@@ -27,8 +27,8 @@ from pyspark import TaskContext
 
 from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger.folder import ROWS_NAME
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
 from pillarbox.spark.keeping import QUERY, Keeping
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     REFERENCE,
     BucketState,

@@ -1,13 +1,32 @@
-"""What `async_stream` runs for each bucket of a micro-batch. For the task's thread.
+"""The buckets of a stream: rows on their way to them, a micro-batch of one, and its output on its way back.
 
-A bucket comes in a micro-batch in which it has input, and in each one in which the clock has moved. It emits
-what its committed state has to leave, and writes its next state.
+Rows are sorted into buckets by the hash of their key. A bucket comes in a micro-batch in which it has input,
+and in each one in which the clock has moved. It emits what its committed state has to leave, and writes its
+next state. For the tasks' threads, but for `through_buckets`.
 """
+
+# Calls outlive the micro-batch that has read their rows. Where they may be pending meanwhile, and why not
+# there:
+#
+# - Rows in a ListState and a timer of processing time for each: 30 times slower than one blob a bucket, and
+#   processing time makes 76 empty micro-batches a minute, for ever.
+# - `foreachBatch` with a table of pending rows: the operator would be no DataFrame any more, its sink the
+#   user's no longer, and the table would need commits of its own, which have to agree with those of the
+#   query.
+# - An external queue: one more service to run, with a delivery guarantee of its own; nothing in it says which
+#   of its messages a micro-batch that is replayed had read.
+# - The workers: Spark gives a partition of the next micro-batch to whichever worker is idle.
+#
+# So what is pending is the state of `transformWithState`, a blob for each bucket, committed by Spark with the
+# micro-batch, and the calls are in a process of the executor (`call_process`), which may be lost at any time.
+# `transformWithState` hands rows over one by one, as Python objects: rows are packed before it and unpacked
+# behind it, by `mapInArrow`, and travel through it by the thousand.
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,32 +34,50 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.function import name_of, ship
 from pillarbox.spark.keeping import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
-from pillarbox.spark.stream.bucket_state import Ints, StreamStateError, conform, decode, encode, joined
-from pillarbox.spark.stream.call_client import CallClient
-from pillarbox.spark.stream.pack import (
-    BUCKET,
-    BUCKETS,
-    HASH,
-    KEY,
-    LEAVING,
-    NUMBER,
-    PACKED,
-    PART,
-    READ,
-    ROWS,
-    Pack,
+from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.stream.bucket_state import (
+    MAX_OUTPUT_BYTES,
+    REFERENCE,
+    Ints,
+    StreamStateError,
+    conform,
+    decode,
+    encode,
+    joined,
+    without,
 )
+from pillarbox.spark.stream.call_client import CallClient
+from pillarbox.spark.stream.payload import Payload, SegmentWriter, row_bytes
 from pillarbox.spark.stream.plan import StreamPlan
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import TimerValues
+
+KEY, HASH, READ = "__pillarbox_key", "__pillarbox_hash", "__pillarbox_read"
+"""Columns with the hash of the key and of the whole row, and with the time of the micro-batch in ms."""
+
+BUCKET, PART, NUMBER, ROWS = "bucket", "part", "number", "rows"
+
+BUCKETS = (12, 16, 5, 1, 37, 20, 2, 35, 13, 6, 49, 7, 25, 15, 4, 0)
+"""The keys of the buckets, by which Spark deals them out evenly: their hashes are 0 to 15, modulo 16."""
+
+PACKED = (
+    T.StructType()
+    .add(BUCKET, T.IntegerType())
+    .add(PART, T.IntegerType())
+    .add(NUMBER, T.LongType())
+    .add(ROWS, T.BinaryType())
+)
+"""A piece of a bucket's input: the partition that it comes from, its place there, and its rows."""
+
+LEAVING = T.StructType().add(ROWS, T.BinaryType())
 
 JOB_GROUP = "spark.jobGroup.id"
 """The local property that has the id of the query's run."""
@@ -70,6 +107,98 @@ def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, c
     )
     timed = packed.union(ticks).withColumn(TIME, time)
     return timed.groupBy(BUCKET).transformWithStateInPandas(BucketProcessor(plan), LEAVING, "Append", "None")
+
+
+class Pack:
+    """Sorts rows into buckets by the hash of their key. Sent to the workers as it is.
+
+    payload: where rows are written, so that their references are packed, and they come with a column `READ`;
+    None to pack the rows.
+    """
+
+    def __init__(self, payload: Payload | None = None) -> None:
+        self._payload = payload
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pieces of buckets, in the order of their rows."""
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return
+        writer = None
+        if self._payload is not None:
+            writer = self._payload.writer(first.column(first.schema.get_field_index(READ))[0].as_py())
+        context = TaskContext.get()
+        part = 0 if context is None else context.partitionId()
+        number = 0
+        for batch in chain([first], filled):
+            pieces = list(_pieces(batch))
+            if writer is not None:
+                pieces = [(place, _written(writer, BUCKETS[place], rows)) for place, rows in pieces]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([BUCKETS[place] for place, _ in pieces], pa.int32()),
+                    pa.array([part] * len(pieces), pa.int32()),
+                    pa.array(range(number, number + len(pieces)), pa.int64()),
+                    pa.array([to_ipc(rows) for _, rows in pieces], pa.binary()),
+                ],
+                PACKED.names,
+            )
+            number += len(pieces)
+        # spec: StreamSegments!Sync
+        # Spark takes what a task has given once it has ended.
+        if writer is not None:
+            writer.finish()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket, in their order, with its place in `BUCKETS`."""
+    keys = batch.column(batch.schema.get_field_index(KEY)).to_numpy()
+    # The low bits of a hash are as good as any.
+    places = (keys & (len(BUCKETS) - 1)).astype(np.int8)
+    order = np.argsort(places, kind="stable")
+    rows = batch.take(pa.array(order))
+    found, starts = np.unique(places[order], return_index=True)
+    for place, start, end in zip(found.tolist(), starts, [*starts[1:], batch.num_rows], strict=True):
+        yield place, rows.slice(start, end - start)
+
+
+def _written(writer: SegmentWriter, bucket: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Write rows; returns their references with what else is to be known of them."""
+    references = writer.add(bucket, without(rows, [READ, HASH, KEY]))
+    arrays = [references, *(rows.column(rows.schema.get_field_index(name)) for name in (HASH, KEY))]
+    return pa.RecordBatch.from_arrays(arrays, [REFERENCE, HASH, KEY])
+
+
+class Unpack:
+    """Unpacks the rows that leave. Sent to the workers as it is.
+
+    payload: where the columns of the input are, of which `kept` leave; None where they are with the rest.
+    """
+
+    def __init__(self, payload: Payload | None = None, kept: Sequence[str] = ()) -> None:
+        self._payload = payload
+        self._kept = list(kept)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The output batches."""
+        for batch in batches:
+            for rows in batch.column(batch.schema.get_field_index(ROWS)):
+                for outputs in from_ipc(rows.as_py()):
+                    if self._payload is None or not self._kept:
+                        yield outputs
+                    elif outputs.num_rows:
+                        # References to more rows than fit into memory may fit into a blob.
+                        step = max(1, MAX_OUTPUT_BYTES // max(1, row_bytes(outputs)))
+                        for start in range(0, outputs.num_rows, step):
+                            yield self._filled(outputs.slice(start, step), self._payload)
+
+    def _filled(self, outputs: pa.RecordBatch, payload: Payload) -> pa.RecordBatch:
+        kept = payload.read(outputs.column(REFERENCE)).select(self._kept)
+        rest = without(outputs, [REFERENCE])
+        return pa.RecordBatch.from_arrays(
+            [*kept.columns, *rest.columns], [*kept.schema.names, *rest.schema.names]
+        )
 
 
 class BucketProcessor(StatefulProcessor):
