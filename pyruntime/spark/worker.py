@@ -20,11 +20,11 @@ from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Stage, chain_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource
-from pillarbox.aio.journal import Journal
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE, ThreadRun
-from pillarbox.ledger import RowIdentity
+from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.disconnect import DisconnectWatcher
@@ -206,7 +206,7 @@ def _run_job(
     global _worker
     here = worker()
     work = works[0]
-    journals = _open_journals(works)
+    ledger_sessions = _open_sessions(works)
     job: ThreadRun | None = None
     files: list[ProgressFile] = []
     acquired: list[Work] = []
@@ -215,10 +215,10 @@ def _run_job(
     chunk_rows = 1 if work.prompt else min(MAX_CHUNK_ROWS, works[-1].options.window)
     try:
         stages = []
-        for each, journal in zip(works, journals, strict=True):
+        for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.uid or "", each.options, each.letters, journal))
+            stages.append(Stage(entered, each.uid or "", each.options, each.letters, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ThreadRun(
             stages[0].fn,
@@ -229,7 +229,7 @@ def _run_job(
             linger=0.0 if work.prompt else CHUNK_LINGER_S,
             spread=work.spread,
             idle=spark.check,
-            journal=stages[0].journal,
+            ledger_session=stages[0].ledger_session,
             convert=stages[0].convert,
             chain=None if work.uid is None else chain_of(stages, _identity_behind(works)),
         )
@@ -274,17 +274,19 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
-def _open_journals(works: Sequence[Work]) -> list[Journal | None]:
-    journals = [None if work.keeping is None else work.keeping.open(work.options) for work in works]
-    for journal in journals[1:]:
-        if journal is not None and journals[0] is not None:
-            journal.follow(journals[0])
-    return journals
+def _open_sessions(works: Sequence[Work]) -> list[LedgerSession | None]:
+    ledger_sessions = [
+        None if work.ledger_plan is None else work.ledger_plan.open(work.options) for work in works
+    ]
+    for ledger_session in ledger_sessions[1:]:
+        if ledger_session is not None and ledger_sessions[0] is not None:
+            ledger_session.follow(ledger_sessions[0])
+    return ledger_sessions
 
 
 def _identity_behind(works: Sequence[Work]) -> RowIdentity | None:
     """The identity of rows of the input, for the ledger of a function behind the first one."""
-    return next((each.keeping.row_identity() for each in works[1:] if each.keeping is not None), None)
+    return next((each.ledger_plan.row_identity() for each in works[1:] if each.ledger_plan is not None), None)
 
 
 class _CountsOf:

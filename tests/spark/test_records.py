@@ -18,7 +18,7 @@ from pillarbox.aio.scheduler import Call
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.spark.async_udf import _rows, _sliced
-from pillarbox.spark.kept_results import KeptRows
+from pillarbox.spark.ledger_plan import KeptRows
 from pillarbox.spark.records import ArrowInput, ArrowRows, rows_of, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.writer import RowWriter
@@ -168,9 +168,9 @@ def attempt(batches):
     from pillarbox.aio.options import Options
     from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
     from pillarbox.aio.task_run import ThreadRun
-    from pillarbox.ledger.folder import LocalFolder
+    from pillarbox.ledger.local_folder import LocalFolder
     from pillarbox.spark.records import ArrowInput, ArrowRows, from_ipc, sliced, to_ipc
-    from pillarbox.spark.kept_results import KeptRows
+    from pillarbox.spark.ledger_plan import KeptRows
     from pillarbox.spark.worker import worker
     from pillarbox.spark.writer import RowWriter
 

@@ -48,7 +48,7 @@ from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 
 if TYPE_CHECKING:
-    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.task_io import Chunk
     from pillarbox.spark.dead_letter import LetterBox
 
@@ -98,9 +98,9 @@ class _Bucket:
 class HeldCalls:
     """Makes the calls of one stream until `close`. Is the output of their task, for the loop's thread.
 
-    writer: turns results into output batches. journal, convert: see `AsyncWaitOperator`. box: where rows that
-    fail are put aside. payload: where the columns of rows are, None where they come with them. after: those
-    that are closed, whose calls have to end before one begins here.
+    writer: turns results into output batches. ledger_session, convert: see `AsyncWaitOperator`. box: where
+    rows that fail are put aside. payload: where the columns of rows are, None where they come with them.
+    after: those that are closed, whose calls have to end before one begins here.
     """
 
     has_ended = True
@@ -114,7 +114,7 @@ class HeldCalls:
         writer: RowWriter,
         *,
         loop_thread: LoopThread,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
         box: LetterBox | None = None,
         payload: Payload | None = None,
@@ -156,7 +156,7 @@ class HeldCalls:
                     loop=loop_thread.loop,
                     context=context,
                     spread=True,
-                    journal=journal,
+                    ledger_session=ledger_session,
                     watched=True,
                     convert=convert,
                 )
