@@ -28,7 +28,7 @@ from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row_input
 from pillarbox.redaction import Redact
@@ -284,11 +284,11 @@ class ResultStream:
         if self._idle is not None:
             self._idle()
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts of the last function so far; None before it has begun. Any thread."""
         return None if self._run is None else self._run.operators[-1].statistics()
 
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
         """Counts so far of the functions that have names; none before they have begun. Any thread."""
         operators = () if self._run is None else self._run.operators
         return {each.uid: each.statistics() for each in operators if each.uid is not None}
