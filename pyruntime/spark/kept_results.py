@@ -12,10 +12,10 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import decode_column
 from pillarbox.spark.results import RowEncoder, ValueEncoder
 from pillarbox.spark.schema import holds
-from pillarbox.spark.vectors import is_vector
 
 
 def check_keepable(results: T.DataType) -> None:
