@@ -412,6 +412,9 @@ class Vectors:
             for each in _DTYPES
             if np.can_cast(each, dtype, "safe") or (dtype.kind == "f" and each.kind == "f")
         )
+        self._codes = frozenset(
+            code for code in array.typecodes if code not in "uw" and np.dtype(code) in self._direct
+        )
         self._class = type(pa.array([], self._element))
         self._nullable = kind.containsNull
         self._of_element = normalizer(kind.elementType, None)
@@ -422,12 +425,16 @@ class Vectors:
         kind = type(value)
         if kind is np.ndarray:
             return value.ndim == 1 and value.dtype in self._direct
+        if kind is array.array:
+            return value.typecode in self._codes
         if kind is list:
             return len(value) <= MAX_SHORT_LIST and all(map(self._fits, value))
         return kind is self._class and (self._nullable or not value.null_count)
 
     def normal(self, value: Any) -> Any:
         """The value in a form that `column` takes. Raises TypeError, ValueError or an error of Arrow."""
+        if isinstance(value, list | tuple):
+            return self._of_list(value)
         if isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
             value = value.values
         if value is None:
@@ -439,10 +446,7 @@ class Vectors:
             value = pa.array(getattr(value, "array", value))
         if isinstance(value, pa.Array):
             return self._checked(value if value.type == self._element else self._cast(value))
-        if isinstance(value, array.array):
-            # A copy, as its owner cannot make one larger while it is seen as another's.
-            return self._of_array(np.array(value))
-        if isinstance(value, memoryview) or hasattr(value, "__array__"):
+        if isinstance(value, array.array | memoryview) or hasattr(value, "__array__"):
             return self._of_array(np.asarray(value))
         return self._of_list(list(_elements(value)))
 
@@ -484,6 +488,8 @@ class Vectors:
         value = value if self.is_plain(value) else self.normal(value)
         if isinstance(value, pa.Array):
             return value.to_pylist() if value.null_count else value.to_numpy(zero_copy_only=False)
+        if isinstance(value, array.array):
+            value = np.array(value)
         if isinstance(value, np.ndarray):
             with np.errstate(over="ignore"):
                 return value.astype(self._dtype, copy=False)
@@ -502,6 +508,10 @@ class Vectors:
         if kinds <= {list}:
             return pa.array(values, self._list)
         lengths = np.fromiter(map(len, there), np.int64, len(there))
+        if kinds == {array.array}:
+            # Only now, as its owner cannot make one larger while it is seen as another's.
+            there = list(map(np.array if len(there) == 1 else np.asarray, there))
+            kinds = {np.ndarray}
         if kinds == {np.ndarray}:
             elements = self._joined(there)
         else:
@@ -529,7 +539,7 @@ class Vectors:
     def _as_arrow(self, value: Any) -> pa.Array:
         if isinstance(value, pa.Array):
             return value
-        return pa.array(value, self._element) if type(value) is list else self._joined([value])
+        return pa.array(value, self._element) if type(value) is list else self._joined([np.array(value)])
 
     def _joined(self, parts: list[np.ndarray[Any, Any]]) -> pa.Array:
         if all(part.dtype == _HALF for part in parts):
