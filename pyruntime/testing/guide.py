@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from pillarbox.testing.history import Event
 from pillarbox.testing.linearizability import programs
-from pillarbox.testing.models import MailboxModel, Model
+from pillarbox.testing.models import MailboxModel, Model, Raised
 from pillarbox.testing.models.mailbox import LEAST, MailLike, accepts
-from pillarbox.testing.outcome import Raised
 
 PUTS = frozenset({"put", "put_all", "try_put"})
 OTHERS = PUTS | {"quiesce"}

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pillarbox.testing.guide import PUTS, accepted, mails_of, outs_of
 from pillarbox.testing.history import Event
+from pillarbox.testing.models import Raised
 from pillarbox.testing.models.mailbox import CLOSED_ERROR, LEAST
-from pillarbox.testing.outcome import Raised
 
 
 class Kind(NamedTuple):
