@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.testing.axioms import Violation, handover_violations, mailbox_violations
 from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
-from pillarbox.testing.guide import mailbox_guide
 from pillarbox.testing.harness import OperatorHarness
 from pillarbox.testing.history import Event, Recorder, numbered_handles
 from pillarbox.testing.linearizability import Verdict, follows, linearize
@@ -23,6 +22,7 @@ from pillarbox.testing.models import (
     UnorderedModel,
 )
 from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
+from pillarbox.testing.search_hints import mailbox_hints
 from pillarbox.testing.source_harness import SourceHarness
 from pillarbox.testing.source_suite import ContractBroken, SourceSuite, source_suite
 from pillarbox.testing.test_io import CollectedOutput, PushedInput, ReplayedInput, RestingOutput
@@ -67,7 +67,7 @@ __all__ = [
     "handover_suite",
     "handover_violations",
     "linearize",
-    "mailbox_guide",
+    "mailbox_hints",
     "mailbox_suite",
     "mailbox_violations",
     "numbered_handles",

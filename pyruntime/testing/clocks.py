@@ -89,10 +89,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     It is for code that waits on nothing but timers and other tasks: what another thread or a socket would
     bring does not make it wait. Raises `RuntimeError` where it would sleep for ever.
+
+    clock: one that is moved with the loop's time, such as that of a task's timers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock | None = None) -> None:
         self._now = 0.0
+        self._clock = clock
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
@@ -104,6 +107,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if seconds < 0:
             raise ValueError(f"seconds={seconds!r}: must be at least 0, time does not go back")
         self._now += seconds
+        if self._clock is not None:
+            self._clock.advance(seconds)
 
     def run_ready(self, turns: int) -> bool:
         """Run what is ready, in so many turns at most, without letting time pass; True if nothing is left."""

@@ -121,7 +121,7 @@ def step(
     *,
     elsewhere: bool = False,
     ends: bool = False,
-    **drawn: st.SearchStrategy[Any],
+    **drawn: Any,
 ) -> Any:
     """A rule that does one operation on the subject and on the model, and compares the outcomes.
 
@@ -134,7 +134,8 @@ def step(
         self.check(operation, *(words(self, **values) if words else ()), elsewhere=elsewhere)
 
     do.__name__ = operation
-    return precondition((may_end if ends else has)(operation))(rule(**drawn)(do))
+    as_rule: Any = rule(**drawn)
+    return precondition((may_end if ends else has)(operation))(as_rule(do))
 
 
 class SuiteMachine(RuleBasedStateMachine, Generic[M]):

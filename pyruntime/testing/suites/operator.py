@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -30,14 +31,13 @@ from pillarbox.task import (
     Idleness,
     InputStatus,
     Operator,
-    RowBatch,
     StreamTask,
     TaskSnapshot,
     Watermark,
 )
-from pillarbox.testing.clocks import VirtualTimeLoop
+from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
 from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.test_io import ReplayedInput
+from pillarbox.testing.test_io import LimitedOutput, ReplayedInput
 
 T = TypeVar("T")
 
@@ -95,81 +95,24 @@ class _Input(ReplayedInput):
             more.set_result(None)
 
 
-class _Output:
-    """Keeps what comes. is_narrow: it has room for one batch, until `take` is called."""
+class _Output(LimitedOutput):
+    """Keeps what comes. is_narrow: it has room for one batch, until `make_room` is called."""
 
     def __init__(self, machine: OperatorMachine, is_narrow: bool, room: int | None) -> None:
+        super().__init__(1 if is_narrow else math.inf)
         self._machine = machine
-        self._is_narrow = is_narrow
-        self._wakes: list[Callable[[], object]] = []
         self.room = room
-        self.is_available = True
-        self.elements: list[Any] = []
 
     def collect(self, record: Any) -> None:
-        # A watermark parts the batches of one emission.
-        if not self.is_available and not (
-            self.elements and isinstance(self.elements[-1], (Watermark, Idleness))
-        ):
-            self._machine.disagree("collect", record, "nothing while the output has no room")
-        rows = record.rows[record.position :] if type(record) is RowBatch else [record]
-        self.elements.extend(map(self._machine.seen, rows))
-        self.is_available = not self._is_narrow
+        before = len(self.elements)
+        super().collect(record)
+        self.elements[before:] = map(self._machine.seen, self.elements[before:])
 
-    def emit_watermark(self, timestamp: float) -> None:
-        self.elements.append(Watermark(timestamp))
-
-    def emit_status(self, idle: bool) -> None:
-        self.elements.append(Idleness(idle))
+    def emitted_without_room(self, record: Any) -> None:
+        self._machine.disagree("collect", record, "nothing while the output has no room")
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         self._machine._cut(barrier.id)
-
-    def call_when_room(self, wake: Callable[[], object]) -> None:
-        self._wakes.append(wake)
-
-    def take(self) -> None:
-        self.is_available = True
-        wakes, self._wakes = self._wakes, []
-        for wake in wakes:
-            wake()
-
-
-class _Loop(VirtualTimeLoop):
-    """Tells the clock of the task that time has passed."""
-
-    def __init__(self, clock: _Clock) -> None:
-        self._clock = clock
-        super().__init__()
-
-    def advance(self, seconds: float) -> None:
-        super().advance(seconds)
-        self._clock.moved(seconds)
-
-
-class _Clock:
-    """The clock of the task's timers: that of the event loop, which goes on from one life to the next."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._callbacks: dict[object, Callable[[], object]] = {}
-
-    def __call__(self) -> float:
-        return self._now
-
-    def on_advance(self, callback: Callable[[], object]) -> Callable[[], None]:
-        key = object()
-        self._callbacks[key] = callback
-        return partial(self._callbacks.__delitem__, key)
-
-    def moved(self, seconds: float) -> None:
-        self._now += seconds
-        for callback in list(self._callbacks.values()):
-            callback()
-
-    def forget(self) -> None:
-        """No timer of an earlier life hears of it."""
-        self._callbacks.clear()
 
 
 # -- the service -----------------------------------------------------------------------------------
@@ -353,7 +296,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self.input_has_ended = False
         self.lives = 0
         self.books = Books()
-        self._clock = _Clock()
+        self._clock = FakeClock()
         self._serial = iter(range(1, 2**60))
         self._checkpoint = 0
         self._faults: list[Disagreement] = []
@@ -373,8 +316,9 @@ class OperatorMachine(RuleBasedStateMachine):
     def _begin_life(self, data: st.DataObject) -> None:
         """Begin a life; where Hypothesis gives an example up in a draw, there is no life to be ended."""
         self._has_begun = False
-        self._clock.forget()
-        self.loop = _Loop(self._clock)
+        # No timer of an earlier life hears of this clock, which goes on where that life's has stopped.
+        self._clock = FakeClock(self._clock())
+        self.loop = VirtualTimeLoop(self._clock)
         try:
             self._make_life(data)
         except BaseException:
@@ -585,7 +529,7 @@ class OperatorMachine(RuleBasedStateMachine):
     @rule(turns=TURNS)
     def make_room(self, turns: int | None) -> None:
         """The output has room again."""
-        self._output.take()
+        self._output.make_room()
         self.run(turns)
 
     @rule(aligned=st.booleans(), is_lost=st.sampled_from([False, False, False, True]), turns=TURNS)
@@ -782,7 +726,7 @@ class OperatorMachine(RuleBasedStateMachine):
         for round_ in range(FINISH_ROUNDS):
             self.run()
             self.help_finish()
-            self._output.take()
+            self._output.make_room()
             is_answered = self._ending == "answers" or round_ >= TROUBLED_ROUNDS
             for call in self._open_calls():
                 if is_answered:
