@@ -21,7 +21,6 @@ from pillarbox.aio.errors import (
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
-from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.retry_after import retry_after_of
@@ -31,7 +30,7 @@ from pillarbox.aio.usage import Usage
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator
-    from pillarbox.aio.limits.redis_gate import RedisCoordinator
+    from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
 __all__ = [
     "Adaptive",
@@ -45,7 +44,6 @@ __all__ = [
     "ErrorInfo",
     "NotCalled",
     "OpenFailed",
-    "OperatorStatistics",
     "Options",
     "Outcome",
     "Rate",
@@ -71,7 +69,7 @@ def __getattr__(name: str) -> Any:
 
         return Coordinator
     if name == "RedisCoordinator":
-        from pillarbox.aio.limits.redis_gate import RedisCoordinator
+        from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
         return RedisCoordinator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,14 +21,13 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from pillarbox.aio.attempts import Attempts, Call, CallState, RestoredCall
 from pillarbox.aio.batch_function import batch_function
-from pillarbox.aio.batches import BatchCalls
+from pillarbox.aio.batches import BatchRunner
 from pillarbox.aio.blocking import LoopWatcher
-from pillarbox.aio.calls import Calls, ResultConverter
+from pillarbox.aio.calls import ResultConverter, Runner
 from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
-from pillarbox.aio.coroutines import CoroutineCalls, collect
+from pillarbox.aio.coroutines import CoroutineRunner, collect
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
@@ -37,13 +36,15 @@ from pillarbox.aio.function import (
     is_async_generator,
     with_collector,
 )
-from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import SAMPLE, Meter, OperatorStatistics
+from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
-from pillarbox.aio.single_flight import JOINED, single_flight
+from pillarbox.aio.scheduler import Call, CallScheduler, CallState, RestoredCall
+from pillarbox.aio.single_flight import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 from pillarbox.aio.snapshots import FORMAT, AsyncWaitState, FinishedRow, StateEntries
-from pillarbox.aio.threads import ThreadCalls
+from pillarbox.aio.threads import ThreadRunner
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import (
@@ -83,10 +84,10 @@ class AsyncWaitOperator(Operator):
 
     loop: the event loop that the task is a guest of (`StreamTask.run_async`). context: what each call's
     context is a copy of. options: their functions of a row get the row; see `Options.spread` for rows
-    that are tuples of arguments. journal: where results are kept before they leave, or None. convert: makes
-    of a result the form in which it leaves, if it fits what is asked for; one that does not is a failed
-    attempt. None for results that leave as they are. watched: whether a thread looks for code that blocks the
-    loop. place: that among the functions of a chain; None where it is the only one.
+    that are tuples of arguments. ledger_session: where results are recorded before they leave, or None.
+    convert: makes of a result the form in which it leaves, if it fits what is asked for; one that does not is
+    a failed attempt. None for results that leave as they are. watched: whether a thread looks for code that
+    blocks the loop. place: that among the functions of a chain; None where it is the only one.
 
     Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
     good is a `Failed`, unless that ends the task. No row passes a watermark.
@@ -100,7 +101,7 @@ class AsyncWaitOperator(Operator):
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
         spread: bool = False,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         watched: bool = False,
         convert: ResultConverter | None = None,
         uid: str | None = None,
@@ -128,10 +129,10 @@ class AsyncWaitOperator(Operator):
         self._is_tight = False
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
-        self._journal = journal
+        self._ledger_session = ledger_session
         self._flights = single_flight(options.dedupe, options.memo, options.max_bytes)
         self._meter = Meter()
-        self._attempts = Attempts(
+        self._scheduler = CallScheduler(
             options,
             self._meter,
             loop,
@@ -140,12 +141,12 @@ class AsyncWaitOperator(Operator):
             renew=self._renew,
             stop=self._fail,
             more_rows=self._may_get_rows,
-            keep_late=None if journal is None else journal.keep_late,
+            keep_late=None if ledger_session is None else ledger_session.record_late,
             convert=convert,
         )
-        self._waiting = self._attempts.waiting
+        self._waiting = self._scheduler.waiting
         self._make = partial(self._make_calls, fn, context, spread, convert)
-        self._calls: Calls | None = None
+        self._calls: Runner | None = None
 
     def setup(self, context: OperatorContext) -> None:
         """Take the context of the task, and make what runs the calls."""
@@ -153,22 +154,22 @@ class AsyncWaitOperator(Operator):
         self._output = context.output
         self._mailbox = context.executor.mailbox
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
-        self._calls = self._attempts.calls = self._attempts.capacity.calls = self._make()
-        journal = self._journal
-        if journal is not None:
-            self._attempts.look_first = self._look_first
-            self._attempts.look_again = journal.look_again
-            journal.bind(
+        self._calls = self._scheduler.runner = self._scheduler.concurrency.runner = self._make()
+        ledger_session = self._ledger_session
+        if ledger_session is not None:
+            self._scheduler.look_first = self._look_first
+            self._scheduler.look_again = ledger_session.lookup_again
+            ledger_session.bind(
                 self._mailbox,
                 self._loop,
                 self._waiting,
                 self._options.window,
                 complete=self._complete,
-                found=self._found_waiting,
+                replayed=self._replay_waiting,
                 share=self._share_found,
-                hold=self._attempts.capacity.hold,
+                hold=self._scheduler.concurrency.hold,
                 stop=self._fail,
-                convert=self._attempts.convert,
+                convert=self._scheduler.convert,
             )
 
     def _make_calls(
@@ -177,39 +178,40 @@ class AsyncWaitOperator(Operator):
         context: contextvars.Context,
         spread: bool,
         convert: ResultConverter | None,
-    ) -> Calls:
+    ) -> Runner:
         name = _name_of(fn)
-        attempts = self._attempts
+        scheduler = self._scheduler
         if self._options.batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
             # What looks at results sees each as the function gave it.
-            whole = None if convert is None or attempts.looks_at_results else convert.rows_of
+            whole = None if convert is None or scheduler.looks_at_results else convert.rows_of
             in_batches = batch_function(fn, name, spread=spread, rows_of=whole)
-            return BatchCalls(attempts, self._options.batch, in_batches, name, context, self._loop)
+            return BatchRunner(scheduler, self._options.batch, in_batches, name, context, self._loop)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
             handed = with_collector(fn, parameter, spread=spread)
             return CollectorRunner(
-                attempts, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
+                scheduler, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
             )
         call = (lambda row: fn(*row)) if spread else fn
         if is_async_generator(fn):
-            return CoroutineCalls(attempts, partial(collect, call), name, context, self._loop)
+            return CoroutineRunner(scheduler, partial(collect, call), name, context, self._loop)
         if is_async(fn):
-            return CoroutineCalls(attempts, call, name, context, self._loop)
-        return ThreadCalls(attempts, call, name, context, self._loop, self._mailbox)
+            return CoroutineRunner(scheduler, call, name, context, self._loop)
+        return ThreadRunner(scheduler, call, name, context, self._loop, self._mailbox)
 
     def _finished(self) -> int:
         admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
-        return admitted - (in_flight if self._journal is None else self._journal.unfinished(in_flight))
+        ledger_session = self._ledger_session
+        return admitted - (in_flight if ledger_session is None else ledger_session.unfinished(in_flight))
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Begin to make calls, those of restored rows first."""
-        self._attempts.start()
+        self._scheduler.start()
         if self.watcher is not None:
             self.watcher.start()
         self._sample()
@@ -220,7 +222,7 @@ class AsyncWaitOperator(Operator):
         """No row comes any more: make the calls that are left, retries at their own times."""
         # spec: Chain!EndInput, Operator!EndInput
         self._ends = True
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()
         if len(self._queue) == 0:
             return None
         self._drained = Future()
@@ -229,7 +231,7 @@ class AsyncWaitOperator(Operator):
     def finish(self) -> None:
         """All rows have left. Raises `TooManyFailures` if more of them failed than is allowed."""
         try:
-            self._attempts.check_end()
+            self._scheduler.check_end()
         except TooManyFailures as error:
             if self._place is not None:
                 self._place.name_error(error)
@@ -245,10 +247,10 @@ class AsyncWaitOperator(Operator):
             # Calls that held the loop up until the end would leave no trace otherwise.
             self._account()
         self._is_stopped = True
-        self._attempts.close()
+        self._scheduler.close()
         self._queue.close()
-        if self._journal is not None:
-            self._journal.stop()
+        if self._ledger_session is not None:
+            self._ledger_session.stop()
         if self._sampler is not None:
             self._sampler.cancel()
         if self.watcher is not None:
@@ -279,8 +281,8 @@ class AsyncWaitOperator(Operator):
 
     async def _closed(self) -> BaseException | None:
         """Close what the operator has used; returns what a task fails with that is whole otherwise."""
-        await self._attempts.closed()
-        return None if self._journal is None else await self._journal.close(self._is_whole)
+        await self._scheduler.closed()
+        return None if self._ledger_session is None else await self._ledger_session.close(self._is_whole)
 
     def discard(self, is_unwanted: Callable[[Any], bool]) -> None:
         """Make no calls for rows that nobody wants, and cancel those that run. Mailbox thread."""
@@ -292,7 +294,7 @@ class AsyncWaitOperator(Operator):
             # Others that are wanted have joined them.
             joined = self._flights.joined
             unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
-        self._attempts.discard(unwanted)
+        self._scheduler.discard(unwanted)
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_stopped:
@@ -300,20 +302,20 @@ class AsyncWaitOperator(Operator):
                 self._place.name_error(error)
             self.context.fail(error)
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
         calls = self._calls
         if calls is None:
             return None
-        gate = None if self._attempts.admission is None else self._attempts.admission.gate.statistics()
+        gate = None if self._scheduler.throttle is None else self._scheduler.throttle.gate.statistics()
         return self._meter.statistics(
             in_flight=calls.in_flight,
-            waiting=len(self._waiting) + len(self._attempts.pausing),
+            waiting=len(self._waiting) + len(self._scheduler.pausing),
             late=calls.late,
             abandoned=calls.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
-            capacity=self._attempts.capacity.limit,
+            capacity=self._scheduler.concurrency.limit,
             gate=gate,
         )
 
@@ -324,7 +326,7 @@ class AsyncWaitOperator(Operator):
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
-        return self._attempts.overdue()
+        return self._scheduler.overdue()
 
     # -- input --------------------------------------------------------------------------------
 
@@ -355,14 +357,14 @@ class AsyncWaitOperator(Operator):
     def process_batch(self, batch: RowBatch) -> bool:
         """Take as many rows as there is room for."""
         # spec: Chain!ProcessBatch, Operator!Admit
-        self._attempts.calls.turn()
+        self._scheduler.runner.turn()
         self._last_mark = None
         room = self._room(batch.row_bytes)
         if room > 0:
             self._admit(batch, room)
         took_all = not len(batch)
         self._is_stuck = not took_all
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()
         return took_all
 
     def _may_get_rows(self) -> bool:
@@ -377,8 +379,8 @@ class AsyncWaitOperator(Operator):
         size = batch.row_bytes
         most = self._options.max_bytes
         weigh = most is not None and size is None
-        journal = self._journal
-        if journal is None and flights is None and not weigh and not self._is_behind:
+        ledger_session = self._ledger_session
+        if ledger_session is None and flights is None and not weigh and not self._is_behind:
             # The usual case, on the path of every row.
             calls = list(map(Call, batch.take(room), repeat(size or 0)))
             for call in calls:
@@ -401,13 +403,13 @@ class AsyncWaitOperator(Operator):
             if type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
-            elif journal is not None and (found := journal.look(call)) is not None:
+            elif ledger_session is not None and (found := ledger_session.lookup(call)) is not None:
                 done.append((call, found))
             elif flights is None:
                 append(call)
             else:
                 try:
-                    self._board(flights.board(call), call)
+                    self._join(flights.join(call), call)
                 except BaseException as error:
                     done.append((call, error))
             if weigh:
@@ -427,17 +429,17 @@ class AsyncWaitOperator(Operator):
                 return
             if isinstance(outcome, tuple):
                 self._take_found(call, outcome[0])
-            elif outcome is JOINED:
+            elif outcome is WAITING:
                 self._meter.shared += 1
             else:
-                self._attempts.fail_call(call, CallFailed(0, outcome))
+                self._scheduler.fail_call(call, CallFailed(0, outcome))
 
-    def _board(self, found: Any, call: Call) -> None:
+    def _join(self, found: Any, call: Call) -> None:
         if found is None:
             self._waiting.append(call)
             return
         self._meter.shared += 1
-        if found is not JOINED:
+        if found is not WAITING:
             self._hand_on(call, found[0])
 
     def process_watermark(self, timestamp: float) -> None:
@@ -458,7 +460,7 @@ class AsyncWaitOperator(Operator):
             self._queue.put_watermark(self._last_mark)
             self._marks += 1
             if not self.has_room:
-                self._attempts.calls.feed()
+                self._scheduler.runner.dispatch()
         self._last_mark.add(element)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
@@ -494,25 +496,25 @@ class AsyncWaitOperator(Operator):
         if self._result_bytes < self._light_bytes:
             self._light = LIGHT_RESULTS
         most = self._options.max_bytes
-        if self._is_tight or self._result_bytes * self._attempts.capacity.limit > most - self._held:  # type: ignore[operator]
+        if self._is_tight or self._result_bytes * self._scheduler.concurrency.limit > most - self._held:  # type: ignore[operator]
             self._allow_calls()
 
     def _allow_calls(self) -> None:
         """Let so many calls be in flight as will find room for their results, and one to go on with."""
         options = self._options
-        capacity = self._attempts.capacity
+        concurrency = self._scheduler.concurrency
         in_call = 1 if options.batch is None else options.batch.size
         left = options.max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
-        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else capacity.limit
-        self._is_tight = room < capacity.limit
+        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else concurrency.limit
+        self._is_tight = room < concurrency.limit
         # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
-        capacity.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
+        concurrency.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
 
     def _way_out(self) -> Callable[[Call, Any], None]:
         """The next step of rows that have finished: as straight to the queue as the options allow."""
         if self._flights is not None:
             return self._finish_shared
-        return self._complete if self._journal is None else self._hand_on
+        return self._complete if self._ledger_session is None else self._hand_on
 
     def _finish_shared(self, call: Call, result: Any) -> None:
         self._share(call, result)
@@ -520,37 +522,37 @@ class AsyncWaitOperator(Operator):
 
     def _share(self, call: Call, result: Any) -> None:
         assert self._flights is not None
-        shared = self._flights.land(call, result)
+        shared = self._flights.resolve(call, result)
         if shared and type(result) is Failed:
-            self._attempts.count_shared(result, len(shared))
+            self._scheduler.count_shared(result, len(shared))
         for sharing in shared:
             self._hand_on(sharing, result, call)
 
     def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        """`call` has a result, perhaps of another row's call: by way of the journal, where there is one."""
-        if self._journal is None:
+        """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
+        if self._ledger_session is None:
             self._complete(call, result)
         else:
             substitute = (called or call).error is not None and type(result) is not Failed
-            self._journal.keep(call, result, is_substitute=substitute)
+            self._ledger_session.record(call, result, is_substitute=substitute)
 
     def _look_first(self, rows: int = 1) -> bool:
         """Return True if the first `rows` rows that wait may be called; of none, if any may.
 
         Those whose call another attempt has made are finished, and wait no more.
         """
-        journal, waiting = self._journal, self._waiting
-        assert journal is not None
-        if not journal.may_call():
+        ledger_session, waiting = self._ledger_session, self._waiting
+        assert ledger_session is not None
+        if not ledger_session.may_call():
             return False
         looked = 0
         while looked < min(rows, len(waiting)):
-            looked += not journal.look_again(waiting[looked])
+            looked += not ledger_session.lookup_again(waiting[looked])
         return bool(waiting) or not rows
 
-    def _found_waiting(self, call: Call, result: Any) -> None:
+    def _replay_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""
-        self._attempts.withdraw(call)
+        self._scheduler.withdraw(call)
         if self._flights is not None:
             self._share(call, result)
         self._take_found(call, result)
@@ -558,12 +560,12 @@ class AsyncWaitOperator(Operator):
     def _share_found(self, call: Call, result: Any) -> None:
         """A row that has joined the call of another one with its key gets that one's result."""
         if type(result) is Failed:
-            self._attempts.count_shared(result, 1)
+            self._scheduler.count_shared(result, 1)
         self._complete(call, result)
 
     def _take_found(self, call: Call, result: Any) -> None:
         if type(result) is Failed:
-            self._attempts.count_shared(result, 1)
+            self._scheduler.count_shared(result, 1)
         if type(result) is not Failed or not result.not_called:
             self._meter.found += 1
         self._complete(call, result)
@@ -640,9 +642,9 @@ class AsyncWaitOperator(Operator):
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         """Everything that was admitted and has not left, with what a restart must know of it."""
         # spec: Chain!Snapshot, Operator!Snapshot
-        kept = {} if self._journal is None else self._journal.kept_results()
+        kept = {} if self._ledger_session is None else self._ledger_session.unsaved_results()
         restored = self._restored
-        snapshot_call, now = self._attempts.snapshot_call, self._attempts.clock()
+        snapshot_call, now = self._scheduler.snapshot_call, self._scheduler.clock()
         row_of: Callable[[Call], Any] = chained_row if self._is_behind else attrgetter("row")
         entries = StateEntries()
         for element, finished, result in self._queue.snapshot():
@@ -665,7 +667,7 @@ class AsyncWaitOperator(Operator):
                 state = snapshot_call(element, now)
                 entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
         left = self._meter.rows_in - entries.rows
-        scheduler = self._attempts.snapshot()
+        scheduler = self._scheduler.snapshot()
         return AsyncWaitState(FORMAT, self._options.ordered, entries, scheduler, left)
 
     def restore_state(self, state: Any) -> None:
@@ -703,10 +705,10 @@ class AsyncWaitOperator(Operator):
             kind: type[Call] = RestoredCall if is_begun else Call
             call = chained_call(kind, each.row, held) if self._is_behind else kind(each.row, held)
             call.cost = each.cost
-            if self._journal is not None and not (self._is_behind and type(row) is Failed):
+            if self._ledger_session is not None and not (self._is_behind and type(row) is Failed):
                 # In the order of their admission, in which equal rows are counted; a function behind asks for
                 # the keys of those that are finished, too.
-                self._journal.identify(call)
+                self._ledger_session.identify(call)
             if finished is not None:
                 entries.append((call, True, finished.result))
             else:
@@ -715,7 +717,7 @@ class AsyncWaitOperator(Operator):
             self._held += held
             self._meter.rows_in += 1
         self._meter.rows_in += state.finished
-        self._attempts.restore(state.scheduler)
+        self._scheduler.restore(state.scheduler)
         self._queue.restore(entries)
 
     def _admit_restored(self) -> None:
@@ -726,27 +728,27 @@ class AsyncWaitOperator(Operator):
             handle, call = admitted
             call.handle = handle
             state = self._restored.pop(call)
-            found = None if self._journal is None else self._journal.look(call, is_known=True)
+            found = None if self._ledger_session is None else self._ledger_session.lookup(call, is_known=True)
             if found is not None:
                 self._count_in(0, [(call, found)])
                 continue
             if isinstance(state, FinishedRow):
                 # The ledger counts what was paid for.
-                call.attempt, call.began = state.attempts, self._attempts.clock() - state.latency
+                call.attempt, call.began = state.attempts, self._scheduler.clock() - state.latency
                 self._hand_on(call, state.result)
                 continue
             try:
-                joined = None if flights is None else flights.board(call)
+                joined = None if flights is None else flights.join(call)
             except BaseException as error:
                 self._count_in(0, [(call, error)])
                 continue
             if joined is None:
-                self._attempts.restore_call(call, state)
+                self._scheduler.restore_call(call, state)
             else:
-                self._board(joined, call)
+                self._join(joined, call)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()
 
     # -- what the time goes on ----------------------------------------------------------------
 
@@ -760,23 +762,23 @@ class AsyncWaitOperator(Operator):
         """Add the time since the last look to what it went on."""
         late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
         self._meter.fold()
-        busy = min(1.0, self._attempts.calls.in_flight / self._attempts.capacity.limit)
+        busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.concurrency.limit)
         self._meter.sample(busy, self._why_idle(), late)
 
     def _why_idle(self) -> str:
-        attempts = self._attempts
+        scheduler = self._scheduler
         if self._output_full:
             return "output"
-        if not self._attempts.calls.limit:
+        if not self._scheduler.runner.limit:
             return "ledger"
-        if attempts.admission is not None and attempts.admission.holds:
-            is_cooling = attempts.breaker is not None and attempts.breaker.is_cooling
+        if scheduler.throttle is not None and scheduler.throttle.holds:
+            is_cooling = scheduler.breaker is not None and scheduler.breaker.is_cooling
             return "retry" if is_cooling else "rate"
         if self._ends:
-            return "end" if self._attempts.calls.in_flight or not attempts.pausing else "retry"
+            return "end" if self._scheduler.runner.in_flight or not scheduler.pausing else "retry"
         if not self.has_room:
             return "order" if self._options.ordered else "retry"
-        return "retry" if attempts.pausing and not self._waiting else "input"
+        return "retry" if scheduler.pausing and not self._waiting else "input"
 
 
 def _name_of(fn: Callable[[Any], Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, async_map
-from pillarbox.aio.attempts import Call
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.single_flight import SingleFlight
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk, HandoverOutput, cut_chunk
@@ -214,8 +214,8 @@ def test_chunks_that_are_handed_over_have_no_more_bytes_than_a_chunk_may_have() 
 
 def land(flights: SingleFlight, row: Any, result: Any) -> None:
     call = Call(row, 0)
-    assert flights.board(call) is None
-    flights.land(call, result)
+    assert flights.join(call) is None
+    flights.resolve(call, result)
 
 
 @pytest.mark.contract

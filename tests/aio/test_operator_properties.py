@@ -23,15 +23,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.aio import async_wait as operator_module
-from pillarbox.aio import attempts as attempts_module
+from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.limits.local import LocalGate
+from pillarbox.aio.limits.local import LocalLimiter
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.options import RAISE, Options
 from pillarbox.aio.retry import Retry
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import TaskRun
@@ -295,11 +295,11 @@ def run(
                 raise Fatal(number)
             return Answer(number, bytes(load.result)) if load.result else number
 
-        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalGate | None:
+        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalLimiter | None:
             limited = not (rate is max_calls is max_cost is None)
-            return LocalGate(rate, max_calls, max_cost, loop.time) if limited else None
+            return LocalLimiter(rate, max_calls, max_cost, loop.time) if limited else None
 
-        with mock.patch.object(attempts_module, "open_gate", gate):
+        with mock.patch.object(scheduler_module, "open_limiter", gate):
             run = TaskRun(
                 fn,
                 options,

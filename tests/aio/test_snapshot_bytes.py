@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call, CallState, SchedulerState
+from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.outcomes import FailureCounts
+from pillarbox.aio.scheduler import Call, CallState, SchedulerState
 from pillarbox.aio.snapshots import (
     FORMAT,
     VERSION,
@@ -459,7 +459,7 @@ def test_a_folder_has_the_newest_snapshot_and_one_that_cannot_be_written_leaves_
     assert max(os.listdir(tmp_path / "of a task")) == before, "and no part of 31"
     with monkeypatch.context() as patched:
         # The folder, when the file has its name.
-        patched.setattr("pillarbox.ledger.folder.sync_folder", no_room)
+        patched.setattr("pillarbox.ledger.local_folder.sync_folder", no_room)
         with pytest.raises(OSError, match="a bad disk"):
             folder.write(numbered(31))
     assert max(os.listdir(tmp_path / "of a task")) == before, "nor 31, of which nobody knows if it stays"

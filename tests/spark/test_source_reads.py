@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc.client import RemoteError
+from pillarbox.rpc.server import Peer
 from pillarbox.sources import SourceEvent
-from pillarbox.sources.channel import Peer, RemoteError, SourceChannel
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads, PeerEnd
 from pillarbox.spark.source.options import schema_to_text
 from tests.sources.found import Findable, Finder, World
