@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pillarbox.spark.keeping import QUERY
+from pillarbox.spark.ledger_plan import QUERY
 from pillarbox.spark.records import from_ipc
 from pillarbox.spark.stream import call_client, call_process
 from pillarbox.spark.stream.bucket_state import IDENTITY, KEY, SEQUENCE, BucketState, Finished, decode

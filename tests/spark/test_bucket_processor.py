@@ -28,7 +28,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
-from pillarbox.spark.keeping import QUERY, Keeping
+from pillarbox.spark.ledger_plan import QUERY, LedgerPlan
 from pillarbox.spark.records import to_ipc
 from pillarbox.spark.stream import bucket_state, buckets, call_client
 from pillarbox.spark.stream.bucket_state import REFERENCE, StreamStateError, decode, with_columns
@@ -95,10 +95,10 @@ class Task:
     def __init__(self, **given: Any) -> None:
         letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
         fn = given.pop("fn", same)
-        keeping = None
+        ledger_plan = None
         if "ledger" in given:
-            keeping = Keeping(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
-        work = Work(fn, "token", Options(ordered=False, **given), letters=letters, keeping=keeping)
+            ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
+        work = Work(fn, "token", Options(ordered=False, **given), letters=letters, ledger_plan=ledger_plan)
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 

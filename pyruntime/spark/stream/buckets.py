@@ -38,7 +38,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from pillarbox.spark.function import name_of, ship
-from pillarbox.spark.keeping import BATCH, QUERY
+from pillarbox.spark.ledger_plan import BATCH, QUERY
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (

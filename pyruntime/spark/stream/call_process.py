@@ -26,7 +26,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.ledger import fingerprint
+from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
@@ -34,7 +34,7 @@ from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger
 from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
+from pillarbox.spark.stream.plan import StreamPlan, open_stream_session
 from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
 from pillarbox.spark.writer import RowWriter
 
@@ -84,11 +84,11 @@ class _Stream:
         self._time_ms, self._began = -1, 0.0
         self._deadlines: dict[int, float] = {}
         here = worker()
-        journal = None
+        ledger_session = None
         if work.options.ledger is not None:
             # Another checkpoint can only share a run that has a name.
             is_shared = work.options.run is not None
-            journal = open_stream_journal(
+            ledger_session = open_stream_session(
                 work,
                 identify=lambda row: fingerprint(
                     [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
@@ -100,7 +100,7 @@ class _Stream:
             # Columns that are kept do not leave the task: see `Finished.beside`.
             RowWriter([], plan.schema, work.time_zone, work.options, None),
             loop_thread=here.loop_thread,
-            journal=journal,
+            ledger_session=ledger_session,
             convert=RowEncoder(plan.schema, work.time_zone),
             box=work.letters,
             payload=plan.payload,

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
@@ -48,7 +49,7 @@ from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 
 if TYPE_CHECKING:
-    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.task_io import Chunk
     from pillarbox.spark.dead_letter import LetterBox
 
@@ -98,9 +99,9 @@ class _Bucket:
 class HeldCalls:
     """Makes the calls of one stream until `close`. Is the output of their task, for the loop's thread.
 
-    writer: turns results into output batches. journal, convert: see `AsyncWaitOperator`. box: where rows that
-    fail are put aside. payload: where the columns of rows are, None where they come with them. after: those
-    that are closed, whose calls have to end before one begins here.
+    writer: turns results into output batches. ledger_session, convert: see `AsyncWaitOperator`. box: where
+    rows that fail are put aside. payload: where the columns of rows are, None where they come with them.
+    after: those that are closed, whose calls have to end before one begins here.
     """
 
     has_ended = True
@@ -114,7 +115,7 @@ class HeldCalls:
         writer: RowWriter,
         *,
         loop_thread: LoopThread,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
         box: LetterBox | None = None,
         payload: Payload | None = None,
@@ -149,16 +150,13 @@ class HeldCalls:
                     self.finish()
                     return
                 self._run = TaskRun(
-                    fn,
-                    options,
+                    [Stage(fn, options, ledger_session=ledger_session, convert=convert)],
                     self._input,
                     self,
                     loop=loop_thread.loop,
                     context=context,
                     spread=True,
-                    journal=journal,
                     watched=True,
-                    convert=convert,
                 )
                 await self._run.run()
             except BaseException as error:
@@ -366,7 +364,7 @@ class HeldCalls:
     def _let_go(self) -> None:
         self._input.drop_released()
         if self._run is not None:
-            self._run.operator.discard(lambda row: row.released)
+            self._run.operators[0].discard(lambda row: row.released)
 
 
 def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
