@@ -28,7 +28,7 @@ from pillarbox.ledger import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.hangup import DisconnectWatcher
-from pillarbox.spark.progress_file import ProgressFile
+from pillarbox.spark.progress_channel import ProgressReporter
 from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
@@ -208,7 +208,7 @@ def _run_job(
     work = works[0]
     journals = _open_journals(works)
     job: ThreadRun | None = None
-    files: list[ProgressFile] = []
+    reporters: list[ProgressReporter] = []
     acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
@@ -233,8 +233,8 @@ def _run_job(
             convert=stages[0].convert,
             chain=None if work.uid is None else chain_of(stages, _identity_behind(works)),
         )
-        files += [
-            ProgressFile(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
+        reporters += [
+            ProgressReporter(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
             for each in works
             if each.progress is not None
         ]
@@ -259,8 +259,8 @@ def _run_job(
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
             spark.close()
-            for file in files:
-                file.close()
+            for reporter in reporters:
+                reporter.close()
         ok = True
         statistics = job.statistics()
         if ended is not None and statistics is not None:
