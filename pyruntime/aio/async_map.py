@@ -30,16 +30,15 @@ from pillarbox.aio.chained import (
 )
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import check_function, enter_function
-from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, open_session, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE, LoopRun, ThreadRun
-from pillarbox.ledger import execution_id
-from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
-from pillarbox.ledger.keys import ChainedIdentity, identity_of_source
+from pillarbox.ledger.consistency import code_hash, record_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class _Run:
                 rows,
                 loop_thread=self._thread,
                 read_ahead_items=READ_AHEAD,
-                journal=first.journal,
+                ledger_session=first.ledger_session,
                 chain=functions.chain(stages),
             )
         except BaseException:
@@ -143,18 +142,18 @@ class _Functions:
         opened: list[Stage] = []
         for position, stage in enumerate(self._stages):
             options = budget_of_run(stage.options, stage.options.run)
-            journal = self._open_journal(position, stage._replace(options=options))
-            if journal is not None and opened and opened[0].journal is not None:
-                journal.follow(opened[0].journal)
-            opened.append(stage._replace(options=options, journal=journal))
+            ledger_session = self._open_session(position, stage._replace(options=options))
+            if ledger_session is not None and opened and opened[0].ledger_session is not None:
+                ledger_session.follow(opened[0].ledger_session)
+            opened.append(stage._replace(options=options, ledger_session=ledger_session))
         return opened
 
-    def _open_journal(self, position: int, stage: Stage) -> Journal | None:
+    def _open_session(self, position: int, stage: Stage) -> LedgerSession | None:
         options = stage.options
         if options.ledger is None:
             return None
-        keep_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
-        return open_journal(
+        record_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
+        return open_session(
             options,
             str(options.run),
             execution=execution_id(),
@@ -297,7 +296,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
                 first.options,
                 rows,
                 read_ahead_items=READ_AHEAD,
-                journal=first.journal,
+                ledger_session=first.ledger_session,
                 chain=functions.chain(stages),
             )
             self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pillarbox.aio.calls import ResultConverter
-    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.options import OptionNames
 
 
@@ -71,14 +71,15 @@ class Step:
 class Stage(NamedTuple):
     """A function of a chain, settled, as a task takes it.
 
-    dead_letter: where its failed rows are put aside, or None. journal, convert: as `AsyncWaitOperator` says.
+    dead_letter: where its failed rows are put aside, or None. ledger_session, convert: as `AsyncWaitOperator`
+    says.
     """
 
     fn: Callable[..., Any]
     uid: str
     options: Options
     dead_letter: Any = None
-    journal: Journal | None = None
+    ledger_session: LedgerSession | None = None
     convert: ResultConverter | None = None
 
     @property
@@ -292,8 +293,8 @@ Identify = Callable[[Any], tuple[bytes, bytes]]
 def chain_of(stages: Sequence[Stage], identify: Identify | None) -> Chain:
     """The chain of these functions. identify: of the task's input, if the first one has no ledger."""
     identity: Callable[[Call], bytes] | None = None
-    if any(stage.journal is not None for stage in stages[1:]):
-        if stages[0].journal is not None:
+    if any(stage.ledger_session is not None for stage in stages[1:]):
+        if stages[0].ledger_session is not None:
             identity = attrgetter("key")
         else:
             assert identify is not None

@@ -26,7 +26,7 @@ from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Chain, ChainPlace, Stage
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
-from pillarbox.aio.journal import Journal
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
@@ -143,7 +143,7 @@ class TaskRun:
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
         spread: bool = False,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         watched: bool = False,
         convert: ResultConverter | None = None,
         snapshot: TaskSnapshot | None = None,
@@ -153,7 +153,7 @@ class TaskRun:
         self._loop = loop
         self._output = output
         self._snapshot = snapshot
-        first = Stage(fn, "", options, journal=journal, convert=convert)
+        first = Stage(fn, "", options, ledger_session=ledger_session, convert=convert)
         stages = [first, *(() if chain is None else chain.then)]
         places: Sequence[ChainPlace | None] = [None] if chain is None else chain.places
         self.operators = [
@@ -163,7 +163,7 @@ class TaskRun:
                 loop=loop,
                 context=context,
                 spread=spread,
-                journal=stage.journal,
+                ledger_session=stage.ledger_session,
                 # One thread looks at the loop, for all of them.
                 watched=watched and not position,
                 convert=stage.convert,
@@ -237,7 +237,7 @@ class ThreadRun:
         iterable, which is read ahead in a thread of its own, by at most `read_ahead_items`; or an input that
         does so by itself.
     loop_thread: the thread to run on; it outlives the task.
-    chunk_rows, linger: see `HandoverOutput`. spread, journal, convert: see `AsyncWaitOperator`.
+    chunk_rows, linger: see `HandoverOutput`. spread, ledger_session, convert: see `AsyncWaitOperator`.
     chain: see `TaskRun`.
     idle: called by `take` after each second without a result; what it raises, `take` raises.
     snapshot, storage: see `TaskRun`.
@@ -255,7 +255,7 @@ class ThreadRun:
         linger: float = 0.0,
         spread: bool = False,
         idle: Callable[[], None] | None = None,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
         snapshot: TaskSnapshot | None = None,
         storage: SnapshotStorage | None = None,
@@ -286,7 +286,7 @@ class ThreadRun:
             loop=loop_thread.loop,
             context=context,
             spread=spread,
-            journal=journal,
+            ledger_session=ledger_session,
             watched=True,
             convert=convert,
             snapshot=snapshot,
@@ -407,13 +407,13 @@ class LoopRun:
         rows: Iterable[Any] | AsyncIterable[Any],
         *,
         read_ahead_items: int,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         chain: Chain | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._fn = fn
         self._options = options
-        self._journal = journal
+        self._ledger_session = ledger_session
         self._chain = chain
         self._context = contextvars.copy_context()
         self._reading = _Reading(rows, self._loop, self._context, read_ahead_items, awaits=True)
@@ -479,7 +479,7 @@ class LoopRun:
                     self._output,
                     loop=self._loop,
                     context=self._context,
-                    journal=self._journal,
+                    ledger_session=self._ledger_session,
                     watched=True,
                     chain=chain,
                 )

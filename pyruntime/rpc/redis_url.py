@@ -53,7 +53,7 @@ class RedisUrl:
         return f"Redis at {where}"
 
     def arguments(self) -> dict[str, str]:
-        """Return the arguments of a client beside the text. Raises ValueError for a variable that is unset."""
+        """Return the arguments of a client beside the text. Raises ValueError for an unset variable."""
         return {} if self.password_env is None else {"password": password_from(self.password_env)}
 
     def hide(self, error: BaseException) -> str:

@@ -17,8 +17,15 @@ from pillarbox.sources.alignment import Hold
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.enumerating import Checkpoint, Waiting
 from pillarbox.sources.event_time import WatermarkStrategy
-from pillarbox.sources.events import SourceEvent
-from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
+from pillarbox.sources.link import (
+    Failed,
+    Message,
+    ReaderState,
+    SourceEvent,
+    digest_of,
+    state_from_json,
+    state_to_json,
+)
 from pillarbox.sources.remote_link import LinkService
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Source

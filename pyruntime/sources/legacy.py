@@ -133,7 +133,7 @@ class FromSourceFunction(_LegacySource):
             raise ValueError(f"{what}: it must have both snapshot_state and restore_state")
         parallel = isinstance(function, legacy.ParallelSourceFunction)
         if check_positive_int("parallelism", self.parallelism) > 1 and not parallel:
-            what = f"{name} is no ParallelSourceFunction"
+            what = f"{name} is not a ParallelSourceFunction"
             raise ValueError(f"parallelism={self.parallelism}: must be 1, {what}")
         check_positive_int("capacity", self.capacity)
         check_duration("grace", self.grace)

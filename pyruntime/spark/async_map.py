@@ -16,7 +16,6 @@ from pyspark.sql import types as T
 from pillarbox.aio.chained import Stage, Step, form_of_failures, settle_chain
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
-from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.dead_letter import DeadLetter
 from pillarbox.spark.error_column import ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.executions import warn_of_second_execution
@@ -24,12 +23,11 @@ from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.latency import Latency
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.record import sliced
-from pillarbox.spark.schema import parse_schema
-from pillarbox.spark.skipping import WHERE, SkippedRows, condition_of, put_back
+from pillarbox.spark.records import ArrowInput, sliced
+from pillarbox.spark.schema import condition_of, parse_schema
 from pillarbox.spark.work import Work, check_progress, settle, settle_output
 from pillarbox.spark.worker import run_job
-from pillarbox.spark.writer import ChainWriter, RowWriter
+from pillarbox.spark.writer import WHERE, ChainWriter, RowWriter, SkippedRows, put_back
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -268,23 +266,17 @@ class MapTask:
             for chunk in chunks:
                 batch = writer.write(chunk)
                 if skipped is not None:
-                    order, rows = skipped.beside(len(chunk))
-                    if rows:
-                        batch = put_back(batch, _nulls(writer, rows), order, writer.counts)
+                    places, rows = skipped.beside(len(chunk))
+                    if rows is not None:
+                        batch = put_back(batch, writer.nulls(rows), places, writer.counts)
                 if batch.num_rows:
                     yield batch
             if skipped is not None:
                 _, rows = skipped.beside(None)
-                for some in rows:
-                    yield writer.nulls(some)
+                if rows is not None:
+                    yield writer.nulls(rows)
 
 
 def _with_mask(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
     names = batch.schema.names[:-1]
     return batch.select(names), batch.column(len(names))
-
-
-def _nulls(writer: RowWriter, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
-    tables = [writer.nulls(some) for some in rows]
-    columns = zip(*[table.columns for table in tables], strict=True)
-    return pa.RecordBatch.from_arrays([pa.concat_arrays(each) for each in columns], tables[0].schema.names)

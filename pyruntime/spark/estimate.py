@@ -19,10 +19,9 @@ from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.usage import usage_of
-from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.record import sliced
+from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle

@@ -20,29 +20,29 @@ from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Stage, chain_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource
-from pillarbox.aio.journal import Journal
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE, ThreadRun
-from pillarbox.ledger import RowIdentity
+from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.hangup import DisconnectWatcher
+from pillarbox.spark.disconnect import DisconnectWatcher
 from pillarbox.spark.progress_channel import ProgressReporter
 from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
 
-COLLECT_AFTER = 50_000
-"""Objects made since the last garbage collection that a worker waits for while it runs a job."""
+GC_THRESHOLD_OBJECTS = 50_000
+"""Objects made since the last garbage collection, at which the next one begins while a job runs."""
 
-IDLE = 10.0
+RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
 
-CHUNK_ROWS = 2048
-"""Rows in an Arrow batch of results, at most, unless more finish at once."""
+MAX_CHUNK_ROWS = 2048
+"""Rows in an Arrow batch of results, unless more finish at once."""
 
-LINGER = 0.1
+CHUNK_LINGER_S = 0.1
 """Seconds that a finished row may wait for others before its batch is written."""
 
 
@@ -72,8 +72,8 @@ class _Collector:
         if self._users == 1:
             self._before = gc.get_threshold()
             first, *others = self._before
-            if 0 < first < COLLECT_AFTER:
-                gc.set_threshold(COLLECT_AFTER, *others)
+            if 0 < first < GC_THRESHOLD_OBJECTS:
+                gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
 
     def __exit__(self, *_: object) -> None:
         self._users -= 1
@@ -141,7 +141,7 @@ class Worker:
             await self._close(token)
         else:
             loop = self.loop_thread.loop
-            resource.timer = loop.call_later(IDLE, lambda: loop.create_task(self._close(token)))
+            resource.timer = loop.call_later(RESOURCE_IDLE_S, lambda: loop.create_task(self._close(token)))
 
     async def _close(self, token: str) -> None:
         resource = self._resources.get(token)
@@ -206,19 +206,19 @@ def _run_job(
     global _worker
     here = worker()
     work = works[0]
-    journals = _open_journals(works)
+    ledger_sessions = _open_sessions(works)
     job: ThreadRun | None = None
     reporters: list[ProgressReporter] = []
     acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
-    chunk_rows = 1 if work.prompt else min(CHUNK_ROWS, works[-1].options.window)
+    chunk_rows = 1 if work.prompt else min(MAX_CHUNK_ROWS, works[-1].options.window)
     try:
         stages = []
-        for each, journal in zip(works, journals, strict=True):
+        for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.uid or "", each.options, each.letters, journal))
+            stages.append(Stage(entered, each.uid or "", each.options, each.letters, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ThreadRun(
             stages[0].fn,
@@ -226,10 +226,10 @@ def _run_job(
             rows,
             loop_thread=here.loop_thread,
             chunk_rows=chunk_rows,
-            linger=0.0 if work.prompt else LINGER,
+            linger=0.0 if work.prompt else CHUNK_LINGER_S,
             spread=work.spread,
             idle=spark.check,
-            journal=stages[0].journal,
+            ledger_session=stages[0].ledger_session,
             convert=stages[0].convert,
             chain=None if work.uid is None else chain_of(stages, _identity_behind(works)),
         )
@@ -274,17 +274,19 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
-def _open_journals(works: Sequence[Work]) -> list[Journal | None]:
-    journals = [None if work.keeping is None else work.keeping.open(work.options) for work in works]
-    for journal in journals[1:]:
-        if journal is not None and journals[0] is not None:
-            journal.follow(journals[0])
-    return journals
+def _open_sessions(works: Sequence[Work]) -> list[LedgerSession | None]:
+    ledger_sessions = [
+        None if work.ledger_plan is None else work.ledger_plan.open(work.options) for work in works
+    ]
+    for ledger_session in ledger_sessions[1:]:
+        if ledger_session is not None and ledger_sessions[0] is not None:
+            ledger_session.follow(ledger_sessions[0])
+    return ledger_sessions
 
 
 def _identity_behind(works: Sequence[Work]) -> RowIdentity | None:
     """The identity of rows of the input, for the ledger of a function behind the first one."""
-    return next((each.keeping.row_identity() for each in works[1:] if each.keeping is not None), None)
+    return next((each.ledger_plan.row_identity() for each in works[1:] if each.ledger_plan is not None), None)
 
 
 class _CountsOf:

@@ -10,9 +10,10 @@ import pytest
 
 from pillarbox import Batch, Options, Retry
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
-from pillarbox.aio.journal import open_journal
+from pillarbox.aio.ledger_session import open_session
 from pillarbox.aio.task_run import ThreadRun
-from pillarbox.ledger import Ledger, execution_id
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import HOUR, Rig, Scripted, again, play
 
@@ -225,7 +226,7 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
             range(3),
             loop_thread=thread,
             read_ahead_items=1,
-            journal=open_journal(Options(**options), "run", execution=execution_id()),
+            ledger_session=open_session(Options(**options), "run", execution=execution_id()),
             convert=Numbers(),
         )
         found: list[Any] = []

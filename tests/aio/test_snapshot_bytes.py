@@ -459,7 +459,7 @@ def test_a_folder_has_the_newest_snapshot_and_one_that_cannot_be_written_leaves_
     assert max(os.listdir(tmp_path / "of a task")) == before, "and no part of 31"
     with monkeypatch.context() as patched:
         # The folder, when the file has its name.
-        patched.setattr("pillarbox.ledger.folder.sync_folder", no_room)
+        patched.setattr("pillarbox.ledger.local_folder.sync_folder", no_room)
         with pytest.raises(OSError, match="a bad disk"):
             folder.write(numbered(31))
     assert max(os.listdir(tmp_path / "of a task")) == before, "nor 31, of which nobody knows if it stays"

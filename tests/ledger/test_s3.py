@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from pillarbox import Options, async_map
-from pillarbox.aio.journal import open_journal
+from pillarbox.aio.ledger_session import open_session
 from pillarbox.aio.task_run import ThreadRun
-from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, execution_id
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError
 from pillarbox.ledger.cli import main
+from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
@@ -68,7 +69,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
             [{"id": "one", "text": text}],
             loop_thread=loop_thread,
             read_ahead_items=1,
-            journal=open_journal(options, "run", execution=execution),
+            ledger_session=open_session(options, "run", execution=execution),
         )
         try:
             while job.take() is not None:

@@ -56,7 +56,7 @@ def test_rows_are_looked_at_by_column_by_key_or_by_function() -> None:
     assert latest(batch, timestamp=lambda batch: batch.num_rows) == 2.0
     with pytest.raises(ValueError, match=r"timestamp='when': must be one of the columns \['id'\]"):
         EventTimes(WatermarkStrategy("when"), ["id"])
-    with pytest.raises(ValueError, match="timestamp='at': the rows are no Arrow batches"):
+    with pytest.raises(ValueError, match="timestamp='at': the rows are not Arrow batches"):
         latest(rows)
 
 

@@ -21,7 +21,7 @@ from pillarbox.sources import ReadFailed, SourceInput, SplitsAdded
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
 from pillarbox.sources.coordinator import SourceCoordinator
-from pillarbox.sources.errors import DataLossError
+from pillarbox.sources.split import DataLossError
 from pillarbox.task import Operator, StreamTask
 from pillarbox.testing import CollectedOutput
 from pillarbox.testing.source_harness import SourceHarness, rows_of

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pillarbox.sources.connectors.redis_streams.position import (
+from pillarbox.sources.connectors.redis_streams.entries import (
     FIRST,
     LAST_SEQUENCE,
     EntryId,

@@ -21,11 +21,10 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
-from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded, SplitsChange
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import DataLossError, Split
 
 SHARDS = {"east": 40, "north": 1_150, "south": 310, "west": 0}
 """Rows of each shard of a new log."""

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.source import Source
-from pillarbox.spark.types import arrow_field
+from pillarbox.spark.schema import arrow_field
 
 T = TypeVar("T", int, float)
 
@@ -101,7 +101,7 @@ class AllowedSources:
             raise ValueError(f"option 'source' is {name!r}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, Source)):
             raise ValueError(
-                f"option 'source' is {name!r}: is no class derived from pillarbox.sources.Source"
+                f"option 'source' is {name!r}: is not a class derived from pillarbox.sources.Source"
             )
         return found
 

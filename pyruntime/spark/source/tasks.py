@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from pillarbox.rpc.client import RpcClient, RpcHandle
 from pillarbox.rpc.connection import pieces
 from pillarbox.sources.event_time import EventTimes
-from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
+from pillarbox.sources.link import SourceEvent, event_from_json, event_to_json
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader
 from pillarbox.sources.reading import read_splits
 from pillarbox.sources.serializer import Serializer

@@ -22,12 +22,10 @@ from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.dead_letter import DeadLetter
 from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.schema import parse_schema
-from pillarbox.spark.stream.bucket_processor import through_buckets
+from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import REFERENCE
-from pillarbox.spark.stream.pack import HASH, KEY, READ, Unpack
+from pillarbox.spark.stream.buckets import HASH, KEY, READ, Unpack, through_buckets
 from pillarbox.spark.stream.plan import StreamPlan
-from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import settle, settle_output
 from pillarbox.validate import check_duration
 

@@ -1,6 +1,11 @@
-"""The folder of one scope on a local file system: its segments, the lock that orders commits, and their log.
+"""The folder of one scope on a local file system: segments, the lock that orders commits, and their log.
 
-Uses the operating system's own calls, as `segment.py` does. Thread-safe.
+Uses the operating system's own calls: pyarrow cannot append, sync or lock. A `LocalFolder` is thread-safe, a
+`LocalSegment` is for one thread.
+
+A lock of `flock` belongs to the open file, which a forked process shares: a worker of a `multiprocessing`
+pool would go on holding what its parent, killed meanwhile, had locked. So each fork closes its copies at
+once; the parent's locks stay.
 """
 
 from __future__ import annotations
@@ -18,10 +23,138 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
-from pillarbox.ledger.errors import LedgerBusyError, LedgerError
-from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
-from pillarbox.ledger.segment import FULL, Segment, full_error, sync_folder
+
+try:
+    import fcntl
+except ImportError:  # as on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_kept: set[int] = set()
+
+
+def closed_in_forks(file: int) -> int:
+    """Have processes that are forked from now on close a descriptor; for `close_file` in the end."""
+    _kept.add(file)
+    return file
+
+
+def close_file(file: int) -> None:
+    """Close a descriptor that was kept from forks."""
+    _kept.discard(file)
+    os.close(file)
+
+
+def check_locks() -> None:
+    """Raise LedgerError where the operating system has no locks of files."""
+    if fcntl is None:
+        raise LedgerError(
+            "a ledger in a local folder needs locks of files (fcntl), which this operating system has not: "
+            "give it the URL of an object store, such as s3://bucket/folder"
+        )
+
+
+def lock_file(file: int, *, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file until it is closed, or its process dies.
+
+    Raises BlockingIOError if another holds it and `wait` is False, LedgerError where there are no locks.
+    """
+    check_locks()
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+
+
+def _forget() -> None:
+    for file in list(_kept):
+        with suppress(OSError):
+            os.close(file)
+    _kept.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def full_error(path: str, error: OSError) -> LedgerFullError:
+    """What a task fails with when there is no room."""
+    return LedgerFullError(
+        f"no room for finished calls in {path}: {error.strerror}. Everything acknowledged before is kept; "
+        "make room and run the task again, and it calls only what is missing"
+    )
+
+
+class LocalSegment:
+    """A segment that this process appends to, under the folder's lock. For one thread."""
+
+    def __init__(self, path: str, header: bytes, mode: int = FILE_MODE) -> None:
+        self._path = path
+        self._file = closed_in_forks(open_own(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, mode))
+        try:
+            # The kernel lets go of it when the process dies: then the segment is closed. Who only looks
+            # whether it is open holds it for a moment.
+            lock_file(self._file, wait=True)
+            self.end = self._synced = 0
+            self.append(header)
+        except BaseException:
+            self.close()
+            os.unlink(path)
+            raise
+
+    def append(self, content: bytes) -> None:
+        """Write at the end. Raises LedgerFullError or OSError, and leaves nothing behind if that can be.
+
+        Raises LedgerError if the segment has been deleted.
+        """
+        if self.end and not os.fstat(self._file).st_nlink:
+            raise LedgerError(f"{self._path} has expired, or was deleted")
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, self.end)
+            if error.errno in DISK_FULL_ERRNOS:
+                # spec: Ledger!DiskFull
+                raise full_error(self._path, error) from error
+            raise
+        self.end += len(content)
+
+    def sync(self) -> None:
+        """Wait until what was appended is on the disk. Never to be tried again after it has failed.
+
+        A second fsync may succeed although the first one has lost data, and other processes still read it
+        from memory (Rebello et al., "Can applications recover from fsync failures?", 2020). So what is not
+        known to be on the disk is cut off: nobody can take it for durable.
+        """
+        end = self.end
+        try:
+            os.fsync(self._file)
+            self._synced = end
+        except OSError as error:
+            # spec: Ledger!SyncFails
+            with suppress(OSError):
+                os.ftruncate(self._file, self._synced)
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self._path, error) from error
+            raise
+
+    def close(self) -> None:
+        """Let others merge it."""
+        close_file(self._file)
+
+
+def sync_folder(path: str) -> None:
+    """Wait until the names in a folder are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
 
 SUFFIX = ".arrow"
 PART = ".part"
@@ -35,19 +168,19 @@ OWN_NAME = re.compile(
     rf"|\.function-[0-9a-f]+|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}|{ROWS_NAME.pattern}"
 )
 """The names of what a ledger has in a folder beside its segments."""
-OPEN_FILES = 64
-WORD = 8
-LOG_ID = 16
+MAX_OPEN_FILES = 64
+LOG_ENTRY_BYTES = 8
+LOG_ID_BYTES = 16
 """Bytes of an entry of the log of commits, and of what it begins with."""
-LEVELS = 5
+FOLDER_LEVELS = 5
 """Folders that a ledger makes in each other: v1/run=.../batch=.../uid=.../config=..."""
-TRIES = 100
-SHORTEST_NAP = 0.0001
-LONGEST_NAP = 0.002
+MAX_MAKE_TRIES = 100
+LOCK_POLL_MIN_S = 0.0001
+LOCK_POLL_MAX_S = 0.002
 """Seconds between two looks at a lock that another process holds."""
 
 
-REMEDY = "Ledger(mode=0o660)"
+SHARE_HINT = "Ledger(mode=0o660)"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -56,16 +189,16 @@ def names_users(method: Method) -> Method:
 
     @functools.wraps(method)
     def call(folder: LocalFolder, *arguments: Any) -> Any:
-        nap = SHORTEST_NAP
+        nap = LOCK_POLL_MIN_S
         while True:
             try:
                 return method(folder, *arguments)
             except PermissionError as error:
                 # Another user's process makes a folder or file, and then says who may use it: the umask may
                 # have taken that away.
-                if not folder.is_shared or nap > LONGEST_NAP:
+                if not folder.is_shared or nap > LOCK_POLL_MAX_S:
                     path = folder.path if error.filename is None else str(error.filename)
-                    raise LedgerError(locked_out(path, REMEDY)) from error
+                    raise LedgerError(locked_out(path, SHARE_HINT)) from error
                 time.sleep(nap)
                 nap *= 2
 
@@ -121,7 +254,7 @@ class LocalFolder:
             for folder in dict.fromkeys([*made, *self._inner()]):
                 sync_folder(os.path.dirname(folder))
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise full_error(self.path, error) from error
             if isinstance(error, PermissionError):
                 raise
@@ -129,7 +262,7 @@ class LocalFolder:
 
     def _make_all(self) -> list[str]:
         """Make the folder and what is missing above it; returns what was missing, the lowest first."""
-        for _ in range(TRIES):
+        for _ in range(MAX_MAKE_TRIES):
             with suppress(FileNotFoundError):
                 # An expiry takes folders away that are empty, perhaps those just made.
                 return make_folders(self.path, self._mode)
@@ -138,7 +271,7 @@ class LocalFolder:
     def _inner(self) -> list[str]:
         """The folders of the ledger that lead here, itself included."""
         folders = [self.path]
-        while len(folders) < LEVELS:
+        while len(folders) < FOLDER_LEVELS:
             folders.append(os.path.dirname(folders[-1]))
         return folders
 
@@ -167,7 +300,7 @@ class LocalFolder:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(self._join(part))
-            if error.errno in FULL:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise full_error(self.path, error) from error
             raise
 
@@ -193,7 +326,7 @@ class LocalFolder:
             if file is None:
                 file = os.open(self._join(name), os.O_RDONLY)
                 self._files[name] = file
-                if len(self._files) > OPEN_FILES:
+                if len(self._files) > MAX_OPEN_FILES:
                     os.close(self._files.popitem(last=False)[1])
             else:
                 self._files.move_to_end(name)
@@ -240,16 +373,18 @@ class LocalFolder:
         commits in it: an identity, and then the identity of a segment for each. So a commit need not look at
         segments that nobody appends to any more. The log is no more durable than the processes that read it.
         """
-        end = os.fstat(lock).st_size // WORD * WORD
-        log = os.pread(lock, LOG_ID, 0) if end >= LOG_ID else b""
+        end = os.fstat(lock).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
+        log = os.pread(lock, LOG_ID_BYTES, 0) if end >= LOG_ID_BYTES else b""
         if not log:
-            log, end = secrets.token_bytes(LOG_ID), LOG_ID
+            log, end = secrets.token_bytes(LOG_ID_BYTES), LOG_ID_BYTES
             self._write_log(lock, log, 0)
         now = Mark(log, end)
         if mark is None or mark.log != log or mark.end > end:
             return None, now
         words = os.pread(lock, end - mark.end, mark.end)
-        return {words[at : at + WORD].hex() + SUFFIX for at in range(0, len(words), WORD)}, now
+        return {
+            words[at : at + LOG_ENTRY_BYTES].hex() + SUFFIX for at in range(0, len(words), LOG_ENTRY_BYTES)
+        }, now
 
     def announce(self, lock: int, name: str) -> None:
         """Say in the log that something is about to be appended to a segment. Before it is, under the lock.
@@ -258,7 +393,7 @@ class LocalFolder:
         not see what he has written.
         """
         # spec: Ledger!Write
-        end = os.fstat(lock).st_size // WORD * WORD
+        end = os.fstat(lock).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
         self._write_log(lock, bytes.fromhex(name.removesuffix(SUFFIX)), end)
 
     def _write_log(self, lock: int, content: bytes, at: int) -> None:
@@ -266,18 +401,18 @@ class LocalFolder:
             if os.pwrite(lock, content, at) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise full_error(self.path, error) from error
             raise
 
     @names_users
-    def create(self, name: str, header: bytes) -> Segment:
+    def create(self, name: str, header: bytes) -> LocalSegment:
         """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
         try:
-            segment = Segment(self._join(name), header, self._mode)
+            segment = LocalSegment(self._join(name), header, self._mode)
             sync_folder(self.path)
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise full_error(self.path, error) from error
             raise
         return segment
@@ -304,19 +439,19 @@ class LocalFolder:
             if PART_NAME.fullmatch(name):
                 self.remove(name)
 
-    def remove_folder(self, patience: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
+    def remove_folder(self, timeout: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
         """Delete what the ledger has in the folder, and the folder and those above it that are empty then.
 
         Returns the bytes of the segments that were deleted, and what was left as the ledger has not made it.
         is_own: tells by name and size whether a segment is of this folder.
 
         Under the lock, so that whoever commits at the time has done so or will see that it has gone. Several
-        may try at a time. Raises LedgerBusyError after `patience` seconds.
+        may try at a time. Raises LedgerBusyError after `timeout` seconds.
         """
         freed = 0
         left: list[str] = []
         try:
-            with self.lock(patience):
+            with self.lock(timeout):
                 own = {name: size for name, size in self.segments() if is_own(name, size)}
                 for name in sorted(os.listdir(self.path), key=LOCK.__eq__):
                     if name not in own and not OWN_NAME.fullmatch(name):
@@ -334,7 +469,7 @@ class LocalFolder:
                 raise
         folder = self.path
         with suppress(OSError):
-            for _ in range(LEVELS - 2):
+            for _ in range(FOLDER_LEVELS - 2):
                 folder = os.path.dirname(folder)
                 os.rmdir(folder)
         return freed, left
@@ -345,18 +480,18 @@ class LocalFolder:
         return os.stat(self._join(name)).st_mtime
 
     @contextmanager
-    def lock(self, patience: float, name: str = LOCK) -> Iterator[int]:
+    def lock(self, timeout: float, name: str = LOCK) -> Iterator[int]:
         """Hold the lock of the folder; the kernel gives it back when the process dies.
 
-        Raises LedgerBusyError after `patience` seconds, LedgerError if the folder has gone.
+        Raises LedgerBusyError after `timeout` seconds, LedgerError if the folder has gone.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         file = None
-        nap = SHORTEST_NAP
+        nap = LOCK_POLL_MIN_S
         try:
             while True:
                 if file is None:
-                    file = kept_from_forks(self._open_lock(name))
+                    file = closed_in_forks(self._open_lock(name))
                 try:
                     lock_file(file)
                 except BlockingIOError:
@@ -365,19 +500,19 @@ class LocalFolder:
                     if is_at(file, self._join(name)):
                         break
                     # It has expired while this waited; whoever comes next locks another file.
-                    let_go(file)
+                    close_file(file)
                     file = None
                     continue
                 if time.monotonic() >= deadline:
                     raise LedgerBusyError(
-                        f"another process has held {self._join(name)} for {patience:g} s: is it stopped?"
+                        f"another process has held {self._join(name)} for {timeout:g} s: is it stopped?"
                     )
                 time.sleep(nap)
-                nap = min(2 * nap, LONGEST_NAP)
+                nap = min(2 * nap, LOCK_POLL_MAX_S)
             yield file
         finally:
             if file is not None:
-                let_go(file)
+                close_file(file)
 
     @names_users
     def _open_lock(self, name: str) -> int:
@@ -386,7 +521,7 @@ class LocalFolder:
         except FileNotFoundError:
             raise LedgerError(f"{self.path} has expired, or was deleted") from None
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_FULL_ERRNOS:
                 raise full_error(self.path, error) from error
             if isinstance(error, PermissionError):
                 raise

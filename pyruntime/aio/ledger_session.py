@@ -25,23 +25,13 @@ from pillarbox.aio.limits.shared import RunBudget
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.status import describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
-from pillarbox.ledger import (
-    Commit,
-    Lease,
-    Ledger,
-    LedgerConflictError,
-    LedgerError,
-    LedgerWriter,
-    Origin,
-    Record,
-    RowIdentity,
-    Scope,
-    shared_reader,
-)
-from pillarbox.ledger.clashes import ClashFinder
-from pillarbox.ledger.function_code import changed_code
-from pillarbox.ledger.keys import ChainedIdentity, identity_of_values
-from pillarbox.ledger.lease import LONGEST
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, Scope
+from pillarbox.ledger.consistency import ConflictFinder, changed_code
+from pillarbox.ledger.format import Origin, Record
+from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_values
+from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
+from pillarbox.ledger.ledger import shared_reader
+from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import DEFAULT, Redact, redacted
 
 if TYPE_CHECKING:
@@ -53,13 +43,13 @@ log = logging.getLogger("pillarbox")
 LEASE_CHECK_S = 0.1
 """Seconds for which calls begin without a look whether the lease is another's by now."""
 
-LOOK = 0.2
+POLL_INTERVAL_S = 0.2
 """Seconds between two looks for the results of another attempt that makes the calls."""
 
-PARTS = 4
+COMMITS_PER_WINDOW = 4
 """A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
 
-CLOSE = 3.0
+CLOSE_TIMEOUT_S = 3.0
 """Seconds for the last results to become durable when a job ends early."""
 
 
@@ -112,7 +102,7 @@ class StaleAnswers:
         )
 
 
-class Journal:
+class LedgerSession:
     """Looks rows up in a ledger, and keeps what their calls give.
 
     identify: key and input of a row; a `RowIdentity` with a key has rows with equal ones share their call.
@@ -144,16 +134,16 @@ class Journal:
         self._scope = scope
         self._identify = identify
         self._is_behind = isinstance(identify, ChainedIdentity)
-        self._leader: Journal | None = None
+        self._leader: LedgerSession | None = None
         self._execution = execution
         self._tell = tell
         self.stale = StaleAnswers()
         # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
         self._in_flight: dict[bytes, Call] | None = None
-        self._clashes: ClashFinder | None = None
+        self._conflicts: ConflictFinder | None = None
         if isinstance(identify, RowIdentity) and identify.has_key:
             self._in_flight = {}
-            self._clashes = None if self._is_behind else ClashFinder(execution, alone)
+            self._conflicts = None if self._is_behind else ConflictFinder(execution, alone)
         self._joined: dict[bytes, list[Call]] = {}
         self._prepare = prepare
         self._attempt = attempt
@@ -181,7 +171,7 @@ class Journal:
         window: int,
         *,
         complete: Callable[[Call, Any], None],
-        found: Callable[[Call, Any], None],
+        replayed: Callable[[Call, Any], None],
         share: Callable[[Call, Any], None],
         hold: Callable[[bool], None],
         stop: Callable[[BaseException], None],
@@ -190,7 +180,7 @@ class Journal:
         """Begin to keep results.
 
         waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
-        its durable result; found: the same for a row that waited, which is to wait no more; share: for one
+        its durable result; replayed: the same for a row that waited, which is to wait no more; share: for one
         that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
         convert: makes of a kept result the form in which it leaves.
         """
@@ -198,11 +188,11 @@ class Journal:
         self._loop = loop
         self._clock = clock_of(loop)
         self._waiting = waiting
-        self._most = max(1, window // PARTS)
+        self._most = max(1, window // COMMITS_PER_WINDOW)
         self._complete = complete
         # Where no row can join another's call, nothing is to be looked for.
         self._land = complete if self._in_flight is None else self._finish
-        self._found = found
+        self._replayed = replayed
         self._share = share
         self._hold = hold
         self._stop = stop
@@ -216,7 +206,7 @@ class Journal:
             on_failure=lambda error: self._mail(self._failed, error),
         )
 
-    def follow(self, leader: Journal) -> None:
+    def follow(self, leader: LedgerSession) -> None:
         """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
         self._leader = leader
 
@@ -225,7 +215,7 @@ class Journal:
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
         return 0 if self._accept_errors else in_flight - len(self._kept)
 
-    def kept_results(self) -> dict[Call, tuple[Any, float]]:
+    def unsaved_results(self) -> dict[Call, tuple[Any, float]]:
         """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
         return {call: (result, latency) for _, call, result, latency in self._kept}
 
@@ -236,15 +226,15 @@ class Journal:
     # -- rows come ----------------------------------------------------------------------------
 
     def identify(self, call: Call) -> None:
-        """Give a row its key and input. Raises what `look` says of rows without."""
+        """Give a row its key and input. Raises what `lookup` says of rows without."""
         call.key, call.input = self._identify(call if self._is_behind else call.row)
 
-    def look(self, call: Call, *, is_known: bool = False) -> tuple[Any] | object | None:
+    def lookup(self, call: Call, *, is_known: bool = False) -> tuple[Any] | object | None:
         """The result of a row that need not be called, in a tuple; None where it is to be called.
 
         is_known: `identify` was called for the row.
 
-        `JOINED` where a call of a row with this key and input is in flight, whose result it will get.
+        `WAITING` where a call of a row with this key and input is in flight, whose result it will get.
         Raises LedgerConflictError for a row whose key another one of this execution has, with another input;
         LedgerValueError for a row that has no fingerprint, KeyError for one without a column, OSError.
         """
@@ -260,13 +250,13 @@ class Journal:
             else:
                 self._joined.setdefault(key, []).append(call)
                 return WAITING
-        result: tuple[Any] | Origin | None = self._look(call)
+        result: tuple[Any] | Origin | None = self._replay(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True
             self._lease = self._make_lease()
             if self._lease is not None:
                 self._try_lease()
-                result = self._look(call)
+                result = self._replay(call)
         call.looked = self._reader.scans
         if type(result) is tuple:
             return result
@@ -274,8 +264,8 @@ class Journal:
             self._count_stale(call, result)
         if self._in_flight is not None:
             self._in_flight.setdefault(key, call)
-        if self._clashes is not None:
-            self._clashes.add(key, call.input)
+        if self._conflicts is not None:
+            self._conflicts.add(key, call.input)
         return None
 
     def may_call(self) -> bool:
@@ -297,15 +287,15 @@ class Journal:
         self._leased, self._waits = False, True
         log.warning("another run of %s has taken over: waiting for its results", self._scope)
         self._hold(True)
-        self._timer = self._loop.call_later(0.0, self._look_again)
+        self._timer = self._loop.call_later(0.0, self._poll)
         return False
 
-    def look_again(self, call: Call, news: bool = False) -> bool:
+    def lookup_again(self, call: Call, news: bool = False) -> bool:
         """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
 
         news: look even if nothing of other processes has been seen since the last look, as before a retry.
         """
-        if call.attempt and self._is_local and time.monotonic() - self._refreshed_at >= LOOK:
+        if call.attempt and self._is_local and time.monotonic() - self._refreshed_at >= POLL_INTERVAL_S:
             # Dear, and worth it before a call that is paid for again.
             self._refreshed_at = time.monotonic()
             self._reader.refresh()
@@ -313,24 +303,24 @@ class Journal:
         if call.looked == self._reader.scans and not call.attempt and not news:
             return False
         call.looked = self._reader.scans
-        result = self._look(call)
+        result = self._replay(call)
         if type(result) is not tuple:
             return False
-        self._found(call, result[0])
+        self._replayed(call, result[0])
         if self._in_flight is not None and self._in_flight.get(call.key) is call:
             del self._in_flight[call.key]
             self._share_with_joined(call.key, result[0])
         return True
 
-    def _look(self, call: Call) -> tuple[Any] | Origin | None:
+    def _replay(self, call: Call) -> tuple[Any] | Origin | None:
         """A result in a tuple; what else there is under the row's key; None for nothing."""
         # spec: Ledger!Look
         record = self._reader.search(call.key, call.input, self._execution)
         if type(record) is Record:
             self._hits += 1
-            if self._clashes is not None:
+            if self._conflicts is not None:
                 is_old = record.execution != self._execution
-                self._clashes.add(call.key, call.input, is_old=is_old)
+                self._conflicts.add(call.key, call.input, is_old=is_old)
             return (self._result_of(record),)
         if type(record) is Origin:
             if record.execution == self._execution and not self._is_behind:
@@ -377,7 +367,7 @@ class Journal:
 
     # -- results come -------------------------------------------------------------------------
 
-    def keep(self, call: Call, result: Any, *, is_substitute: bool = False) -> None:
+    def record(self, call: Call, result: Any, *, is_substitute: bool = False) -> None:
         """A row has its result, which goes on when it is durable.
 
         is_substitute: it stands for a time-out and is nobody's answer, so that it is not kept.
@@ -415,7 +405,7 @@ class Journal:
                 return
             self._share(joined, result)
 
-    def keep_late(self, call: Call, result: Any) -> None:
+    def record_late(self, call: Call, result: Any) -> None:
         """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
         try:
             self._append(call, result, self._latency(call))
@@ -484,7 +474,7 @@ class Journal:
         if first is None:
             return None
         try:
-            return self._ledger.lease(self._scope, f"{first.hex()} {self._attempt}", longest=LONGEST)
+            return self._ledger.lease(self._scope, f"{first.hex()} {self._attempt}", hung_after=HUNG_AFTER_S)
         except (OSError, LedgerError) as error:
             # It saves calls and no more; where the disk is full, who writes says so.
             log.warning("no lease for this task: %s: %s", type(error).__name__, error)
@@ -509,24 +499,24 @@ class Journal:
                 log.warning(
                     "another run of %s makes these calls now: waiting for its results, for %g s at most",
                     self._scope,
-                    LONGEST,
+                    HUNG_AFTER_S,
                 )
                 self._hold(True)
-            self._timer = self._loop.call_later(LOOK, self._look_again)
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
             return
-        self._writer.keep(self._lease)
+        self._writer.hold(self._lease)
         # What another attempt has done up to its end.
         self._reader.refresh()
         if waited:
-            self._take_found()
+            self._take_replayed()
             self._hold(self._behind)
 
-    def _look_again(self) -> None:
+    def _poll(self) -> None:
         if self._closed:
             return
         try:
             self._reader.refresh()
-            self._take_found()
+            self._take_replayed()
             if self._hits != self._hits_before:
                 # The other one gets on: its time begins anew.
                 self._hits_before = self._hits
@@ -535,13 +525,13 @@ class Journal:
         except BaseException as error:
             self._stop(error)
 
-    def _take_found(self) -> None:
+    def _take_replayed(self) -> None:
         """Give rows that wait the results that the other attempt has kept."""
         if len(self._reader) == self._seen:
             return
         self._seen = len(self._reader)
         for call in [*self._waiting]:
-            self.look_again(call, news=True)
+            self.lookup_again(call, news=True)
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -552,7 +542,7 @@ class Journal:
             self._timer.cancel()
 
     async def close(self, is_whole: bool = False) -> BaseException | None:
-        """Make durable what has come in, for `CLOSE` seconds at most, and end the writer's thread.
+        """Make durable what has come in, for `CLOSE_TIMEOUT_S` seconds at most, and end the writer's thread.
 
         is_whole: all rows have their results. Returns what the job fails with all the same: two of its rows
         have one key and different inputs, or whether they have cannot be found out.
@@ -573,12 +563,12 @@ class Journal:
         def close() -> None:
             nonlocal failure
             try:
-                writer.close(CLOSE)
+                writer.close(CLOSE_TIMEOUT_S)
             except Exception as error:
                 # Where that matters, `stop` has been told of it.
                 log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
             if is_whole:
-                failure = self._find_clash()
+                failure = self._find_conflict()
             try:
                 self._loop.call_soon_threadsafe(_set, done)
             except RuntimeError:
@@ -590,12 +580,12 @@ class Journal:
         thread.join()
         return failure
 
-    def _find_clash(self) -> BaseException | None:
-        if self._clashes is None:
+    def _find_conflict(self) -> BaseException | None:
+        if self._conflicts is None:
             return None
         folder = self._ledger.folder(self._scope)
         try:
-            self._clashes.check(self._reader, folder)
+            self._conflicts.check(self._reader, folder)
         except LedgerConflictError as error:
             return self._conflict_of(error.key, error.input, error.other)
         except (OSError, LedgerError) as error:
@@ -605,7 +595,7 @@ class Journal:
         return None
 
 
-def open_journal(
+def open_session(
     options: Options,
     run: str,
     *,
@@ -618,12 +608,12 @@ def open_journal(
     only_failed: bool = False,
     tell: Callable[[StaleAnswers], None] | None = None,
     alone: bool = False,
-) -> Journal:
-    """The journal of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
+) -> LedgerSession:
+    """The session of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
 
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
     key. identify: key and input of a row, None for what `options.key` and the ledger's `inputs` say of it.
-    Others: see `Journal`. Raises LedgerError and OSError.
+    Others: see `LedgerSession`. Raises LedgerError and OSError.
     """
     ledger = options.ledger
     assert ledger is not None
@@ -634,7 +624,7 @@ def open_journal(
     scope = scope_of(options, run, batch=batch, config=config)
     if identify is None:
         identify = identity_of_values(options.key, ledger.inputs)
-    return Journal(
+    return LedgerSession(
         ledger,
         scope,
         identify,

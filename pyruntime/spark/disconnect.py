@@ -1,14 +1,15 @@
-"""The connection of a task to Spark: whether Spark has left it, and whether it has read what was written.
+"""Watches the connection of a task to Spark: notices that Spark has left, and what it has not read yet."""
 
-A task whose rows nobody needs any more, as a limit has enough of them, or that fails elsewhere, in an
-operator behind this one, is told nothing: Spark closes the connection to its Python worker. A worker that
-neither reads nor writes, as its input has ended and its calls take their time, does not see that: it would
-go on with all its calls.
-
-Nor does Spark tell what it has read: the kernel takes megabytes for a JVM that is still loading its classes,
-or is held up behind this operator. But the kernel knows what nobody has read yet. Of a Unix socket it says so
-to the one who has written; of TCP to whoever asks for the other end, which is on the same machine.
-"""
+# A task whose rows nobody needs any more, as a limit has enough of them, or that fails elsewhere, in an
+# operator behind this one, is told nothing: Spark closes the connection to its Python worker. A worker that
+# neither reads nor writes, as its input has ended and its calls take their time, does not see that, and would
+# go on with all its calls. The alternatives are worse: a reader of the socket would take bytes that are
+# PySpark's, `TaskContext` has no listeners in Python, and a write fails only once there is a result.
+#
+# Nor does Spark tell what it has read: the kernel takes megabytes for a JVM that still loads its classes, or
+# is held up behind this operator. But the kernel knows what nobody has read yet. Of a Unix socket it says
+# so to the one who has written; of TCP to whoever asks for the other end, which is on the same machine, by
+# netlink. `/proc/net/tcp` says it too, but its reading takes the longer the more sockets the machine has.
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ from pillarbox.rpc.loop_thread import LoopThread
 
 log = logging.getLogger("pillarbox")
 
-FIRST_PAUSE_S = 0.0005
-MAX_PAUSE_S = 0.05
-"""Seconds between two looks whether Spark has read; each is twice as long as the one before."""
+MIN_UNREAD_POLL_S = 0.0005
+MAX_UNREAD_POLL_S = 0.05
+"""Seconds from one look for unread bytes to the next; each time is twice the one before."""
 
 
 class DisconnectWatcher:
@@ -47,7 +48,7 @@ class DisconnectWatcher:
         self._epoll: Any = None
         self._loop_thread: LoopThread | None = None
         self._output = _connection()
-        # Linux. Tells as well of an end that is closed for writing only, which Spark does not do.
+        # Linux alone has it. It also comes for an end closed for writing only, which Spark does not do.
         event = getattr(select, "POLLRDHUP", 0)
         if event and self._output is not None:
             self._poll = select.poll()
@@ -76,11 +77,11 @@ class DisconnectWatcher:
         """
         if self._output is None or self._poll is None:
             return
-        pause = FIRST_PAUSE_S
+        pause = MIN_UNREAD_POLL_S
         while unread_bytes(self._output.fileno()):
             # No event tells it. Spark reads within microseconds, unless it has other things to do.
             time.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE_S)
+            pause = min(2 * pause, MAX_UNREAD_POLL_S)
             self.check()
 
     def watch(self, loop_thread: LoopThread, left: Callable[[ConnectionAbortedError], None]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pillarbox import Options
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark import worker as spark_worker
-from pillarbox.spark.hangup import DisconnectWatcher, unread_bytes
+from pillarbox.spark.disconnect import DisconnectWatcher, unread_bytes
 from pillarbox.spark.work import Work
 from pillarbox.spark.worker import run_job
 

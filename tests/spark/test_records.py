@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
-from pillarbox.spark.arrow_io import READ_AHEAD_SLICES, ArrowInput, ArrowInputState, ArrowRows
 from pillarbox.spark.async_udf import _rows, _sliced
-from pillarbox.spark.kept_results import KeptRows
-from pillarbox.spark.record import SLICE, records, sliced
+from pillarbox.spark.ledger_plan import KeptRows
+from pillarbox.spark.records import ArrowInput, ArrowRows, rows_of, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, OperatorSnapshot, RowBatch, TaskSnapshot
@@ -63,37 +61,12 @@ def emit(input: ArrowInput, output: Collected, slices: int | None = None) -> Non
             slices -= 1
 
 
-class Told:
-    """An iterable that tells when an item is asked for, or its end."""
-
-    def __init__(self, items: Iterable[Any], at: int) -> None:
-        self.items = items
-        self.at = at
-        self.asked = threading.Event()
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, item in enumerate(self.items):
-            if number == self.at:
-                self.asked.set()
-            yield item
-        self.asked.set()
-
-
 def started(input: ArrowInput) -> ArrowInput:
     input.start(contextvars.copy_context())
     return input
 
 
-def through_bytes(state: ArrowInputState) -> ArrowInputState:
-    codec = SnapshotCodec(rows=ArrowRows())
-    read = codec.decode(codec.encode(TaskSnapshot(CheckpointBarrier(1, 0.0), state, {})))
-    assert isinstance(read.input, ArrowInputState)
-    return read.input
-
-
-@pytest.mark.contract(
-    "A restored Arrow input emits the slices that had been read ahead, then what comes behind them."
-)
+@pytest.mark.contract("A restored Arrow input emits what was not emitted, however the slices are cut now.")
 @pytest.mark.parametrize("columns", [False, True], ids=["batches", "columns"])
 @pytest.mark.parametrize("emitted", [0, 1, 3])
 @pytest.mark.parametrize("cut_again", [700, 1000, 4000])
@@ -102,64 +75,43 @@ def test_a_restored_arrow_input_emits_what_was_not_emitted_however_the_slices_ar
 ) -> None:
     rows = 4000
 
-    def made(batch_rows: int) -> tuple[ArrowInput, threading.Event]:
+    def made(batch_rows: int) -> ArrowInput:
         batches = batches_of(rows, batch_rows)
         if columns:
-            told = Told(_sliced(tuple(batch.columns) for batch in batches), rows)
-            return ArrowInput(told, _rows), told.asked
-        told = Told(sliced(batches), rows)
-        return ArrowInput(told), told.asked
+            return ArrowInput(_sliced(tuple(batch.columns) for batch in batches), _rows)
+        return ArrowInput(sliced(batches))
 
-    first, have_read = made(1000)
-    started(first)
+    first = started(made(1000))
     before, after = Collected(), Collected()
     emit(first, before, emitted)
-    assert have_read.wait(60)
     state = first.snapshot_state()
-    assert state.position == len(before.ids) and len(state.ahead) == 4 - emitted
+    assert state == len(before.ids)
     first.stop()
     first.join(60)
-    second, _ = made(cut_again)
-    second.restore_state(through_bytes(state))
-    started(second)
-    emit(second, after, 1)
-    again = second.snapshot_state()
-    emit(second, after)
+    second = made(cut_again)
+    codec = SnapshotCodec(rows=ArrowRows())
+    read = codec.decode(codec.encode(TaskSnapshot(CheckpointBarrier(1, 0.0), state, {})))
+    second.restore_state(read.input)
+    emit(started(second), after)
     second.join(60)
     assert before.ids + after.ids == list(range(rows))
-    assert again.position + sum(len(each[0]) if columns else each.num_rows for each in again.ahead) >= min(
-        rows, len(before.ids) + SLICE
-    )
 
 
 def test_a_restored_arrow_input_that_ends_before_its_position_is_an_error() -> None:
     again = ArrowInput([pa.record_batch({"id": [0, 1, 2]})])
-    again.restore_state(ArrowInputState(5, ()))
-    again.start(contextvars.copy_context())
-    again.join(60)
+    again.restore_state(5)
+    started(again).join(60)
     output = CollectedOutput()
     assert again.emit_next(output) is InputStatus.MORE_AVAILABLE and not output.records
     with pytest.raises(ValueError, match="ended 2 rows before the position"):
         again.emit_next(output)
 
 
-def test_the_slices_read_ahead_in_a_snapshot_are_not_taken_from_the_input() -> None:
-    told = Told(sliced(batches_of(100 * SLICE, 10 * SLICE)), READ_AHEAD_SLICES)
-    input = started(ArrowInput(told))
-    assert told.asked.wait(60)
-    states = [input.snapshot_state() for _ in range(3)]
-    assert all(READ_AHEAD_SLICES <= len(state.ahead) <= READ_AHEAD_SLICES + 1 for state in states)
-    output = Collected()
-    emit(input, output)
-    assert output.ids == list(range(100 * SLICE))
-    input.join(60)
-
-
 @given(st.lists(st.integers(0, 29), max_size=40))
 def test_records_in_a_snapshot_are_those_rows_in_their_order_and_keep_no_whole_slice(
     picked: list[int],
 ) -> None:
-    rows = [row for batch in records(sliced(batches_of(30, 7))) for row in batch.rows]
+    rows = [row for batch in map(rows_of, sliced(batches_of(30, 7))) for row in batch.rows]
     some = [rows[each] for each in picked]
     codec = ArrowRows()
     read = codec.decode(codec.encode(some))
@@ -171,7 +123,7 @@ def test_records_in_a_snapshot_are_those_rows_in_their_order_and_keep_no_whole_s
 
 def test_a_writer_in_order_finds_the_rows_of_a_restored_snapshot() -> None:
     """Entries and rows of the output come in other batches than those they were read in."""
-    rows = [row for batch in records(sliced(batches_of(20, 6))) for row in batch.rows]
+    rows = [row for batch in map(rows_of, sliced(batches_of(20, 6))) for row in batch.rows]
     schema = T.StructType().add("answer", "long")
     options = Options(ordered=True)
     writer = RowWriter(["id"], schema, None, options, None)
@@ -184,7 +136,7 @@ def test_a_writer_in_order_finds_the_rows_of_a_restored_snapshot() -> None:
 
 
 def test_rows_of_a_link_are_kept_from_the_position_of_their_batch_on() -> None:
-    (batch,) = records(sliced(batches_of(10, 10)))
+    (batch,) = map(rows_of, sliced(batches_of(10, 10)))
     batch.take(4)
     codec = SnapshotCodec(rows=ArrowRows())
     snapshot = TaskSnapshot(CheckpointBarrier(1, 0.0), None, {"a": OperatorSnapshot(None, (batch.rest(),))})
@@ -216,10 +168,9 @@ def attempt(batches):
     from pillarbox.aio.options import Options
     from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
     from pillarbox.aio.task_run import ThreadRun
-    from pillarbox.ledger.folder import LocalFolder
-    from pillarbox.spark.arrow_io import ArrowInput, ArrowRows, from_ipc, to_ipc
-    from pillarbox.spark.kept_results import KeptRows
-    from pillarbox.spark.record import sliced
+    from pillarbox.ledger.local_folder import LocalFolder
+    from pillarbox.spark.records import ArrowInput, ArrowRows, from_ipc, sliced, to_ipc
+    from pillarbox.spark.ledger_plan import KeptRows
     from pillarbox.spark.worker import worker
     from pillarbox.spark.writer import RowWriter
 

@@ -1,15 +1,16 @@
-"""How the tasks of one operator use its ledger: whose results they are, and in which form they are kept.
+"""The use that the tasks of one operator make of its ledger: whose results they are, and in which form.
 
-`settle_ledger` is for the driver. A `Keeping` is sent to the workers and opened on the task's thread.
+`plan_ledger` is for the driver. A `LedgerPlan` is sent to the workers and opened on the task's thread.
 """
 
 from __future__ import annotations
 
+import datetime
 import logging
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +19,16 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import as_fields
-from pillarbox.aio.journal import Journal, StaleAnswers, open_journal, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session, scope_of
 from pillarbox.aio.options import Options
-from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, RowIdentity, execution_id, expire_batches
-from pillarbox.ledger.function_code import code_hash, is_other_code, keep_code, kept_code, warn_if_changed
-from pillarbox.ledger.keys import ChainedIdentity
-from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
-from pillarbox.spark.record import Record
-from pillarbox.spark.types import time_zone
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
+from pillarbox.ledger.consistency import code_hash, is_other_code, record_code, recorded_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
+from pillarbox.ledger.maintenance import expire_batches
+from pillarbox.spark.records import Record, decode_column
+from pillarbox.spark.results import RowEncoder, ValueEncoder
+from pillarbox.spark.schema import holds, time_zone
+from pillarbox.spark.vectors import is_vector
 
 log = logging.getLogger("pillarbox")
 
@@ -36,7 +39,7 @@ BATCH = "streaming.sql.batchId"
 EXECUTION = "spark.sql.execution.id"
 """The local property by which tasks know the action that they are of; it is the same in all its stages."""
 
-LOOK_INTERVAL_S = 0.2
+STAGE_POLL_INTERVAL_S = 0.2
 """Seconds between two looks whether a stage has ended."""
 
 BATCHES_KEPT = 1
@@ -44,7 +47,7 @@ BATCHES_KEPT = 1
 
 
 @dataclass(frozen=True)
-class Keeping:
+class LedgerPlan:
     """What a task needs to use the ledger of its options.
 
     results: the type of the results, which do not fit another. zone: the session's time zone. columns: those
@@ -78,8 +81,8 @@ class Keeping:
         else:
             ledger.check_identity(self.identity)
 
-    def open(self, options: Options) -> Journal:
-        """The journal of this task. Raises ValueError in a batch job without a run, LedgerError, OSError."""
+    def open(self, options: Options) -> LedgerSession:
+        """The session of this task. Raises ValueError in a batch job without a run, LedgerError, OSError."""
         assert options.ledger is not None
         self.check_place(options.ledger)
         run, batch = _run(options)
@@ -88,8 +91,8 @@ class Keeping:
             expire_committed(options, run, batch)
         other_code = False
         if context is not None and context.partitionId() == 0 and not self.only_failed:
-            other_code = self.keep_code(options, run, batch)
-        journal = open_journal(
+            other_code = self.record_code(options, run, batch)
+        session = open_session(
             options,
             run,
             batch=batch,
@@ -101,10 +104,10 @@ class Keeping:
             only_failed=self.only_failed,
             tell=None if self.told is None or context is None else self._tell,
         )
-        journal.stale.other_code = other_code
-        return journal
+        session.stale.other_code = other_code
+        return session
 
-    def keep_code(self, options: Options, run: str, batch: int | None = None) -> bool:
+    def record_code(self, options: Options, run: str, batch: int | None = None) -> bool:
         """Note which code gives the answers; True where it has changed and the driver could not see it.
 
         With `run=` the driver has looked; the id of a streaming query is known to its tasks only. Of a
@@ -112,9 +115,9 @@ class Keeping:
         """
         assert options.ledger is not None
         scope = scope_of(options, run, batch=batch, config=self.config)
-        other = options.run is None and is_other_code(kept_code(options.ledger, scope), self.code)
+        other = options.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
         if batch is None or not other:
-            keep_code(options.ledger, scope, self.code)
+            record_code(options.ledger, scope, self.code)
         return other
 
     def tell(self, stale: StaleAnswers, options: Options, run: str) -> None:
@@ -188,7 +191,7 @@ class Keeping:
         return KeptValues(self.results, zone)
 
 
-def settle_ledger(
+def plan_ledger(
     fn: Callable[..., Any],
     options: Options,
     columns: Sequence[str],
@@ -200,7 +203,7 @@ def settle_ledger(
     arguments: str | None,
     only_failed: bool = False,
     is_behind: bool = False,
-) -> Keeping | None:
+) -> LedgerPlan | None:
     """How tasks use the ledger of `options`; None where there is none. Any thread of the driver.
 
     columns: those of the input row. streaming: whether the rows are of a streaming query, None where that is
@@ -225,7 +228,7 @@ def settle_ledger(
     # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
     apart = session is not None and is_connect(session) and ledger.local_path is not None
     identity = None if apart else ledger.identity()
-    keeping = Keeping(
+    plan = LedgerPlan(
         results,
         zone,
         tuple(columns),
@@ -240,13 +243,13 @@ def settle_ledger(
         is_behind,
     )
     if only_failed:
-        _check_has_run(options, keeping)
+        _check_has_run(options, plan)
     else:
-        _check_alone(fn, options, keeping)
+        _check_alone(fn, options, plan)
         if options.run is not None and identity is not None:
-            scope = scope_of(options, options.run, config=keeping.config)
-            warn_if_changed(ledger, scope, fn, keeping.code)
-    return keeping
+            scope = scope_of(options, options.run, config=plan.config)
+            warn_if_changed(ledger, scope, fn, plan.code)
+    return plan
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):
@@ -285,7 +288,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
             while (info := tracker.getStageInfo(stage)) is not None:
                 if info.numCompletedTasks >= info.numTasks or stage not in tracker.getActiveStageIds():
                     break
-                pause.wait(LOOK_INTERVAL_S)
+                pause.wait(STAGE_POLL_INTERVAL_S)
         except Exception:
             log.debug("whether stage %d has ended is not known: Spark is stopped", stage, exc_info=True)
         with self._mutex:
@@ -319,11 +322,11 @@ def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | Non
 _operators: dict[Any, tuple[str, tuple[str, ...]]] = {}
 
 
-def _check_has_run(options: Options, keeping: Keeping) -> None:
+def _check_has_run(options: Options, plan: LedgerPlan) -> None:
     """Raise ValueError where the ledger has nothing of the earlier run."""
     ledger = options.ledger
     assert ledger is not None
-    scope = scope_of(options, str(options.run), config=keeping.config)
+    scope = scope_of(options, str(options.run), config=plan.config)
     if ledger.folder(scope).segments():
         return
     there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
@@ -334,12 +337,12 @@ def _check_has_run(options: Options, keeping: Keeping) -> None:
     )
 
 
-def _check_alone(fn: Callable[..., Any], options: Options, keeping: Keeping) -> None:
+def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> None:
     """Warn where two operators of a run would take each other's results for their own."""
     named = fn if hasattr(fn, "__qualname__") else type(fn)
-    own = f"{named.__module__}.{named.__qualname__}", keeping.columns
+    own = f"{named.__module__}.{named.__qualname__}", plan.columns
     assert options.ledger is not None
-    place = options.ledger.location, options.run, options.uid, options.key, *keeping.config.values()
+    place = options.ledger.location, options.run, options.uid, options.key, *plan.config.values()
     other = _operators.setdefault(place, own)
     if other != own:
         _operators[place] = own
@@ -410,3 +413,66 @@ def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
         return tuple([columns[name][index] for name in names])
 
     return fields
+
+
+def check_keepable(results: T.DataType) -> None:
+    """Raise ValueError for a type of results that a ledger does not keep. For the driver."""
+    if holds(results, T.UserDefinedType):
+        raise ValueError(f"schema={results.simpleString()!r}: a ledger keeps no user-defined types")
+
+
+class KeptRows:
+    """Makes of converted results of `async_map` what is kept. results: the columns of a row."""
+
+    def __init__(self, results: T.StructType, zone: datetime.tzinfo | None) -> None:
+        self._encoder = RowEncoder(results, zone)
+        self._is_exact = _is_exact(results)
+
+    def __call__(self, result: Any) -> Any:
+        """The kept form of `result`: a result that gives the same rows."""
+        if self._is_exact:
+            is_plain = self._encoder.is_plain
+            if all(map(is_plain, result)) if type(result) is list else is_plain(result):
+                return result
+        arrays, _ = self._encoder.encode([result])
+        columns = [decode_column(array) for array in arrays]
+        return [tuple([plain(value) for value in row]) for row in zip(*columns, strict=True)]
+
+
+class KeptValues:
+    """The same for a function of `async_udf`, whose results are values of one type."""
+
+    def __init__(self, result: T.DataType, zone: datetime.tzinfo | None) -> None:
+        self._encoder = ValueEncoder(result, zone)
+        self._is_exact = _is_exact(result)
+
+    def __call__(self, result: Any) -> Any:
+        """The kept form of `result`: an equal value."""
+        if self._is_exact and self._encoder.is_plain(result):
+            return result
+        (array,), _ = self._encoder.encode([result])
+        return plain(decode_column(array)[0])
+
+
+def _is_exact(kind: T.DataType) -> bool:
+    """Return True if a ledger gives back any value of this type, in its normal form, as it was."""
+    if isinstance(kind, T.StructType):
+        return all(_is_exact(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.MapType):
+        return _is_exact(kind.keyType) and _is_exact(kind.valueType)
+    if isinstance(kind, T.ArrayType):
+        return not is_vector(kind) and _is_exact(kind.elementType)
+    return not isinstance(kind, T.TimestampType)
+
+
+def plain(value: Any) -> Any:
+    """A value as it was read from an Arrow column, of kinds that a ledger keeps."""
+    if isinstance(value, T.Row):
+        return tuple([plain(part) for part in value])
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {plain(key): plain(part) for key, part in value.items()}
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.timezone.utc)
+    return value

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from pillarbox.ledger.errors import LedgerError
-from pillarbox.ledger.folder import OWN_NAME, PART, SEGMENT_NAME, SUFFIX
+from pillarbox.ledger.local_folder import OWN_NAME, PART, SEGMENT_NAME, SUFFIX
 
-BLOCK = 8 * 2**20
+BLOCK_BYTES = 8 * 2**20
 """Bytes that are fetched at a time: a request costs more than the bytes of a small object."""
 
 
-LISTINGS = 10
+MAX_LISTING_TRIES = 10
 """Tries to list a folder that others make or delete at the same time."""
 
 
@@ -31,7 +31,7 @@ def list_folder(filesystem: Any, path: str, *, recursive: bool = False) -> list[
     from pyarrow import fs
 
     selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
-    for _ in range(LISTINGS - 1):
+    for _ in range(MAX_LISTING_TRIES - 1):
         try:
             return list(filesystem.get_file_info(selector))
         except FileNotFoundError:
@@ -98,7 +98,7 @@ class ObjectFolder:
             if held != name or not begin <= offset <= offset + length <= begin + len(content):
                 with self._files.open_input_file(self._join(name)) as file:
                     size = file.size()
-                    content = file.read_at(max(0, min(max(length, BLOCK), size - offset)), offset)
+                    content = file.read_at(max(0, min(max(length, BLOCK_BYTES), size - offset)), offset)
                 begin = offset
                 self._block = name, begin, content
             return content[offset - begin :][:length]
@@ -148,7 +148,7 @@ class ObjectFolder:
         """Whether there may be anything to delete."""
         return True
 
-    def remove_folder(self, patience: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
+    def remove_folder(self, timeout: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
         """Delete every object of the ledger; returns the bytes of segments, and what was left.
 
         Several may try at a time. The names decide what is the ledger's, and not `is_own`: each object would
@@ -171,7 +171,7 @@ class ObjectFolder:
         return (self._files.get_file_info(self._join(name)).mtime_ns or 0) / 1e9
 
     @contextmanager
-    def lock(self, patience: float, name: str = "") -> Iterator[int]:
+    def lock(self, timeout: float, name: str = "") -> Iterator[int]:
         """There is no lock: of two attempts at a time each keeps its own, later ones take the first."""
         yield -1
 

@@ -1,17 +1,23 @@
-"""The record that a function of `async_map` gets: a view of one row of an Arrow batch.
+"""The rows of a task on Spark: records that a function of `async_map` gets, and the input that makes them.
 
-A column becomes Python objects when a record first asks for it, for a slice of the batch at once;
-columns that the function does not touch never do. Used on the thread of the event loop, or in
-worker threads by blocking functions.
+A record is a view of one row of an Arrow batch. A column becomes Python objects when a record first asks for
+it, for a slice of the batch at once; columns that the function does not touch never do. Used on the thread of
+the event loop, or in worker threads by blocking functions.
 
 Values are PySpark's (structs are `Row`s, maps are dicts), with one difference: a `timestamp` is a
 datetime with a time zone, that of the session, so that it means the same instant on every machine.
 """
 
+# The alternatives, and why they are worse. A dict or a `Row` for each row decodes every column, also those
+# that only pass through (`keep`), which is most of the cost of a wide row. `to_pylist` of a whole Arrow batch
+# (10,000 rows) decodes rows that a `limit` never needs, and holds them all while the first ones are called.
+# PySpark's own conversion gives naive datetimes in the zone of the process, another one on each machine.
+
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, TypeAlias
 
@@ -20,16 +26,22 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
-from pillarbox.task import RowBatch
+from pillarbox.aio.snapshots import PlainRows, packed_ints, unpacked_ints
+from pillarbox.aio.task_io import IterableInput
+from pillarbox.kernel import HandoverClosedError
+from pillarbox.task import InputStatus, RowBatch, TaskOutput
 
-SLICE = 1024
-"""Rows of a batch that are decoded together, at most."""
+MAX_SLICE_ROWS = 1024
+"""Rows of a batch that are decoded together."""
 
-SLICE_BYTES = 16 * 1024 * 1024
-"""Bytes of such rows, at most, unless one row has more: decoded, they take some times as much."""
+MAX_SLICE_BYTES = 16 * 1024 * 1024
+"""Bytes of such rows, unless one row has more: decoded, they take some times as much."""
 
 RECORD_BYTES = 56
-"""What a record holds besides its share of the batch."""
+"""Bytes of a record besides its share of the batch."""
+
+READ_AHEAD_SLICES = 64
+READ_AHEAD_BYTES = 64 * 1024 * 1024
 
 
 class Columns(dict[str, list[Any]]):
@@ -150,17 +162,94 @@ def rows_of(batch: pa.RecordBatch) -> RowBatch:
     return RowBatch(rows, batch.nbytes // count + RECORD_BYTES)
 
 
-def records(slices: Iterable[pa.RecordBatch]) -> Iterator[RowBatch]:
-    """The records of Arrow batches, a batch of rows for each, in order."""
-    return map(rows_of, slices)
-
-
 def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches in slices of at most `SLICE` rows and some `SLICE_BYTES`, without copying."""
+    """The batches in slices of at most `MAX_SLICE_ROWS` and some `MAX_SLICE_BYTES`, without copying."""
     for batch in batches:
-        rows = min(SLICE, max(1, SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+        rows = min(MAX_SLICE_ROWS, max(1, MAX_SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
+
+
+# -- the input of a task --------------------------------------------------------------------------
+
+Slice: TypeAlias = "pa.RecordBatch | tuple[pa.Array, ...]"
+"""Rows that are decoded together: a batch, or columns of one length."""
+
+
+class ArrowInput(IterableInput):
+    """The rows of Arrow slices, read ahead up to `READ_AHEAD_SLICES` and `READ_AHEAD_BYTES`.
+
+    slices: none of them empty. unpack: makes the batch of rows of a slice. A thread of its own reads them;
+    the rest is confined to the mailbox thread.
+    """
+
+    __slots__ = ("_ready", "_unpack")
+
+    def __init__(self, slices: Iterable[Slice], unpack: Callable[[Any], RowBatch] = rows_of) -> None:
+        super().__init__(slices, READ_AHEAD_SLICES, READ_AHEAD_BYTES)
+        self._unpack = unpack
+        self._ready: deque[Slice] = deque()
+
+    def weigh(self, item: Slice) -> int:
+        """The bytes of a slice. On the reading thread."""
+        return item.nbytes if isinstance(item, pa.RecordBatch) else sum(column.nbytes for column in item)
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the rows of the next slice; raises what the reading thread failed with."""
+        if not self._ready:
+            try:
+                self._ready.extend(item for (item,) in self._handover.take_all())
+            except HandoverClosedError:
+                return self._end()
+            if not self._ready:
+                return InputStatus.NOTHING_AVAILABLE
+        batch = self._unpack(self._ready.popleft())
+        # Slices that were read ahead are in no snapshot: Spark has a task that is tried again read the same
+        # rows in the same order, however the slices are cut then.
+        self._emit(batch.rows, output, batch.row_bytes)
+        return InputStatus.MORE_AVAILABLE
+
+
+# -- rows as bytes --------------------------------------------------------------------------------
+
+
+def to_ipc(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_ipc(data: bytes) -> Iterator[pa.RecordBatch]:
+    """The batches of an Arrow IPC stream."""
+    with pa.ipc.open_stream(data) as reader:
+        yield from reader
+
+
+class ArrowRows(PlainRows):
+    """Makes bytes of the rows of a task on Spark: of records, a batch for each slice that some are of.
+
+    Only the rows that are asked for are in it, so that none of them keeps a whole slice. Any thread.
+    """
+
+    def encode(self, rows: Sequence[Any]) -> Any:
+        """Rows as values of a snapshot."""
+        if not rows or not all(isinstance(row, Record) for row in rows):
+            return super().encode(rows)
+        slices: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
+        for row in rows:
+            slices.setdefault(id(row._columns), (row._columns.batch, []))[1].append(row._index)
+        places = {each: place for place, each in enumerate(slices)}
+        taken = [to_ipc(batch.take(pa.array(rows, pa.int64()))) for batch, rows in slices.values()]
+        return {"slices": taken, "order": packed_ints([places[id(row._columns)] for row in rows])}
+
+    def decode(self, given: Any) -> list[Any]:
+        """The rows that were encoded."""
+        if not isinstance(given, dict) or "slices" not in given:
+            return super().decode(given)
+        found = [iter(rows_of(batch).rows) for ipc in given["slices"] for batch in from_ipc(ipc)]
+        return [next(found[place]) for place in unpacked_ints(given["order"])]
 
 
 # -- values of Arrow columns ----------------------------------------------------------------------

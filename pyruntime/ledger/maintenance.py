@@ -1,30 +1,35 @@
-"""Merges the closed segments of a scope into one: fewer files, larger frames, nothing damaged, nothing twice.
+"""Compaction merges the closed segments of a scope into one; expiry deletes what nobody will ask for again.
 
 The merged segment is written beside the others and synced, gets its name, and only then are the others
 deleted. Killed at any moment, everything is found: perhaps twice, which is the same. Segments that a process
 appends to are left alone. One compaction of a scope at a time. Any thread, any process.
+
+An attempt that still writes into what has expired, a zombie, fails with its next commit; one that begins
+later makes the folder anew, and what it writes expires with the next call.
 """
 
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.ledger.commits import FRAME
-from pillarbox.ledger.errors import LedgerError
-from pillarbox.ledger.folder import PART, SUFFIX, LocalFolder
-from pillarbox.ledger.frames import encode_frame, header, owner_of
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
+from pillarbox.ledger.format import encode_frame, header, owner_of
+from pillarbox.ledger.keys import Scope
 from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.local_folder import PART, ROWS_NAME, SUFFIX, LocalFolder
 from pillarbox.ledger.reader import Folder, LedgerReader, is_own
-from pillarbox.ledger.scope import Scope
+from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
 
-LOCK = ".compact"
-PATIENCE = 1.0
-"""Seconds for another compaction to end."""
-COMMIT_PATIENCE = 30.0
-"""Seconds for a commit to end."""
+COMPACTION_LOCK = ".compact"
+COMPACTION_LOCK_TIMEOUT_S = 1.0
+EXPIRY_LOCK_TIMEOUT_S = 5.0
+MAX_QUOTED_NAMES = 5
+"""Names that a warning quotes."""
 
 
 @dataclass
@@ -64,10 +69,10 @@ def compact(ledger: Ledger, scope: Scope) -> Compacted:
     done = Compacted()
     if not folder.segments():
         return done
-    with folder.lock(PATIENCE, LOCK):
+    with folder.lock(COMPACTION_LOCK_TIMEOUT_S, COMPACTION_LOCK):
         if isinstance(folder, LocalFolder):
             folder.remove_parts()
-        with folder.lock(PATIENCE):
+        with folder.lock(COMPACTION_LOCK_TIMEOUT_S):
             # Under the lock a segment that has just been made is locked by its writer already.
             closed = {name: size for name, size in folder.segments() if not folder.is_open(name)}
         # What a merge takes it deletes: no file of somebody else, and no segment that was copied there.
@@ -97,7 +102,7 @@ def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted
     reader.close()
     # Under the lock: who commits, and lists the segments for that, sees the old ones or the new one.
     try:
-        with folder.lock(COMMIT_PATIENCE):
+        with folder.lock(COMMIT_LOCK_TIMEOUT_S):
             # spec: Ledger!Publish
             folder.publish(segment_id + PART, segment_id + SUFFIX)
             # spec: Ledger!Delete
@@ -112,7 +117,7 @@ def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted
 
 
 def _regrouped(reader: LedgerReader) -> Iterator[Any]:
-    """The records that count, in batches of `FRAME` bytes or more: as many of the old ones as that takes."""
+    """The records that count, in batches of `FRAME_BYTES` or more: as many of the old ones as that takes."""
     import pyarrow as pa
 
     waiting: list[Any] = []
@@ -124,7 +129,7 @@ def _regrouped(reader: LedgerReader) -> Iterator[Any]:
             kept = _with_replaced(kept, replaced)
             waiting.append(kept)
             size += kept.nbytes
-        if size >= FRAME:
+        if size >= FRAME_BYTES:
             yield from _one(waiting)
             waiting, size = [], 0
     if waiting:
@@ -167,3 +172,81 @@ def _one(batches: list[Any]) -> list[Any]:
     import pyarrow as pa
 
     return [batches[0]] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def expire(ledger: Ledger, scope: Scope, timeout: float = EXPIRY_LOCK_TIMEOUT_S) -> int:
+    """Delete what a scope has; returns the bytes that were freed.
+
+    For what is committed, and nobody asks for again. An attempt that still writes there fails with its next
+    commit, and so should it. timeout: seconds for a commit that is at work.
+
+    What the ledger has not written for this scope stays, and is said with a `LedgerWarning`: other files, and
+    segments of other scopes that somebody has copied there.
+    Raises LedgerBusyError if a process has held the scope's lock for longer, LedgerError and OSError.
+    """
+    # spec: Ledger!Expire
+    folder = ledger.folder(scope)
+    try:
+        if not folder.exists():
+            return 0
+        freed, left = folder.remove_folder(
+            timeout, lambda name, size: is_own(folder, scope.about, name, size)
+        )
+    finally:
+        folder.close()
+    if left:
+        names = ", ".join(printable(name) for name in left[:MAX_QUOTED_NAMES]) + ", ..." * (
+            len(left) > MAX_QUOTED_NAMES
+        )
+        warnings.warn(
+            LedgerWarning(f"{folder.path}: not deleted, since the ledger has not written it there: {names}"),
+            stacklevel=2,
+        )
+    return freed
+
+
+def expire_batches(
+    ledger: Ledger, run: str, through: int, *, uid: str | None = None, config: str | None = None
+) -> list[Scope]:
+    """Delete what a query kept for its micro-batches up to and with `through`; returns their scopes.
+
+    uid, config: of this operator, with this configuration only; None for all.
+
+    For batches that Spark has committed: while micro-batch N runs, those up to N - 2. All tasks of N may call
+    it, at any time and all at once: where there is nothing to do, that is a look into the run's folder. What
+    a commit of a zombie has locked is left to a later call.
+    Raises ValueError for a run that is no stream, LedgerFormatError and OSError.
+    """
+    gone = []
+    of_run = list(ledger.scopes(run))
+    if of_run and all(scope.batch is None for scope in of_run):
+        raise ValueError(f"run={run!r}: has no micro-batches; expire it as a whole")
+    for scope in of_run:
+        if scope.batch is None or scope.batch > through:
+            continue
+        if uid in (None, scope.uid) and config in (None, scope.config):
+            with suppress(LedgerBusyError):
+                expire(ledger, scope, 0.0)
+                gone.append(scope)
+    return gone
+
+
+def last_change(ledger: Ledger, scope: Scope) -> float:
+    """When a file with results or rows changed last: seconds since 1970, 0 without any.
+
+    Raises LedgerError.
+    """
+    folder = ledger.folder(scope)
+    latest = 0.0
+    try:
+        for name in folder.names():
+            if not name.endswith(SUFFIX) and not ROWS_NAME.fullmatch(name):
+                continue
+            try:
+                latest = max(latest, folder.changed(name))
+            except FileNotFoundError:
+                # Merged in the meantime, or expired.
+                continue
+    except OSError as error:
+        raise LedgerError(f"{folder.path} cannot be read: {error}") from error
+    return latest
