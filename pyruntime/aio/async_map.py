@@ -32,7 +32,7 @@ from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import check_function, enter_function
 from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, open_session, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.aio.task_io import Chunk
@@ -197,8 +197,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._results_of = results_of
         self._results: Iterator[R] = iter(())
-        self._last: OperatorStatistics | None = None
-        self._last_by_uid: dict[str, OperatorStatistics | None] = {}
+        self._last: Totals | None = None
+        self._last_by_uid: dict[str, Totals | None] = {}
 
     # -- for, with ----------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
     # -- either way ---------------------------------------------------------------------------
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result.
 
         Of several functions those of the last one: see `statistics_by_uid`.
@@ -340,7 +340,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         job = self._job
         return self._last if job is None else job.statistics() or self._last
 
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
         """Counts so far of each function of a list, by its `uid`; none before the first result."""
         job = self._job
         return self._last_by_uid if job is None else job.statistics_by_uid() or self._last_by_uid

@@ -37,7 +37,8 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.meter import SAMPLE, Meter, OperatorStatistics
+from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call, CallScheduler, CallState, RestoredCall
 from pillarbox.aio.single_flight import WAITING, single_flight
@@ -301,7 +302,7 @@ class AsyncWaitOperator(Operator):
                 self._place.name_error(error)
             self.context.fail(error)
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
         calls = self._calls
         if calls is None:

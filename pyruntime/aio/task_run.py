@@ -27,7 +27,7 @@ from pillarbox.aio.chained import Chain, ChainPlace, Stage
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import (
@@ -225,7 +225,7 @@ class TaskRun:
         ]
         return min(found, key=lambda late: late[3], default=None)
 
-    def statistics(self) -> dict[str, OperatorStatistics | None]:
+    def statistics(self) -> dict[str, Totals | None]:
         """Counts of the operators of a chain by their names, in its order. Any thread."""
         return {each.uid: each.statistics() for each in self.operators if each.uid is not None}
 
@@ -340,11 +340,11 @@ class ThreadRun:
             self._stopped = True
             self._outbox.fail(error)
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts of the operator so far, in a chain of the last one; None before it has begun."""
         return None if self._run is None else self._run.operators[-1].statistics()
 
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
         """Counts of the operators of a chain so far, by their names; none before they have begun."""
         return {} if self._run is None else self._run.statistics()
 
@@ -456,11 +456,11 @@ class LoopRun:
         if not self._task.cancelled():
             self._task.result()
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts of the operator so far, in a chain of the last one; None before it has begun."""
         return None if self._run is None else self._run.operators[-1].statistics()
 
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
         """Counts of the operators of a chain so far, by their names; none before they have begun."""
         return {} if self._run is None else self._run.statistics()
 

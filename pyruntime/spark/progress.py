@@ -18,8 +18,7 @@ from types import TracebackType
 from typing import TextIO
 
 from pillarbox.aio.observe.series import Point, Series
-from pillarbox.aio.observe.tasks import TaskTotals
-from pillarbox.aio.observe.totals import Totals, merged_fields
+from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields
 from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.server import ServiceHost
 from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService

@@ -25,16 +25,14 @@ from typing import Any, NamedTuple, Protocol
 
 from pyspark import TaskContext
 
-from pillarbox.aio.meter import OperatorStatistics
-from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import (
     ROWS,
+    TaskTotals,
     Totals,
     ended,
     from_json,
     merge,
     to_json,
-    totals_of,
     without_rows,
 )
 from pillarbox.rpc.client import RpcHandle
@@ -84,7 +82,7 @@ class ProgressHandle(NamedTuple):
 class Counted(Protocol):
     """Has counts, such as a job, or one function of its chain."""
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """The counts so far; None before it has begun. Any thread."""
 
 
@@ -119,7 +117,7 @@ class ProgressReporter:
     def _send(self) -> None:
         statistics = self._job.statistics()
         if statistics is not None:
-            self._client.push(to_json(totals_of(statistics)))
+            self._client.push(to_json(statistics))
 
 
 def _this_attempt(operator: int) -> TaskAttempt:

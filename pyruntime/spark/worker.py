@@ -21,7 +21,7 @@ from pillarbox.aio.chained import Stage, chain_of
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE, ThreadRun
 from pillarbox.ledger.keys import RowIdentity
@@ -167,7 +167,7 @@ def run_job(
     rows: Iterable[Any] | IterableInput,
     *,
     convert: ResultConverter | None,
-    ended: Callable[[OperatorStatistics], None] | None = None,
+    ended: Callable[[Totals], None] | None = None,
     then: Sequence[Work] = (),
 ) -> Generator[Chunk, None, None]:
     """Call the function of `work` for rows, or those of an input; yields (call, result) chunks.
@@ -201,7 +201,7 @@ def _run_job(
     works: Sequence[Work],
     rows: Iterable[Any] | IterableInput,
     convert: ResultConverter | None,
-    ended: Callable[[OperatorStatistics], None] | None,
+    ended: Callable[[Totals], None] | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
     here = worker()
@@ -296,6 +296,6 @@ class _CountsOf:
         self._job = job
         self._uid = uid
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Its counts so far; None before it has begun. Any thread."""
         return self._job.statistics_by_uid().get(self._uid)

@@ -14,7 +14,6 @@ import pytest
 from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.rpc.client import RpcClient
 from pillarbox.rpc.server import ServiceHost
-from pillarbox.spark import progress_channel
 from pillarbox.spark.progress_channel import (
     ATTEMPTS,
     MAX_TASKS_KEPT,
@@ -174,14 +173,13 @@ def test_the_connection_of_a_dead_task_is_missed(service: ProgressService) -> No
 class Job:
     """A job that has counted something."""
 
-    def statistics(self) -> Any:
-        return self
+    def statistics(self) -> Totals:
+        return Totals(results=7, in_flight=1)
 
 
 def test_a_reporter_says_the_last_totals_at_the_end(
-    service: ProgressService, monkeypatch: pytest.MonkeyPatch
+    service: ProgressService,
 ) -> None:
-    monkeypatch.setattr(progress_channel, "totals_of", lambda job: Totals(results=7, in_flight=1))
     with ServiceHost() as host:
         ProgressReporter(ProgressHandle(host.serve(SERVICE, service), 3), Job()).close()
         ((operator, *_, totals),) = service.tasks()
@@ -189,9 +187,8 @@ def test_a_reporter_says_the_last_totals_at_the_end(
 
 
 def test_a_reporter_does_not_wait_for_a_driver_that_has_gone_or_is_not_reached(
-    service: ProgressService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: ProgressService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress_channel, "totals_of", lambda job: Totals(results=7, in_flight=1))
     with ServiceHost() as host:
         way = ProgressHandle(host.serve(SERVICE, service), 0)
         served = ProgressReporter(way, Job())
