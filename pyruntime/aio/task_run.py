@@ -22,14 +22,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.calls import Call, ResultConverter
 from pillarbox.aio.chained import Chain, ChainPlace, Stage
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import (
     CHUNK_BYTES,
     AsyncIterableInput,
