@@ -27,6 +27,7 @@ from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.limits.rate import LocalLimiter, Rate
 from pillarbox.aio.options import RAISE, Options
@@ -300,8 +301,7 @@ def run(
 
         with mock.patch.object(scheduler_module, "open_limiter", gate):
             run = TaskRun(
-                fn,
-                options,
+                [Stage(fn, options)],
                 source,
                 sink,
                 loop=loop,
@@ -320,7 +320,7 @@ def run(
         assert not leftover, leftover
         stopping = 0 if stop_at is None or loop.time() > stop_at else 1
         assert loop.armed_timers <= stopping, "a timer is left behind"
-        return sink, seen, run.operator, loop
+        return sink, seen, run.operators[0], loop
 
 
 @pytest.fixture(autouse=True, scope="module")
