@@ -265,7 +265,7 @@ class HeldCalls:
                 raise self.failure
 
     def read(self, bucket: int, time: int, wanted: Sequence[bytes]) -> Finished:
-        """What is known now of the calls of `wanted`; nothing is consumed.
+        """The calls of `wanted` that have ended by now; nothing is consumed.
 
         A row that had no room is one that has not finished. Raises LateExecutionError.
         """
