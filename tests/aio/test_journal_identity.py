@@ -250,10 +250,10 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
         options = Options(ledger=ledger, key=["id"], **NAMES)
         session = LedgerSession(options, "run", execution=execution_id(execution))
         assert session is not None
-        clashes = session._conflicts
-        assert clashes is not None
-        clashes.add(bytes(16), b"", is_old=True)
-        clashes.check(session._reader, ledger.folder(scope))
+        conflicts = session._conflicts
+        assert conflicts is not None
+        conflicts.add(bytes(16), b"", is_old=True)
+        conflicts.check(session._reader, ledger.folder(scope))
 
     run(service, rows, ledger)
     assert not files()

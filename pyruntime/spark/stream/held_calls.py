@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.calls import Call, ResultConverter
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread
@@ -149,16 +149,13 @@ class HeldCalls:
                     self.finish()
                     return
                 self._run = TaskRun(
-                    fn,
-                    options,
+                    [Stage(fn, options, ledger_session=ledger_session, convert=convert)],
                     self._input,
                     self,
                     loop=loop_thread.loop,
                     context=context,
                     spread=True,
-                    ledger_session=ledger_session,
                     watched=True,
-                    convert=convert,
                 )
                 await self._run.run()
             except BaseException as error:
@@ -268,7 +265,7 @@ class HeldCalls:
                 raise self.failure
 
     def read(self, bucket: int, time: int, wanted: Sequence[bytes]) -> Finished:
-        """What is known now of the calls of `wanted`; nothing is consumed.
+        """The calls of `wanted` that have ended by now; nothing is consumed.
 
         A row that had no room is one that has not finished. Raises LateExecutionError.
         """
@@ -366,7 +363,7 @@ class HeldCalls:
     def _let_go(self) -> None:
         self._input.drop_released()
         if self._run is not None:
-            self._run.operator.discard(lambda row: row.released)
+            self._run.operators[0].discard(lambda row: row.released)
 
 
 def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
