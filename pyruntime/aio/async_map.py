@@ -28,10 +28,10 @@ from pillarbox.aio.chained import (
     form_of_failures,
     settle_chain,
 )
+from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome, shorten
 from pillarbox.aio.function import check_function, enter_function
 from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, open_session, scope_of
-from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
@@ -187,9 +187,9 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         functions: _Functions,
         rows: Iterable[Any] | AsyncIterable[Any],
         results_of: Callable[[Chunk], Iterator[R]],
-        letters: LetterFile | ChainLetters | None = None,
+        dead_letters: DeadLetterFiles | None = None,
     ) -> None:
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._start: tuple[_Functions, Iterable[Any] | AsyncIterable[Any]] | None = (functions, rows)
         self._run: _Run | None = None
         self._loop_job: LoopRun | None = None
@@ -231,8 +231,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             self._finalizer = weakref.finalize(self, self._run.close_from_any_thread)
         assert self._run.job is not None
         chunk = self._run.job.take()
-        if self._letters is not None and chunk is not None:
-            self._letters.write(chunk)
+        if self._dead_letters is not None and chunk is not None:
+            self._dead_letters.write(chunk)
         return chunk
 
     def close(self) -> None:
@@ -301,8 +301,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             )
             self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)
         chunk = await self._loop_job.take()
-        if self._letters is not None and chunk is not None and any(type(each) is Failed for _, each in chunk):
-            await asyncio.to_thread(self._letters.write, chunk)
+        if (
+            self._dead_letters is not None
+            and chunk is not None
+            and any(type(each) is Failed for _, each in chunk)
+        ):
+            await asyncio.to_thread(self._dead_letters.write, chunk)
         return chunk
 
     async def aclose(self) -> None:
@@ -633,15 +637,12 @@ def async_map(
     for stage in stages:
         _check_ledger(stage.fn, stage.options)
     results_of = _RESULTS[form_of_failures(stages)]
-    if not is_list:
-        letters = None if dead_letter is None else LetterFile(dead_letter)
-        return AsyncMapIterator(_Functions(stages, is_list), iterable, results_of, letters)
-    drops = frozenset(stage.uid for stage in stages if stage.drops)
     places = {stage.uid: stage.dead_letter for stage in stages if stage.dead_letter is not None}
-    aside = ChainLetters(places, has_source=len(stages) > 1) if places else None
-    if drops:
+    dead_letters = DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
+    drops = frozenset(stage.uid for stage in stages if stage.drops)
+    if is_list and drops:
         results_of = partial(_without, drops, results_of)
-    return AsyncMapIterator(_Functions(stages, is_list), iterable, results_of, aside)
+    return AsyncMapIterator(_Functions(stages, is_list), iterable, results_of, dead_letters)
 
 
 def _check_ledger(fn: Callable[..., Any], options: Options) -> None:

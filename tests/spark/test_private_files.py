@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.ledger.private_files import folder_mode
 from pillarbox.spark import DeadLetter, Progress, async_map
-from pillarbox.spark.dead_letter import LetterBox
-from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.dead_letters import DeadLetterTarget, DeadLetterWriter
 from tests.ledger.two_users import GROUP, NOBODY, OTHER, run_as, shared_place
 
 __all__ = ["shared_place"]
@@ -35,7 +34,7 @@ def modes(place: Path) -> dict[str, int]:
 
 
 def put_aside(letter: DeadLetter) -> None:
-    with LetterWriter(LetterBox(letter, ("id",), "operator", "run")) as writer:
+    with DeadLetterWriter(DeadLetterTarget(letter, ("id",), "operator", "run")) as writer:
         rows = pa.RecordBatch.from_pydict({"id": [1]})
         writer.add(rows, [Failed(ErrorInfo("ValueError", "no", 1, 0.0, None))])
 
@@ -104,8 +103,8 @@ import sys
 import pyarrow as pa
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark import DeadLetter
-from pillarbox.spark.dead_letter import LetterBox
-from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.dead_letters import DeadLetterTarget
+from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.aio.errors import ErrorInfo, Failed
 from pyspark import TaskContext
 
@@ -114,7 +113,7 @@ DeadLetter._check_local = lambda self, path: None
 for path in sys.argv[2:]:
     letter = DeadLetter(path, "json", mode=int(sys.argv[1], 8) if sys.argv[1] else None)
     try:
-        with LetterWriter(LetterBox(letter, ("id",), "operator", "run")) as writer:
+        with DeadLetterWriter(DeadLetterTarget(letter, ("id",), "operator", "run")) as writer:
             writer.add(pa.RecordBatch.from_pydict({"id": [1]}), [Failed(ErrorInfo("E", "no", 1, 0.0, None))])
         print("written")
     except PillarboxError as error:
