@@ -25,7 +25,7 @@ from pillarbox.aio.batch_function import batch_function
 from pillarbox.aio.batches import BatchRunner
 from pillarbox.aio.blocking import LoopWatcher
 from pillarbox.aio.calls import ResultConverter, Runner
-from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
+from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
 from pillarbox.aio.coroutines import CoroutineRunner, collect
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
@@ -87,7 +87,7 @@ class AsyncWaitOperator(Operator):
     that are tuples of arguments. ledger_session: where results are recorded before they leave, or None.
     convert: makes of a result the form in which it leaves, if it fits what is asked for; one that does not is
     a failed attempt. None for results that leave as they are. watched: whether a thread looks for code that
-    blocks the loop. place: that among the functions of a chain; None where it is the only one.
+    blocks the loop. place: that among the functions of the task.
 
     Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
     good is a `Failed`, unless that ends the task. No row passes a watermark.
@@ -105,11 +105,11 @@ class AsyncWaitOperator(Operator):
         watched: bool = False,
         convert: ResultConverter | None = None,
         uid: str | None = None,
-        place: ChainPlace | None = None,
+        place: ChainPlace = ONLY_PLACE,
     ) -> None:
         self.uid = uid
         self._place = place
-        self._is_behind = place is not None and not place.is_first
+        self._is_behind = not place.is_first
         self._options = options = options.spread() if spread else options
         self._loop = loop
         # Calls end on the loop's thread, whatever ran them: the queue needs no atomic operation.
@@ -233,8 +233,7 @@ class AsyncWaitOperator(Operator):
         try:
             self._scheduler.check_end()
         except TooManyFailures as error:
-            if self._place is not None:
-                self._place.name_error(error)
+            self._place.name_error(error)
             raise
         self._is_whole = True
 
@@ -298,8 +297,7 @@ class AsyncWaitOperator(Operator):
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_stopped:
-            if self._place is not None:
-                self._place.name_error(error)
+            self._place.name_error(error)
             self.context.fail(error)
 
     def statistics(self) -> Totals | None:
@@ -612,8 +610,7 @@ class AsyncWaitOperator(Operator):
             held = sum([call.held for call, _ in results])
             self._held -= held
         if results:
-            place = self._place
-            batch = RowBatch(results, held_bytes=held) if place is None else place.pass_on(results, held)
+            batch = self._place.pass_on(results, held)
             if batch is not None:
                 self._output.collect(batch)
 

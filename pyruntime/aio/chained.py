@@ -69,15 +69,15 @@ class Step:
 
 
 class Stage(NamedTuple):
-    """A function of a chain, settled, as a task takes it.
+    """A function as a task takes it, with its options settled.
 
-    dead_letter: where its failed rows are put aside, or None. ledger_session, convert: as `AsyncWaitOperator`
-    says.
+    uid: its name among those of a list; None for a function that was given alone. dead_letter: where its
+    failed rows are put aside, or None. ledger_session, convert: as `AsyncWaitOperator` says.
     """
 
     fn: Callable[..., Any]
-    uid: str
     options: Options
+    uid: str | None = None
     dead_letter: Any = None
     ledger_session: LedgerSession | None = None
     convert: ResultConverter | None = None
@@ -104,7 +104,7 @@ def settle_chain(
         _settle_step(one if isinstance(one, Step) else Step(one), options, given, dead_letter)
         for one in functions
     ]
-    uids = [stage.uid for stage in stages]
+    uids = [str(stage.uid) for stage in stages]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
         raise ValueError(
@@ -143,7 +143,7 @@ def _settle_step(step: Step, options: Options | None, beside: dict[str, Any], de
         own["uid"] = uid
     settled = settle_options(base, own, letter, instead="drop")
     check_function(step.fn, in_batches=settled.batch is not None)
-    return Stage(step.fn, _name_of(step.fn) if uid is None else uid, settled, letter)
+    return Stage(step.fn, settled, _name_of(step.fn) if uid is None else uid, letter)
 
 
 def _check_together(stages: list[Stage], beside: dict[str, Any]) -> None:
@@ -205,20 +205,22 @@ def chained_row(call: Call) -> ChainedRow:
 
 
 class ChainPlace(NamedTuple):
-    """The place of an operator among the functions of a task.
+    """The place of an operator among the functions of a task; by default the only one, without a name.
 
     drops: a row that failed for good here goes no further, and nobody puts it aside. identity: gives that of
     the source of a call of the first operator; None where no ledger behind asks for it.
     """
 
-    uid: str
-    is_first: bool
-    is_last: bool
-    drops: bool
+    uid: str | None = None
+    is_first: bool = True
+    is_last: bool = True
+    drops: bool = False
     identity: Callable[[Call], bytes] | None = None
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
+        if self.uid is None:
+            return RowBatch(results, held_bytes=held)
         failed = self._name_failures(results)
         if failed and self.drops:
             results = [
@@ -267,31 +269,23 @@ class ChainPlace(NamedTuple):
     def name_error(self, error: BaseException) -> None:
         """Have an error that ends the task say in which function it was raised."""
         failed = error.cause if isinstance(error, TooManyFailures) else error
-        if isinstance(failed, CallFailed | CallTimeout):
+        if self.uid is not None and isinstance(failed, CallFailed | CallTimeout):
             where = f"in {self.uid!r} of the chain"
             failed.detail = where if failed.detail is None else f"{where}; {failed.detail}"
 
 
-class Chain(NamedTuple):
-    """The functions of a task: the place of each, and those behind the first one.
-
-    Identities are asked for where one behind the first one has a ledger.
-    """
-
-    places: Sequence[ChainPlace]
-    then: Sequence[Stage]
-
-    def last_options(self, first: Options) -> Options:
-        """Those of the last function; first: those of the first one."""
-        return self.then[-1].options if self.then else first
-
+ONLY_PLACE = ChainPlace()
 
 Identify = Callable[[Any], tuple[bytes, bytes]]
 """Gives key and input of a row."""
 
 
-def chain_of(stages: Sequence[Stage], identify: Identify | None) -> Chain:
-    """The chain of these functions. identify: of the task's input, if the first one has no ledger."""
+def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainPlace]:
+    """The places of the functions of a task, each behind the one in front.
+
+    identify: that of the task's input. It is asked where the first function has no ledger and one behind it
+    has.
+    """
     identity: Callable[[Call], bytes] | None = None
     if any(stage.ledger_session is not None for stage in stages[1:]):
         if stages[0].ledger_session is not None:
@@ -299,7 +293,7 @@ def chain_of(stages: Sequence[Stage], identify: Identify | None) -> Chain:
         else:
             assert identify is not None
             identity = functools.partial(_identity, identify)
-    places = [
+    return [
         # Whoever puts failed rows aside gets them with the results.
         ChainPlace(
             stage.uid,
@@ -310,7 +304,6 @@ def chain_of(stages: Sequence[Stage], identify: Identify | None) -> Chain:
         )
         for place, stage in enumerate(stages)
     ]
-    return Chain(places, stages[1:])
 
 
 def _identity(identify: Identify, call: Call) -> bytes:

@@ -18,7 +18,7 @@ from pillarbox.ledger.private_files import FILE_MODE, open_own
 class DeadLetterFiles:
     """Puts failed items aside, one JSON object a line: `row`, `_error`, `_failed_at`.
 
-    places: the files, by the uid of the function in which an item failed; by "" where there is one function.
+    places: the files, by the uid of the function in which an item failed; by None for one given alone.
         Lines are added to a file that is there, which keeps its mode. Otherwise it is made with the first
         failed item, for its owner alone (0600).
     has_source: the calls say which item they come from, as behind the first function of a chain.
@@ -26,7 +26,7 @@ class DeadLetterFiles:
     Raises TypeError or ValueError for a path that cannot be one.
     """
 
-    def __init__(self, places: Mapping[str, str | os.PathLike[str]], *, has_source: bool) -> None:
+    def __init__(self, places: Mapping[str | None, str | os.PathLike[str]], *, has_source: bool) -> None:
         for path in places.values():
             _check_path(path)
         self._places = places
@@ -34,11 +34,11 @@ class DeadLetterFiles:
 
     def write(self, chunk: Chunk) -> None:
         """Write the failed items among results, to the ends of their files. Raises OSError."""
-        lines: dict[str, list[str]] = {}
+        lines: dict[str | None, list[str]] = {}
         for call, result in chunk:
             if type(result) is Failed:
                 row = call.source if self._has_source else call.row
-                lines.setdefault(result.info.uid or "", []).append(_line(row, result))
+                lines.setdefault(result.info.uid, []).append(_line(row, result))
         for uid, some in lines.items():
             if uid in self._places:
                 # Closed each time, before later results are seen: what follows them may end the process.

@@ -17,18 +17,18 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from pillarbox.aio.calls import ResultConverter
-from pillarbox.aio.chained import Stage, chain_of
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.task_io import Chunk, IterableInput
-from pillarbox.aio.task_run import CLOSE, ThreadRun
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
 from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.disconnect import DisconnectWatcher
-from pillarbox.spark.progress_file import ProgressFile
+from pillarbox.spark.progress_channel import ProgressReporter
 from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
@@ -114,7 +114,7 @@ class Worker:
         if token in self._resources:
             released = self.loop_thread.submit(self._release(token, failed or not self._reused))
             try:
-                released.result(CLOSE)
+                released.result(CLOSE_TIMEOUT_S)
             except Exception:
                 # The results are complete by now, or another error is on its way.
                 log.warning("a resource could not be closed", exc_info=True)
@@ -207,8 +207,8 @@ def _run_job(
     here = worker()
     work = works[0]
     ledger_sessions = _open_sessions(works)
-    job: ThreadRun | None = None
-    files: list[ProgressFile] = []
+    job: ResultStream | None = None
+    reporters: list[ProgressReporter] = []
     acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
@@ -218,23 +218,20 @@ def _run_job(
         for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.uid or "", each.options, each.dead_letters, ledger_session))
+            stages.append(Stage(entered, each.options, each.uid, each.dead_letters, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
-        job = ThreadRun(
-            stages[0].fn,
-            work.options,
+        job = ResultStream(
+            stages,
             rows,
             loop_thread=here.loop_thread,
             chunk_rows=chunk_rows,
             linger=0.0 if work.prompt else CHUNK_LINGER_S,
             spread=work.spread,
             idle=spark.check,
-            ledger_session=stages[0].ledger_session,
-            convert=stages[0].convert,
-            chain=None if work.uid is None else chain_of(stages, _identity_behind(works)),
+            identify=_identity_behind(works),
         )
-        files += [
-            ProgressFile(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
+        reporters += [
+            ProgressReporter(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
             for each in works
             if each.progress is not None
         ]
@@ -259,8 +256,8 @@ def _run_job(
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
             spark.close()
-            for file in files:
-                file.close()
+            for reporter in reporters:
+                reporter.close()
         ok = True
         statistics = job.statistics()
         if ended is not None and statistics is not None:
@@ -292,7 +289,7 @@ def _identity_behind(works: Sequence[Work]) -> RowIdentity | None:
 class _CountsOf:
     """The counts of one function of a chain."""
 
-    def __init__(self, job: ThreadRun, uid: str) -> None:
+    def __init__(self, job: ResultStream, uid: str) -> None:
         self._job = job
         self._uid = uid
 

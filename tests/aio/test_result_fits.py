@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Options, Retry
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.ledger_session import open_session
-from pillarbox.aio.task_run import ThreadRun
+from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
@@ -220,14 +221,11 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
         options: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null"}
 
         thread = LoopThread("test-loop")
-        job = ThreadRun(
-            call,
-            Options(**options),
+        ledger_session = open_session(Options(**options), "run", execution=execution_id())
+        job = ResultStream(
+            [Stage(call, Options(**options), ledger_session=ledger_session, convert=Numbers())],
             range(3),
             loop_thread=thread,
-            read_ahead_items=1,
-            ledger_session=open_session(Options(**options), "run", execution=execution_id()),
-            convert=Numbers(),
         )
         found: list[Any] = []
         while (chunk := job.take()) is not None:

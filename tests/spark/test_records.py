@@ -165,9 +165,10 @@ tmp, ordered = pathlib.Path(sys.argv[1]), sys.argv[2] == "ordered"
 ROWS = 3000
 
 def attempt(batches):
+    from pillarbox.aio.chained import Stage
     from pillarbox.aio.options import Options
     from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
-    from pillarbox.aio.task_run import ThreadRun
+    from pillarbox.aio.task_run import ResultStream
     from pillarbox.ledger.local_folder import LocalFolder
     from pillarbox.spark.records import ArrowInput, ArrowRows, from_ipc, sliced, to_ipc
     from pillarbox.spark.ledger_plan import KeptRows
@@ -201,9 +202,9 @@ def attempt(batches):
     for name in sorted(output.names()):
         if int(name) < taken:
             yield from from_ipc((tmp / "output" / name).read_bytes())
-    job = ThreadRun(
-        call, options, ArrowInput(sliced(batches)), loop_thread=worker().loop_thread, chunk_rows=64,
-        convert=writer.encoder, snapshot=snapshot, storage=storage,
+    job = ResultStream(
+        [Stage(call, options, convert=writer.encoder)], ArrowInput(sliced(batches)),
+        loop_thread=worker().loop_thread, chunk_rows=64, snapshot=snapshot, storage=storage,
     )
     try:
         while True:

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
@@ -148,16 +149,13 @@ class HeldCalls:
                     self.finish()
                     return
                 self._run = TaskRun(
-                    fn,
-                    options,
+                    [Stage(fn, options, ledger_session=ledger_session, convert=convert)],
                     self._input,
                     self,
                     loop=loop_thread.loop,
                     context=context,
                     spread=True,
-                    ledger_session=ledger_session,
                     watched=True,
-                    convert=convert,
                 )
                 await self._run.run()
             except BaseException as error:
@@ -365,7 +363,7 @@ class HeldCalls:
     def _let_go(self) -> None:
         self._input.drop_released()
         if self._run is not None:
-            self._run.operator.discard(lambda row: row.released)
+            self._run.operators[0].discard(lambda row: row.released)
 
 
 def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:

@@ -7,6 +7,7 @@ its switch, which any thread may turn. `ReplayedInput` and `RestingOutput` belon
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,20 @@ from pillarbox.task import (
     TaskOutput,
     Watermark,
 )
+
+
+def emit(element: Any, output: TaskOutput) -> None:
+    """Give an element to a task: a mark by the method for its kind, anything else as a record."""
+    if isinstance(element, Watermark):
+        output.emit_watermark(element.timestamp)
+    elif isinstance(element, Idleness):
+        cast("OperatorOutput", output).emit_status(element.idle)
+    elif isinstance(element, LatencyMarker):
+        cast("OperatorOutput", output).emit_latency_marker(element)
+    elif isinstance(element, CheckpointBarrier):
+        output.emit_barrier(element)
+    else:
+        output.collect(element)
 
 
 class PushedInput:
@@ -66,16 +81,7 @@ class PushedInput:
         element = self._elements.popleft()
         if isinstance(element, InputStatus):
             return element
-        if isinstance(element, Watermark):
-            output.emit_watermark(element.timestamp)
-        elif isinstance(element, Idleness):
-            cast("OperatorOutput", output).emit_status(element.idle)
-        elif isinstance(element, LatencyMarker):
-            cast("OperatorOutput", output).emit_latency_marker(element)
-        elif isinstance(element, CheckpointBarrier):
-            output.emit_barrier(element)
-        else:
-            output.collect(element)
+        emit(element, output)
         return InputStatus.MORE_AVAILABLE
 
     def available(self) -> Future[None] | None:
@@ -129,10 +135,7 @@ class ReplayedInput:
             return self.at_end()
         mark = self.elements[self.position]
         self.position += 1
-        if isinstance(mark, Watermark):
-            output.emit_watermark(mark.timestamp)
-        else:
-            cast("OperatorOutput", output).emit_status(mark.idle)
+        emit(mark, output)
         return InputStatus.MORE_AVAILABLE
 
     def available(self) -> Future[None] | None:
@@ -151,36 +154,43 @@ class ReplayedInput:
         """Nothing: the elements stay."""
 
 
-class CollectedOutput:
+class _KeptElements:
+    """Keeps what comes, in order: records, and what travels between them as objects. Mailbox thread."""
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+
+    def collect(self, record: Any) -> None:
+        """Keep a record."""
+        self.elements.append(record)
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Keep a watermark."""
+        self.elements.append(Watermark(timestamp))
+
+    def emit_status(self, idle: bool) -> None:
+        """Keep an `Idleness`."""
+        self.elements.append(Idleness(idle))
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Keep a `LatencyMarker`."""
+        self.elements.append(marker)
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Keep a barrier."""
+        self.elements.append(barrier)
+
+
+class CollectedOutput(_KeptElements):
     """An output that keeps what comes, in order: records, and what travels between them as objects.
 
     It has room, until `block` is called. What comes is taken all the same.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._room: Future[None] | None = None
-        self.elements: list[Any] = []
-
-    def collect(self, record: Any) -> None:
-        """Keep a record. Mailbox thread."""
-        self.elements.append(record)
-
-    def emit_watermark(self, timestamp: float) -> None:
-        """Keep a watermark. Mailbox thread."""
-        self.elements.append(Watermark(timestamp))
-
-    def emit_status(self, idle: bool) -> None:
-        """Keep an `Idleness`. Mailbox thread."""
-        self.elements.append(Idleness(idle))
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Keep a `LatencyMarker`. Mailbox thread."""
-        self.elements.append(marker)
-
-    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Keep a barrier. Mailbox thread."""
-        self.elements.append(barrier)
 
     @property
     def is_available(self) -> bool:
@@ -221,7 +231,47 @@ class CollectedOutput:
         return [element.timestamp for element in self.elements if isinstance(element, Watermark)]
 
 
-class RestingOutput:
+class LimitedOutput(_KeptElements):
+    """An output with room for so many `batches`, and then for none until `make_room`. Mailbox thread.
+
+    It keeps the rows of the batches. Raises AssertionError if one comes while there is no room.
+    """
+
+    def __init__(self, batches: float = math.inf) -> None:
+        super().__init__()
+        self._room_left = self._batches = batches
+        self._wakes: list[Callable[[], object]] = []
+
+    @property
+    def is_available(self) -> bool:
+        """True if it takes a batch."""
+        return self._room_left > 0
+
+    def call_when_room(self, wake: Callable[[], object]) -> None:
+        """Call `wake` when it takes a batch again."""
+        self._wakes.append(wake)
+
+    def make_room(self) -> None:
+        """Take as many batches again."""
+        self._room_left = self._batches
+        wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            wake()
+
+    def collect(self, record: Any) -> None:
+        """Keep a record, or the rows of a batch."""
+        # A mark parts the batches of one emission.
+        if not self.is_available and not isinstance(self.elements[-1], (Watermark, Idleness)):
+            self.emitted_without_room(record)
+        self._room_left -= 1
+        self.elements += record.rows[record.position :] if type(record) is RowBatch else [record]
+
+    def emitted_without_room(self, record: Any) -> None:
+        """Raise AssertionError: a record has come while there was no room for it."""
+        raise AssertionError(f"{record!r} was emitted without room")
+
+
+class RestingOutput(LimitedOutput):
     """An output that takes `room` batches, and then none for `rest_s` seconds of `loop`. Mailbox thread.
 
     It keeps the rows and marks that come. `committed` has the number of those before each barrier, by its id:
@@ -229,46 +279,15 @@ class RestingOutput:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, room: int = 1, rest_s: float = 1.0) -> None:
-        self.elements: list[Any] = []
+        super().__init__(room)
         self.committed: dict[int, int] = {}
         self._loop = loop
-        self._room_left = self._room_each = room
         self._rest_s = rest_s
-        self._wake: Callable[[], object] | None = None
-
-    @property
-    def is_available(self) -> bool:
-        """Whether it takes a batch."""
-        return self._room_left > 0
 
     def call_when_room(self, wake: Callable[[], object]) -> None:
-        """Call `wake` when it takes a batch again; one at a time."""
-        assert self._wake is None
-        self._wake = wake
-        self._loop.call_later(self._rest_s, self._rested)
-
-    def _rested(self) -> None:
-        self._room_left = self._room_each
-        wake, self._wake = self._wake, None
-        assert wake is not None
-        wake()
-
-    def collect(self, batch: RowBatch) -> None:
-        """Keep the rows of a batch. Raises AssertionError if there was no room."""
-        # A mark parts the batches of one emission.
-        assert self.is_available or isinstance(self.elements[-1], (Watermark, Idleness)), (
-            "emitted without room"
-        )
-        self._room_left -= 1
-        self.elements += batch.rows
-
-    def emit_watermark(self, timestamp: float) -> None:
-        """Keep a watermark."""
-        self.elements.append(Watermark(timestamp))
-
-    def emit_status(self, idle: bool) -> None:
-        """Keep an `Idleness`."""
-        self.elements.append(Idleness(idle))
+        """Call `wake` when it has rested."""
+        super().call_when_room(wake)
+        self._loop.call_later(self._rest_s, self.make_room)
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Count what came before the barrier."""

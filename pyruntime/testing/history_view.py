@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pillarbox.testing.guide import PUTS, accepted, mails_of, outs_of
 from pillarbox.testing.history import Event
-from pillarbox.testing.models.mailbox import CLOSED_ERROR, LEAST
-from pillarbox.testing.outcome import Raised
+from pillarbox.testing.models import Raised
+from pillarbox.testing.models.mailbox import CLOSED_ERROR, LEAST, MailLike
+
+PUTS = frozenset({"put", "put_all", "try_put"})
 
 
 class Kind(NamedTuple):
@@ -56,7 +57,7 @@ class Out(NamedTuple):
 
 
 @dataclass
-class Passage:
+class HistoryView:
     """A history, sorted by what happened. All indices are those of the events."""
 
     events: Sequence[Event]
@@ -75,87 +76,105 @@ class Passage:
     """Whether the history has a close."""
 
 
-def of_mailbox(events: Sequence[Event]) -> Passage:
-    """The passage of mails; ValueError if more than one thread takes."""
-    passage = Passage(events)
+def mails_of(event: Event) -> tuple[MailLike, ...]:
+    """The mails of a put."""
+    mails = event.arguments[0]
+    return tuple(mails) if event.operation == "put_all" else (mails,)
+
+
+def accepted(event: Event) -> bool:
+    """Whether the put was."""
+    return event.result is None or event.result is True
+
+
+def of_mailbox(events: Sequence[Event]) -> HistoryView:
+    """The view of mails; ValueError if more than one thread takes."""
+    view = HistoryView(events)
     for index, event in enumerate(events):
         if event.operation in PUTS:
             if accepted(event):
                 kinds = (
                     (mail, Kind(mail.urgent, mail.priority, mail.deferrable)) for mail in mails_of(event)
                 )
-                passage.ins += [In(mail, kind, index, place) for place, (mail, kind) in enumerate(kinds)]
+                view.ins += [In(mail, kind, index, place) for place, (mail, kind) in enumerate(kinds)]
             elif event.operation != "put_all" or mails_of(event):
-                passage.refused.append(index)
+                view.refused.append(index)
         elif event.operation == "quiesce":
-            passage.ends.append(index)
+            view.ends.append(index)
         else:
-            passage.consumer.append(index)
-    for index in _of_one_thread(passage):
+            view.consumer.append(index)
+    for index in _of_one_thread(view):
         event = events[index]
         closes = event.operation == "close"
         if closes:
-            passage.ends.append(index)
-            passage.closed = True
-        for out in outs_of(index, event):
-            wanted = Wanted(out.p, out.skip_deferrable, out.of_batch)
-            passage.outs.append(Out(out.mail, wanted, index, closes))
-        said = _mailbox_said_empty(event)
-        if said is not None:
-            passage.empty[index] = said
-    return passage
+            view.ends.append(index)
+            view.closed = True
+        wanted = _wanted(event)
+        if event.result is not None and not isinstance(event.result, bool | Raised):
+            if event.operation in ("drain", "close"):
+                view.outs += [Out(mail, Wanted(), index, closes) for mail in event.result]
+            elif wanted is not None:
+                view.outs.append(Out(event.result, wanted, index, False))
+        if wanted is not None and _says_empty(event):
+            view.empty[index] = wanted
+    return view
 
 
-def of_handover(events: Sequence[Event]) -> Passage:
-    """The passage of items; ValueError if more than one thread takes."""
-    passage = Passage(events)
+def of_handover(events: Sequence[Event]) -> HistoryView:
+    """The view of items; ValueError if more than one thread takes."""
+    view = HistoryView(events)
     for index, event in enumerate(events):
         match event.operation:
             case "put" | "try_put":
                 if event.result is True:
-                    passage.ins.append(In(event.arguments[0], Kind(), index, 0))
+                    view.ins.append(In(event.arguments[0], Kind(), index, 0))
                 elif isinstance(event.result, Raised):
-                    passage.refused.append(index)
+                    view.refused.append(index)
             case "finish" | "fail":
                 if event.result is True:
-                    passage.ends.append(index)
+                    view.ends.append(index)
             case "take" | "try_take" | "take_all" | "close":
-                passage.consumer.append(index)
-    for index in _of_one_thread(passage):
+                view.consumer.append(index)
+    for index in _of_one_thread(view):
         event = events[index]
         closes = event.operation == "close"
         if closes:
-            passage.ends.append(index)
-            passage.closed = True
+            view.ends.append(index)
+            view.closed = True
         if event.operation in ("take_all", "close") and not isinstance(event.result, Raised):
-            passage.outs += [Out(item, Wanted(), index, closes) for item in event.result]
+            view.outs += [Out(item, Wanted(), index, closes) for item in event.result]
         elif event.result is not None and not isinstance(event.result, Raised):
-            passage.outs.append(Out(event.result, Wanted(), index, False))
+            view.outs.append(Out(event.result, Wanted(), index, False))
         if not closes and (event.result in (None, []) or isinstance(event.result, Raised)):
-            passage.empty[index] = Wanted()
-    return passage
+            view.empty[index] = Wanted()
+    return view
 
 
-def _mailbox_said_empty(event: Event) -> Wanted | None:
-    """What the event said there was none of; None if it said nothing of the kind."""
-    refused = event.result == CLOSED_ERROR
+def _wanted(event: Event) -> Wanted | None:
+    """What an event of the mailbox's consumer asks for; None if it takes nothing and tells nothing."""
     match event.operation:
-        case "try_take" if event.result is None:
+        case "try_take":
             return Wanted(event.arguments[0], event.arguments[1])
-        case "take" if event.result is None or refused:
+        case "take":
             return Wanted(event.arguments[0], event.arguments[2])
-        case "try_take_from_batch" if event.result is None:
+        case "try_take_from_batch":
             return Wanted(of_batch=True)
-        case "has_mail" | "create_batch" if event.result is False:
-            return Wanted()
-        case "drain" if event.result == []:
+        case "has_mail" | "create_batch" | "drain":
             return Wanted()
     return None
 
 
-def _of_one_thread(passage: Passage) -> list[int]:
-    threads = {passage.events[index].thread for index in passage.consumer}
+def _says_empty(event: Event) -> bool:
+    """Return True if the event says that nothing of what it wants was there."""
+    if event.operation == "take" and event.result == CLOSED_ERROR:
+        return True
+    # By identity: what stands for a mail in a test may be equal to anything.
+    return event.result == [] if event.operation == "drain" else event.result is None or event.result is False
+
+
+def _of_one_thread(view: HistoryView) -> list[int]:
+    threads = {view.events[index].thread for index in view.consumer}
     if len(threads) > 1:
         raise ValueError(f"the axioms are for one thread that takes, these do: {', '.join(sorted(threads))}")
-    passage.consumer.sort(key=lambda index: (passage.events[index].start, passage.events[index].end))
-    return passage.consumer
+    view.consumer.sort(key=lambda index: (view.events[index].start, view.events[index].end))
+    return view.consumer

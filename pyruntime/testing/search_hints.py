@@ -9,36 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pillarbox.testing.history import Event
+from pillarbox.testing.history_view import PUTS, Out, accepted, mails_of, of_mailbox
 from pillarbox.testing.linearizability import programs
 from pillarbox.testing.models import MailboxModel, Model
-from pillarbox.testing.models.mailbox import LEAST, MailLike, accepts
-from pillarbox.testing.outcome import Raised
+from pillarbox.testing.models.mailbox import MailLike, accepts
 
-PUTS = frozenset({"put", "put_all", "try_put"})
 OTHERS = PUTS | {"quiesce"}
 
 
-class Out(NamedTuple):
-    """A mail that came out: by which event, and what that event accepts."""
-
-    mail: MailLike
-    event: int
-    p: int
-    skip_deferrable: bool
-    of_batch: bool = False
-
-
-def mailbox_guide(events: Sequence[Event]) -> MailboxGuide | None:
-    """The guide of a history of a mailbox; None if others than one thread do more than put and quiesce."""
+def mailbox_hints(events: Sequence[Event]) -> MailboxHints | None:
+    """The hints of a history of a mailbox; None if others than one thread do more than put and quiesce."""
     consumers = {event.thread for event in events if event.operation not in OTHERS}
-    return MailboxGuide(events, consumers.pop()) if len(consumers) == 1 else None
+    return MailboxHints(events, consumers.pop()) if len(consumers) == 1 else None
 
 
-class MailboxGuide:
-    """See `Guide`. `consumer` is the one thread that does more than put and quiesce."""
+class MailboxHints:
+    """See `SearchHints`. `consumer` is the one thread that does more than put and quiesce."""
 
     def __init__(self, events: Sequence[Event], consumer: str) -> None:
         self.threads = sorted({event.thread for event in events})
@@ -51,7 +40,7 @@ class MailboxGuide:
         }
         self._place = place
         program = programs(events, self.threads)[self.threads.index(consumer)]
-        outs = [out for index in program for out in outs_of(index, events[index])]
+        outs = of_mailbox(events).outs
         put_by = put_events(events)
         self._each_once = len(put_by) == sum(
             len(mails_of(event)) for event in events if event.operation in PUTS and accepted(event)
@@ -60,7 +49,7 @@ class MailboxGuide:
         self._needs: dict[int, list[int]] = {}
         self._order_of_puts(outs, put_by)
         self._contents_of_batches(program, outs, put_by)
-        turn = {out.mail: number for number, out in enumerate(outs)}
+        turn = {out.thing: number for number, out in enumerate(outs)}
         never = len(outs)
         self._turn = {
             index: min((turn.get(mail, never) for mail in mails_of(events[index])), default=never)
@@ -138,13 +127,13 @@ class MailboxGuide:
                         self._need(index, (thread, count))
 
         for out in outs:
-            constrain(out.mail)
-            index = put_by.get(out.mail)
+            constrain(out.thing)
+            index = put_by.get(out.thing)
             if index is not None:
-                puts = given.setdefault((out.mail.urgent, out.p, out.skip_deferrable), {})
+                puts = given.setdefault((out.thing.urgent, out.wanted.p, out.wanted.skip_deferrable), {})
                 thread, count = self._place[index]
                 puts[thread] = max(puts.get(thread, 0), count)
-        came_out = {out.mail for out in outs}
+        came_out = {out.thing for out in outs}
         for index, event in enumerate(self._events):
             if event.operation in PUTS:
                 for mail in mails_of(event):
@@ -153,7 +142,7 @@ class MailboxGuide:
 
     def _contents_of_batches(self, program: list[int], outs: list[Out], put_by: dict[MailLike, int]) -> None:
         """An ordinary mail that came out of a batch had been put when that batch was made."""
-        taken = {out.event: out.mail for out in outs if out.of_batch}
+        taken = {out.event: out.thing for out in outs if out.wanted.of_batch}
         made: int | None = None
         for index in program:
             if self._events[index].operation == "create_batch":
@@ -161,12 +150,6 @@ class MailboxGuide:
             mail = taken.get(index)
             if mail is not None and not mail.urgent and made is not None and mail in put_by:
                 self._need(made, self._place[put_by[mail]])
-
-
-def mails_of(event: Event) -> tuple[MailLike, ...]:
-    """The mails of a put."""
-    mails = event.arguments[0]
-    return tuple(mails) if event.operation == "put_all" else (mails,)
 
 
 def put_events(events: Sequence[Event]) -> dict[MailLike, int]:
@@ -179,24 +162,3 @@ def put_events(events: Sequence[Event]) -> dict[MailLike, int]:
     ]
     times = Counter(mail for mail, _ in found)
     return {mail: index for mail, index in found if times[mail] == 1}
-
-
-def accepted(event: Event) -> bool:
-    """Whether the put was."""
-    return event.result is None or event.result is True
-
-
-def outs_of(index: int, event: Event) -> list[Out]:
-    """The mails that an event of the consumer gave, in order."""
-    if event.result is None or isinstance(event.result, bool | Raised):
-        return []
-    match event.operation:
-        case "try_take":
-            return [Out(event.result, index, event.arguments[0], event.arguments[1])]
-        case "take":
-            return [Out(event.result, index, event.arguments[0], event.arguments[2])]
-        case "try_take_from_batch":
-            return [Out(event.result, index, LEAST, False, True)]
-        case "drain" | "close":
-            return [Out(mail, index, LEAST, False) for mail in event.result]
-    return []
