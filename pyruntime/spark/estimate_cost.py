@@ -23,11 +23,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pillarbox.aio.meter import usage_of
 from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.totals import Totals, from_json, to_json
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
-from pillarbox.aio.usage import usage_of
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
