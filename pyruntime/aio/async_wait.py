@@ -41,7 +41,7 @@ from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, Thre
 from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.single_flight import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.aio.snapshots import FORMAT, AsyncWaitState, FinishedRow, StateEntries
+from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow, StateEntries
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import (
@@ -662,18 +662,17 @@ class AsyncWaitOperator(Operator):
                 entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
         left = self._meter.rows_in - entries.rows
         scheduler = self._scheduler.snapshot()
-        return AsyncWaitState(FORMAT, self._options.ordered, entries, scheduler, left)
+        return AsyncWaitState(self._options.ordered, entries, scheduler, left)
 
     def restore_state(self, state: Any) -> None:
         """Take over what `snapshot_state` gave, of an operator with the same order.
 
-        Raises ValueError for the state of one with another order, or of another format.
+        Raises ValueError for the state of one with another order, and for another state.
         """
         # spec: Chain!Restore, Operator!Restore
-        if not isinstance(state, AsyncWaitState) or state.format != FORMAT:
+        if not isinstance(state, AsyncWaitState):
             raise ValueError(
-                f"operator {self.context.uid!r}: {type(state).__name__} is not the state of an async "
-                f"operator in format {FORMAT}"
+                f"operator {self.context.uid!r}: {type(state).__name__} is not the state of an async operator"
             )
         if state.ordered is not self._options.ordered:
             raise ValueError(
