@@ -6,7 +6,6 @@ runner. `RULES` says what is checked, a method each says how.
 """
 
 # Why rows are compared by their `repr`: they need not be hashable, NaN is equal to itself, and 1 is not True.
-# Why each check makes its sources anew: what one has left open, or in a cache, must not make the next one pass.
 
 from __future__ import annotations
 
@@ -294,22 +293,19 @@ class SourceSuite:
         ):
             raise _broken(method, rule, f"{bad[0]!r}: must be a tuple of {schema.names}")
         for at, field in enumerate(schema):
+            name = f"column {field.name!r}"
             if named is None:
                 try:
                     column = arrow.array([row[at] for row in records], field.type)
                 except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-                    raise _broken(
-                        method, rule, f"column {field.name!r} is not {field.type}: {error}"
-                    ) from error
+                    raise _broken(method, rule, f"{name} is not {field.type}: {error}") from error
             elif len(places := named.get_all_field_indices(field.name)) != 1:
-                raise _broken(method, rule, f"column {field.name!r} {len(places)} times in {named.names}")
+                raise _broken(method, rule, f"{name} {len(places)} times in {named.names}")
             else:
                 column = records.column(places[0])
             if column.type != field.type or (column.null_count and not field.nullable):
                 nulls = f" with {column.null_count} nulls" * (not field.nullable)
-                raise _broken(
-                    method, rule, f"column {field.name!r} is {column.type}{nulls}, not {field.type}"
-                )
+                raise _broken(method, rule, f"{name} is {column.type}{nulls}, not {field.type}")
 
     def _replay(self, rule: str) -> None:
         for source in (self.make(), self.make()):
@@ -436,7 +432,11 @@ class SourceSuite:
                 raise unittest.SkipTest("it has no two splits at the same time that it can pause")
             paused, other = (split.split_id for split in splits)
             rows: dict[str, list[Any]] = {paused: [], other: []}
-            left, method, deadline = set(rows), (reader, "pause_or_resume_splits"), self._deadline()
+            left, method, deadline = (
+                set(rows),
+                (reader, "pause_or_resume_splits"),
+                time.monotonic() + self.timeout,
+            )
             reader.handle_splits_changes(SplitsAdded(tuple(splits)))
             reader.pause_or_resume_splits([paused], [])
             # One call says what is new, and leaves what was said before.
@@ -510,7 +510,7 @@ class SourceSuite:
                 )
 
     def _plan_all(self, harness: SourceHarness[Any, Any], limit: ReadLimit, rule: str) -> list[Any]:
-        found, deadline = list[Any](), self._deadline()
+        found, deadline = list[Any](), time.monotonic() + self.timeout
         while pieces := self._told(partial(harness.plan, limit)):
             found += pieces
             if time.monotonic() > deadline:
@@ -668,7 +668,7 @@ class SourceSuite:
     def _drain(self, harness: SourceHarness[Any, Any]) -> list[Any]:
         """Read what is there, until nothing has come for a while."""
         before = len(harness.rows)
-        deadline = time.monotonic() + DRAINED_AFTER_S if before else self._deadline()
+        deadline = time.monotonic() + DRAINED_AFTER_S if before else time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             if self._told(harness.step):
                 deadline = time.monotonic() + DRAINED_AFTER_S
@@ -718,14 +718,11 @@ class SourceSuite:
         return fetched
 
     def _first_fetched(self, reader: SplitReader[Any]) -> Fetched:
-        deadline = self._deadline()
+        deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             for fetched in self._fetch(reader):
                 return fetched
         raise _broken((reader, "fetch"), "rows come, or the end", f"nothing in {self.timeout:g} s")
-
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timeout
 
 
 def source_suite(
