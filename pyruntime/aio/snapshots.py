@@ -19,10 +19,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
+from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, ResultRecord, as_fields, as_record, chained_call, chained_row
 from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.errors import ErrorInfo, Failed, error_of, said
-from pillarbox.aio.scheduler import Call, CallState, SchedulerState
+from pillarbox.aio.scheduler import SchedulerState
 from pillarbox.aio.task_io import OutputState
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.scheduler import Call, CallState, SchedulerState
+from pillarbox.aio.scheduler import SchedulerState
 from pillarbox.aio.snapshots import (
     FORMAT,
     VERSION,

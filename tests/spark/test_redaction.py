@@ -84,14 +84,12 @@ def run(people, name, redact):
     # What is no error of a call: two rows have one key.
     texts.append(told(async_map(people, answer, ledger=Ledger(name + "-clash"), uid="c", run="r",
                                 key=["kind"], **given)))
-    with Progress(directory=name + "-progress") as progress:
+    with Progress() as progress:
         rows = async_map(people, geocode, errors="column", keep=["id"], progress=progress,
                          retry=Retry(attempts=2, initial=0.001),
                          ledger=Ledger(name + "-ledger", retry_errors=False), uid="geo", run="r", key=["id"],
                          dead_letter=DeadLetter(name + "-letters", "json", keep=["id"]), **given)
         rows.write.json(name + "-rows")
-        # The folder goes with the progress.
-        shutil.copytree(name + "-progress", name + "-progress-seen")
     progress.report(name + "-report.html")
     with open(name + "-errors", "w") as file:
         file.write("\\n".join(texts))
@@ -192,7 +190,6 @@ def test_what_a_job_with_failed_calls_leaves_behind_holds_no_key_and_on_request_
             said = "".join(text for path, text in left.items() if path.startswith(f"{name}-{place}"))
             assert "GeoError" in said, place
             assert "https://geo.example/v1?***" in said, place
-        assert [path for path in left if path.startswith(f"{name}-progress-seen")]
         assert "GeoError" in left[f"{name}-report.html"]
     events = "".join(text for path, text in left.items() if path.startswith("events"))
     for text in (left["log"], events):
