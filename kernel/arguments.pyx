@@ -15,9 +15,7 @@ cdef size_t as_bound(str name, object bound, size_t most) except 0:
 
 
 cdef size_t as_limit(object limit, str unit) except? 0:
-    """A number of something to take at most, from 0; None is any number."""
-    if limit is None:
-        return NO_BOUND
+    """A number of something to take at most, from 0."""
     if limit < 0:
         raise ValueError(f"limit must be None or at least 0 {unit}, not {limit!r}")
     return min(limit, NO_BOUND)

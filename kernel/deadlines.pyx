@@ -94,9 +94,10 @@ cdef class Deadlines(Confined):
         Raises ValueError if `limit` is negative, MemoryError, and what the clock raises; then nothing is
         taken out.
         """
-        cdef size_t most
+        cdef size_t most = NO_BOUND
         check_owner(self)
-        most = as_limit(limit, "timers")
+        if limit is not None:
+            most = as_limit(limit, "timers")
         return self.take_out(self.time(), most)
 
     def clear(self):

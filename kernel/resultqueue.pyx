@@ -147,10 +147,11 @@ cdef class ResultQueue(Confined):
         """
         cdef pair_t pairs[CHUNK]
         cdef list emitted = []
-        cdef size_t left
+        cdef size_t left = <size_t>self.core.capacity()
         cdef int count, index, most
         check_owner(self)
-        left = min(<size_t>self.core.capacity(), as_limit(limit, "entries"))
+        if limit is not None:
+            left = min(left, as_limit(limit, "entries"))
         while left > 0:
             most = CHUNK if left > CHUNK else <int>left
             count = self.core.emit(pairs, most)
