@@ -33,7 +33,7 @@ from typing import Any
 
 from pillarbox.aio.limits.lease import LEAVE_TIMEOUT_S, UNITS_TOLERANCE, LeasedLimiter
 from pillarbox.aio.limits.quota import RETURN_TIMEOUT_S
-from pillarbox.aio.limits.shared import Limits, SharedLimits, check_name
+from pillarbox.aio.limits.shared import SHARED_NAME, Limits, SharedLimits, check_name, new_name
 from pillarbox.rpc.client import FIRST_PAUSE_S, MAX_PAUSE_S
 from pillarbox.rpc.loop_thread import end
 from pillarbox.rpc.redis_url import RedisUrl
@@ -248,44 +248,37 @@ class RedisCoordinator(SharedLimits):
         keep: float = DEFAULT_KEEP_S,
         password_env: str | None = None,
     ) -> None:
-        self._url = RedisUrl(url, password_env)
-        self._patience = check_duration("patience", patience, above_zero=True)
+        self.url = RedisUrl(url, password_env)
+        self.patience = check_duration("patience", patience, above_zero=True)
         if importlib.util.find_spec("redis") is None:
             raise ImportError(MISSING_REDIS)
         self.name = None if name is None else check_name(name)
-        self._keep = check_positive_number("keep", keep)
+        self.keep = check_positive_number("keep", keep)
 
     def open(self, limits: Limits) -> RedisLimiter:
         """See `SharedLimits.open`."""
-        name = "shared" if self.name is None else self.name
-        return RedisLimiter(self._url, str(self), name, limits, self._patience, self._keep)
+        return RedisLimiter(self, limits)
 
     def named(self, name: str | None = None) -> RedisCoordinator:
         """See `SharedLimits.named`."""
-        if name is None:
-            if self.name is not None:
-                return self
-            name = uuid.uuid4().hex
+        if name is None and self.name is not None:
+            return self
         named = copy.copy(self)
-        named.name = check_name(name)
+        named.name = new_name() if name is None else check_name(name)
         return named
 
     def __repr__(self) -> str:
-        return f"<limits {self.name!r} in {self._url!r}>"
+        return f"<limits {self.name!r} in {self.url!r}>"
 
 
 class RedisLimiter(LeasedLimiter):
     """A `LeasedLimiter` whose calls come from Redis. One question at a time, and each says everything."""
 
-    def __init__(
-        self, url: RedisUrl, shown: str, name: str, limits: Limits, patience: float, keep: float
-    ) -> None:
+    def __init__(self, shared: RedisCoordinator, limits: Limits) -> None:
         super().__init__(limits)
         # What a task that died had left counts as used, so calls need not be said before they begin.
         self._strict = False
-        self._url = url
-        self._shown = shown
-        self._patience = patience
+        self._shared = shared
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._cool_for = -1.0
@@ -293,7 +286,7 @@ class RedisLimiter(LeasedLimiter):
         self._left = False
         self._number = 0
         self._id = uuid.uuid4().hex
-        self._key = f"pillarbox:limits:{{{name}}}"
+        self._key = f"pillarbox:limits:{{{shared.name or SHARED_NAME}}}"
         self._setting = [
             " ".join(str(None if value is None else float(value)) for value in limits),
             limits.per_second or 0,
@@ -304,7 +297,7 @@ class RedisLimiter(LeasedLimiter):
             else limits.capacity(limits.units_per_second, limits.units_per_second * limits.life),
             limits.max_calls or 0,
             limits.max_cost or 0,
-            keep,
+            shared.keep,
             limits.life + RETURN_TIMEOUT_S,
             self._id,
         ]
@@ -340,11 +333,12 @@ class RedisLimiter(LeasedLimiter):
         except ImportError:
             self._fail(MISSING_REDIS)
             return
+        url = self._shared.url
         client = redis.asyncio.from_url(
-            self._url.text,
+            url.text,
             socket_timeout=ANSWER_TIMEOUT_S,
             socket_connect_timeout=ANSWER_TIMEOUT_S,
-            **self._url.arguments(),
+            **url.arguments(),
         )
         script = client.register_script(SCRIPT)
         pause = FIRST_PAUSE_S
@@ -357,9 +351,9 @@ class RedisLimiter(LeasedLimiter):
                     pause = FIRST_PAUSE_S
                 except (RedisError, OSError, asyncio.TimeoutError) as error:
                     self.connected = False
-                    if self._held_back_for(lost_at) >= self._patience:
-                        detail = self._url.hide(error)
-                        self._fail(f"no Redis for patience={self._patience:g} s: {self._shown} ({detail})")
+                    if self._held_back_for(lost_at) >= self._shared.patience:
+                        patience = f"patience={self._shared.patience:g} s"
+                        self._fail(f"no Redis for {patience}: {self._shared} ({url.hide(error)})")
                         return
                     await asyncio.sleep(random.uniform(0.0, pause))
                     pause = min(pause * 2, MAX_PAUSE_S)
@@ -411,7 +405,7 @@ class RedisLimiter(LeasedLimiter):
         if not self.connected:
             self._connection(True)
         if other:
-            self._fail(f"the limits of {self._shown} are shared, and others have {other}")
+            self._fail(f"the limits of {self._shared} are shared, and others have {other}")
         elif why:
             self._end_with(f"{why}={getattr(self.limits, why)}")
         left = float(cool)
