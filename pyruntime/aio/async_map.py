@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, settle_chain
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.function import check_function

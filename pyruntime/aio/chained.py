@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.options import Options, settle_options
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.signature import with_options
 from pillarbox.task import RowBatch
 

@@ -22,10 +22,10 @@ from pillarbox.aio.errors import (
 )
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import RAISE, Options
-from pillarbox.aio.status import describe
+from pillarbox.aio.service_errors import describe
 
 if TYPE_CHECKING:
-    from pillarbox.aio.scheduler import Call
+    from pillarbox.aio.calls import Call
 
 log = logging.getLogger("pillarbox")
 

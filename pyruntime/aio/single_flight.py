@@ -15,7 +15,7 @@ from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 
 if TYPE_CHECKING:
-    from pillarbox.aio.scheduler import Call
+    from pillarbox.aio.calls import Call
 
 WAITING = object()
 

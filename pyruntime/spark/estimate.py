@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pillarbox.aio.meter import usage_of
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, merge_options
 from pillarbox.aio.signature import with_options
-from pillarbox.aio.usage import usage_of
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.records import ArrowInput, sliced

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark keeps between its tasks, and how it runs one job.
+"""The event loop and the resources of a Python worker of Spark, kept between its tasks, and the run of a job.
 
 A worker is a process that runs one task after the other. It keeps one event loop, in a thread, and
 the functions that are resources (an HTTP session, a pool of connections), opened once. Nothing tells
@@ -101,7 +101,7 @@ class Worker:
         self._reused = bool(os.environ.get("SPARK_REUSE_WORKER"))
 
     def acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """What is to be called for `fn`; a resource is entered at its first use under this token."""
+        """Returns what is called for `fn`; a resource is entered at its first use under this token."""
         if not is_resource(fn):
             return fn
         return self.loop_thread.submit(self._acquire(token, fn)).result()

@@ -369,7 +369,7 @@ def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error(
         ({"fail_after": -1, "errors": "null"}, "fail_after=-1: must be a number of rows"),
         ({"max_cost": 5, "errors": "null"}, "max_cost=5: needs usage"),
         ({"max_calls": 5}, "errors may not be 'fail'"),
-        ({"memo": -1}, "memo=-1: must be a number of results"),
+        ({"memo": -1}, "memo=-1: must be at least 0"),
     ],
     ids=repr,
 )

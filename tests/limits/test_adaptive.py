@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.limits.adaptive import Adaptive, AdaptiveController
+from pillarbox.aio.concurrency import Adaptive, AdaptiveController
 from pillarbox.aio.retry import Retry
 from pillarbox.testing import FakeClock
 from tests.aio.virtual import Rig, play

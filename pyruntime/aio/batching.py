@@ -1,22 +1,79 @@
-"""Which of the rows that wait are called together, and when. Confined to the mailbox thread.
+"""How rows are put together into one call: the option `Batch`, and what fills batches by it.
 
-Rows stay in `waiting` until their batch is called, so a batch goes on filling while it waits for a slot or
-for the rate.
+`Batch` is a value without state: safe in any thread. `BatchFiller` is confined to the mailbox thread. Rows
+stay in `waiting` until their batch is called, so a batch goes on filling while it waits for a slot or for
+the rate.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed
+from pillarbox.validate import (
+    check_duration,
+    check_function_or_none,
+    check_positive_int,
+    check_positive_number,
+)
 
 if TYPE_CHECKING:
-    from pillarbox.aio.batch import Batch
-    from pillarbox.aio.scheduler import Call, CallScheduler
+    from pillarbox.aio.scheduler import CallScheduler
 
-TICK = 0.0005
+TIMER_SLACK_S = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Call the function with a list of rows; it gives a list of as many results, by position.
+
+    size: rows in a batch, at most.
+    linger: seconds that a row waits for others, at most, while there is a slot; 0 to wait for none. Where
+        no row can come, a batch does not wait.
+    weight: a function of the row that gives what it weighs, 0 or more: its bytes, its tokens. Called once
+        for a row, on the operator's thread; a row for which it raises fails.
+    max_weight: what the rows of a batch weigh together, at most. A row that is heavier is called alone.
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    size: int = 64
+    linger: float = 0.01
+    weight: Callable[[Any], float] | None = None
+    max_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive_int("size", self.size)
+        check_duration("linger", self.linger)
+        if (self.weight is None) != (self.max_weight is None):
+            raise ValueError(
+                f"weight={self.weight!r}, max_weight={self.max_weight!r}: give both or neither: "
+                "weight says what a row weighs, max_weight what a batch may"
+            )
+        if self.weight is not None:
+            check_function_or_none("weight", self.weight, "the row")
+            check_positive_number("max_weight", self.max_weight)
+
+    def weight_of(self, row: Any) -> float:
+        """What `row` weighs; 0 where nothing weighs rows.
+
+        Raises what `weight` raises, and TypeError or ValueError where it gives no finite number of 0 or more.
+        """
+        if self.weight is None:
+            return 0.0
+        weight = self.weight(row)
+        if isinstance(weight, bool) or not hasattr(weight, "__float__"):
+            raise TypeError(f"weight gave {weight!r}: must give a number, 0 or more")
+        number = float(weight)
+        if not 0.0 <= number < math.inf:
+            raise ValueError(f"weight gave {weight!r}: must give a finite number, 0 or more")
+        return number
 
 
 class BatchFiller:
@@ -119,7 +176,7 @@ class BatchFiller:
             # It was set for rows that came no later than any that waits now.
             return False
         due = min([call.waits_since for call in self._waiting]) + linger
-        if self._loop.time() + TICK >= due:
+        if self._loop.time() + TIMER_SLACK_S >= due:
             return True
         self._timer = self._loop.call_at(due, scheduler.guarded, self._look_again)
         return False
