@@ -307,7 +307,7 @@ class LimitServer:
         self._pump(account)
 
     def _open(self, connection: Connection, message: Open) -> Account | None:
-        name, client = check_name(message.gate), check_name(message.client)
+        name, client = check_name(message.name), check_name(message.client)
         if message.before is not None:
             check_name(message.before[0])
         if self._is_unwritten:

@@ -48,7 +48,7 @@ class UsageReport(NamedTuple):
 class Open(NamedTuple):
     """A task is there, first or again. before: of the run, see `RateLimiter.count_before`."""
 
-    gate: str
+    name: str
     limits: Limits
     client: str
     before: tuple[str, Count, Amount] | None
@@ -202,7 +202,7 @@ class QuotaAllocator:
     def count_before(self, name: str, calls: int, cost: float) -> None:
         """So many calls were made before, as a ledger says; each name counts once.
 
-        Later the ledger has also what clients of this gate have done.
+        Later the ledger has also what clients of these limits have done.
         """
         if name not in self._before:
             self._before.append(name)
