@@ -4,6 +4,10 @@ Confined to one task. `RowWriter` is what `async_map` uses, `ChainWriter` where 
 `SkippedRows` has the rows that are not called, as `where` does not hold for them.
 """
 
+# Kept columns never become Python objects: they are taken from the slices of the input by the places of their
+# rows. In order, these follow one another, and a slice of a slice costs nothing; as calls finish, the rows of
+# each slice are collected first, since one `take` for each run of rows would cost more than the rows.
+
 from __future__ import annotations
 
 import datetime
