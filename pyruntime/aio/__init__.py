@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.async_map import AsyncMapIterator, async_map
+from pillarbox.aio.async_map import AsyncMapIterator
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.chained import Step
 from pillarbox.aio.counts import OperatorStatistics
@@ -21,7 +21,7 @@ from pillarbox.aio.failure import ErrorInfo, Outcome
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.retry_after import retry_after_of
 from pillarbox.aio.retry_budget import RetryBudget
@@ -37,11 +37,15 @@ __all__ = [
     "AsyncMapIterator",
     "Batch",
     "BatchResultError",
+    "Budget",
+    "Buffer",
     "CallFailed",
     "CallTimeout",
     "Coordinator",
     "CoordinatorError",
+    "Dedupe",
     "ErrorInfo",
+    "Errors",
     "NotCalled",
     "OpenFailed",
     "OperatorStatistics",
@@ -53,9 +57,9 @@ __all__ = [
     "Retry",
     "RetryBudget",
     "Step",
+    "Timeout",
     "TooManyFailures",
     "Usage",
-    "async_map",
     "is_overload",
     "is_permanent",
     "retry_after_of",

@@ -20,7 +20,7 @@ class Capacity:
     calls: Calls
 
     def __init__(self, options: Options) -> None:
-        self._most = options.most
+        self._most = options.max_capacity
         self._adaptive = None if options.adaptive is None else options.adaptive.open()
         self._held = False
         self._allowed: int | None = None

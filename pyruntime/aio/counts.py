@@ -33,7 +33,7 @@ class OperatorStatistics(NamedTuple):
     finished_waiting: int
     """Rows that have finished and are not emitted now: in order, most of them wait for a row before them."""
     held_bytes: int
-    """Bytes of the rows admitted and not emitted now, by estimate; 0 where `max_bytes` is None."""
+    """Bytes of the rows admitted and not emitted now, by estimate; 0 where `Buffer.max_bytes` is None."""
     capacity: int
     """Calls that may be in flight now."""
     batches: int

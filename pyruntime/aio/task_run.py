@@ -390,7 +390,8 @@ class ThreadRun:
 
 def _chunk_bytes(options: Options) -> int:
     # One is built, one is on its way and one is taken, beside what the window holds.
-    return CHUNK_BYTES if options.max_bytes is None else min(CHUNK_BYTES, max(1, options.max_bytes // 4))
+    most = options.buffer.max_bytes
+    return CHUNK_BYTES if most is None else min(CHUNK_BYTES, max(1, most // 4))
 
 
 class LoopRun:

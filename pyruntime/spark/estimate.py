@@ -9,15 +9,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, Literal, TextIO
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pillarbox.aio.batch import Batch
 from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.options import Options, merge_options
-from pillarbox.aio.signature import with_options
+from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.options import (
+    UNSET,
+    Budget,
+    ErrorMode,
+    Errors,
+    Options,
+    Timeout,
+    given_options,
+    resolve_options,
+)
 from pillarbox.aio.usage import usage_of
 from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.arrow_io import ArrowInput
@@ -29,16 +41,10 @@ from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
 from pillarbox.spark.worker import run_job
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from pillarbox.aio.options import OptionNames
-
 SEED = 20
 """Of the sample, so that two estimates of the same data call for the same rows."""
 
 
-@with_options()
 def estimate(
     df: DataFrame,
     fn: Callable[[Any], Any],
@@ -48,8 +54,16 @@ def estimate(
     tasks: int | None = None,
     schema: str | T.StructType | None = None,
     file: TextIO | None = None,
+    # From `Options`, but ordered, ledger:
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
+    timeout: float | Timeout | None = UNSET,
+    retry: Any = UNSET,
+    rate: Rate | None = UNSET,
+    batch: Batch | None = UNSET,
+    errors: ErrorMode | Errors = UNSET,
+    budget: Budget | None = UNSET,
+    limits: SharedLimits | None = UNSET,
     options: Options | None = None,
-    **given: Unpack[OptionNames],
 ) -> Estimate:
     """Call `fn` for a sample of `df`, and say what `async_map` over all of it would take, call and cost.
 
@@ -60,6 +74,7 @@ def estimate(
     tasks: tasks that run at a time; None for what the session and the partitions of `df` allow.
     schema: of results, to see whether they fit. file: where the estimate is printed; None for standard
         output.
+    options: an `Options`, for those that have no name here.
 
     The bounds are those of 19 in 20 samples (bootstrap for means, Wilson's interval for shares). They know
     what the sample has seen: a kind of row that is rarer than 3 in `sample` may well be missing, and a
@@ -68,6 +83,7 @@ def estimate(
     Raises TypeError or ValueError for a bad argument or an empty `df`. A result that does not fit is a
     failure of its row, as in the job.
     """
+    given = given_options(locals())
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     if df.isStreaming:
@@ -76,7 +92,7 @@ def estimate(
     for name, value in (("rows", rows), ("tasks", tasks)):
         if value is not None:
             check_positive_int(name, value)
-    settled = merge_options(options, dict(given))
+    settled = resolve_options(options, given)
     token = check_sendable(fn, settled)
     results = None if schema is None else parse_schema("schema", schema)
     if tasks is None:
@@ -84,17 +100,21 @@ def estimate(
     known = rows is None
     if rows is None:
         rows = df.count()
-    free = dataclasses.replace(settled, errors="null", fail_after=None, max_calls=None, max_cost=None)
-    # What is found there takes no time, which is not what is asked.
-    free = dataclasses.replace(free, ledger=None, uid=None, run=None, key=None)
+    free = dataclasses.replace(
+        settled,
+        errors=Errors("null", redact=settled.errors.redact),
+        budget=Budget(usage=settled.budget.usage),
+        # What is found there takes no time, which is not what is asked.
+        ledger=None,
+        latency="normal",
+        where=None,
+    )
     work = settle(
         fn,
         free,
         session=df.sparkSession,
         token=token,
         progress=None,
-        dead_letter=None,
-        latency="normal",
         columns=df.columns,
         shape="",
         results=T.NullType() if results is None else results,
@@ -151,15 +171,15 @@ class SampleTask:
 
 def _watched(options: Options, costs: list[float], units: list[float]) -> Options:
     """The options, with functions that also write down what they give."""
-    if options.usage is not None:
-        usage = options.usage
+    if options.budget.usage is not None:
+        usage = options.budget.usage
 
         def watched_usage(row: Any, result: Any) -> Any:
             used = usage_of(usage(row, result))
             costs.append(used.cost)
             return used
 
-        options = dataclasses.replace(options, usage=watched_usage)
+        options = dataclasses.replace(options, budget=Budget(usage=watched_usage))
     if options.rate is not None and options.rate.weight is not None:
         weight = options.rate.weight
 

@@ -133,7 +133,7 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
     per_call = Range(*(1.0 / (1.0 - min(share, 0.99)) for share in retried))
     called = _rows_called(sample, options, rows)
     calls = Range(*(a * b for a, b in zip(per_call, called, strict=True)))
-    capacity = options.most if options.adaptive is None else sample.capacity
+    capacity = options.max_capacity if options.adaptive is None else sample.capacity
     together = _rows_together(sample, options)
     slots = tasks * min(capacity, math.ceil(rows / tasks / together)) * together
     # The last calls run while slots are idle already: one long call at the end.
@@ -166,7 +166,7 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
 
 def _rows_called(sample: Sample, options: Options, rows: int) -> Range:
     """Rows that have calls of their own; more rows have more equals, down to as many calls as were seen."""
-    if sample.called == sample.rows and not (options.dedupe or options.memo):
+    if sample.called == sample.rows and not options.dedupe:
         return Range(rows, rows, rows)
     share = wilson(sample.called, sample.rows)
     low = min(sample.called * 1.0, rows * share.low)
@@ -187,7 +187,7 @@ def _seconds_by_rate(
     rate = options.rate
     if rate is None:
         return None
-    shares = 1 if options.coordinator is not None else tasks
+    shares = 1 if options.limits is not None else tasks
     found = Range(0.0, 0.0, 0.0)
     if rate.per_second is not None:
         found = calls.times(1.0 / (rate.per_second * shares))
@@ -205,7 +205,7 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
             f"what fewer than {300 / sample.rows:.2g} % of the rows do may be missing from the sample, "
             "and with it the longest calls"
         )
-    if options.dedupe or options.memo:
+    if options.dedupe:
         notes.append(
             f"{sample.rows - sample.called:,} of {sample.rows:,} rows shared a call; among more rows more "
             "are equal, so that calls, cost and duration may be far below"
@@ -216,11 +216,11 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
             f"the sample had at most {at_once:,} calls in flight, the job has up to {tasks * capacity:,}: "
             "a service that slows down under load was not seen to"
         )
-    if sample.errors and options.errors == "fail":
+    if sample.errors and options.errors.mode == "fail":
         kinds = ", ".join(sorted(sample.errors_by_type))
         notes.append(f"rows failed ({kinds}), and errors='fail' would end the job with the first")
-    limits = [name for name in ("max_calls", "max_cost") if getattr(options, name) is not None]
-    notes.extend(f"{name}={getattr(options, name):,.12g} may end the calls before" for name in limits)
+    limits = [name for name in ("max_calls", "max_cost") if getattr(options.budget, name) is not None]
+    notes.extend(f"{name}={getattr(options.budget, name):,.12g} may end the calls before" for name in limits)
     return notes
 
 

@@ -190,7 +190,7 @@ def run_job(
         # Spark prints it, with all that it was raised from and with lines of code.
         failure = error
         for each in (work, *then):
-            failure = each.options.redaction.sealed(failure)
+            failure = each.options.errors.redaction.sealed(failure)
         if failure is error:
             raise
     # Out here it has no context.

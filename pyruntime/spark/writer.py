@@ -50,11 +50,11 @@ class RowWriter:
     ) -> None:
         self._kept = kept
         self._parts = _parts_in_runs if runs else _parts_in_order if options.ordered else _parts
-        self._says_errors = options.errors == "column"
+        self._says_errors = options.errors.mode == "column"
         self.counts: list[int] | None = None
         """The rows of each result that was written last; None for one each."""
         self._letters = letters
-        self.encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
+        self.encoder = RowEncoder(schema, zone, drop=options.errors.mode == "drop")
         self._types = [arrow_field(field).type for field in schema.fields]
         self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
 
