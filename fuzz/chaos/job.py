@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuzz.chaos.calls import CALLER
+from pillarbox import Timeout
 
 if TYPE_CHECKING:
     import aiohttp
@@ -317,11 +318,11 @@ def _called_by_pillarbox(rows: DataFrame, job: Job) -> DataFrame:
     options = Options(
         ordered=job.ordered,
         capacity=CAPACITY,
-        attempt_timeout=ATTEMPT_TIMEOUT,
+        timeout=Timeout(attempt=ATTEMPT_TIMEOUT),
         retry=Retry(ATTEMPTS, initial=PAUSE, maximum=LONGEST_PAUSE),
-        ledger=Ledger(job.ledger, loss_window=job.loss_window),
-        uid=UID,
-        run=None if job.kind in STREAMS else job.run,
+        ledger=Ledger(
+            job.ledger, loss_window=job.loss_window, uid=UID, run=None if job.kind in STREAMS else job.run
+        ),
     )
     if job.kind == "state":
         from pillarbox.spark import async_stream

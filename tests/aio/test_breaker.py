@@ -297,7 +297,7 @@ def test_a_real_service_whose_port_is_closed_for_three_seconds_loses_no_row() ->
         outage: asyncio.Task[None] | None = None
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             mapped = async_map(
-                call, range(20_000), retry=Retry(4), capacity=100, errors="null", ordered=False
+                range(20_000), call, retry=Retry(4), capacity=100, errors="null", ordered=False
             )
             async for row in mapped:
                 done.append(row)

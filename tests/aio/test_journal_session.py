@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable
@@ -64,7 +65,7 @@ class Attempt:
             return writers[-1]
 
         writers: list[HeldWriter] = []
-        self.options = Options(ledger=ledger, uid="uid", run="run", **options)
+        self.options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), **options)
         self.journal = journal.open_journal(self.options, "run", execution=execution_id())
         self.mailbox = TaskMailbox()
         self.waiting: deque[Call] = deque()

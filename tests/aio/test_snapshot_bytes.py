@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Options, Retry, RetryBudget
+from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.attempts import Call
 from pillarbox.aio.failure import Failed
@@ -163,11 +163,11 @@ TIMES = st.integers(0, 90).map(lambda tenths: tenths / 10 + 0.05)
     options=st.fixed_dictionaries(
         {
             "capacity": st.integers(1, 6),
-            "reorder": st.integers(6, 12),
+            "buffer": Buffer(st.integers(6, 12)),
             "ordered": st.booleans(),
             "timeout": st.sampled_from([None, 3.0]),
             "batch": st.sampled_from([None, Batch(3, linger=0.5)]),
-            "max_calls": st.sampled_from([None, 9]),
+            "budget": Budget(max_calls=st.sampled_from([None, 9])),
         }
     ),
     budget=st.booleans(),
@@ -187,7 +187,7 @@ def test_the_bytes_of_a_snapshot_read_are_that_snapshot(
         3, initial=1.0, maximum=2.0, budget=RetryBudget(share=0.0, least=3, seconds=100.0) if budget else None
     )
     service = Flaky(seconds, failures)
-    given_options = {**options, "retry": retry, "errors": "column", "fail_after": 0.9}
+    given_options = {**options, "retry": retry, "errors": Errors("column", stop_after=0.9)}
     for snapshot in snapshots_of(given_in, service, at=at, taken_at=taken_at, size=size, **given_options):
         check_round_trip(snapshot)
 

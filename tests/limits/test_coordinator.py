@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Budget
 from pillarbox.aio.limits.client import CoordinatorGate
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.gate import open_gate
@@ -270,7 +271,7 @@ def test_operators_with_names_of_their_own_do_not_share() -> None:
 
 def test_options_give_each_operator_limits_of_its_own_that_its_tasks_share() -> None:
     with Coordinator() as coordinator:
-        options = [Options(coordinator=coordinator, max_calls=5, errors="null") for _ in range(2)]
+        options = [Options(limits=coordinator, budget=Budget(max_calls=5), errors="null") for _ in range(2)]
         gates = []
         for each in options:
             job = merge_options(each, {})

@@ -164,7 +164,7 @@ def test_the_statistics_of_a_real_operator_become_totals() -> None:
         return n
 
     assert totals_of(None) == Totals()
-    with async_map(call, range(50), errors="null", capacity=5) as results:
+    with async_map(range(50), call, errors="null", capacity=5) as results:
         assert len(list(results)) == 50
         found = results.statistics()
     some = totals_of(found)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Buffer
 from tests.versions import needs_async_stream
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
@@ -171,7 +172,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
 @pytest.mark.contract(convicts=["last_rows_not_released"])
 def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None:
     # One row has room at a time.
-    task = Task(max_bytes=1)
+    task = Task(buffer=Buffer(max_bytes=1))
     task.run(12, 1, (0, 0, [5]))
     assert task.run(12, 2, TICK) == [5]
     task.run(16, 3, (0, 0, [6]))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pillarbox import Options
 from pillarbox.spark import LOW_LATENCY, async_map, async_udf
 from pillarbox.spark.latency import knows_pipelined
 
@@ -99,12 +100,12 @@ async def nothing(row: Any) -> None:
 @needs_pipelined
 def test_a_session_that_holds_rows_back_is_refused_with_what_it_needs(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="latency='low': the session needs") as caught:
-        async_map(spark.range(1), nothing, schema="n long", latency="low")
+        async_map(spark.range(1), nothing, schema="n long", options=Options(latency="low"))
     text = str(caught.value)
     for setting in LOW_LATENCY:
         assert setting in text
     assert "SparkSession.builder.config(map=pillarbox.spark.LOW_LATENCY)" in text
-    call = async_udf("long", latency="low")(nothing)
+    call = async_udf("long", options=Options(latency="low"))(nothing)
     with pytest.raises(ValueError, match="latency='low': the session needs"):
         call("id")
 
@@ -115,16 +116,16 @@ def test_only_what_is_missing_is_asked_for(spark: SparkSession) -> None:
     session.conf.set("spark.sql.execution.pandas.udf.buffer.size", "1024")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     with pytest.raises(ValueError, match="latency='low': the session needs") as caught:
-        async_map(session.range(1), nothing, schema="n long", latency="low")
+        async_map(session.range(1), nothing, schema="n long", options=Options(latency="low"))
     assert "spark.python.udf.pipelined.enabled=true (read when Spark starts);" in str(caught.value)
 
 
 @pytest.mark.skipif(knows_pipelined(), reason="this PySpark can deliver promptly")
 def test_a_pyspark_that_cannot_deliver_promptly_says_so(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="latency='low': needs a PySpark that knows spark.python.udf.pip"):
-        async_map(spark.range(1), nothing, schema="n long", latency="low")
+        async_map(spark.range(1), nothing, schema="n long", options=Options(latency="low"))
 
 
 def test_another_latency_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="latency='fast': must be one of 'normal', 'low'"):
-        async_map(spark.range(1), nothing, schema="n long", latency="fast")
+        async_map(spark.range(1), nothing, schema="n long", options=Options(latency="fast"))
