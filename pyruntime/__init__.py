@@ -7,6 +7,7 @@ Spark nor Arrow, and the module of a name when the name is first used.
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ if not TYPE_CHECKING:
             # What needs Spark comes last: nothing else imports it.
             for package in ("redaction", "kernel", "ledger", "aio", "api", "spark"):
                 value = getattr(import_module(f"pillarbox.{package}"), name, None)
-                if value is not None:
+                # A module may have the name of its function.
+                if not isinstance(value, NoneType | ModuleType):
                     globals()[name] = value
                     return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -295,14 +295,9 @@ class Options:
         if limits is not None:
             # One that cannot be reached is refused here; each operator gets a name of its own later.
             limits.named()
-        self._check_window()
-        if self.budget.limits_calls and self.errors.mode == "fail":
-            raise ValueError(
-                "max_calls, max_cost: rows that are not called must be marked, "
-                "so errors may not be 'fail': use 'column', 'null' or 'drop'"
-            )
 
-    def _check_window(self) -> None:
+    def check_together(self) -> None:
+        """Raise ValueError for options that cannot be together, which is asked once all of them are known."""
         rows = self.buffer.rows
         if rows is not None and rows < self.max_capacity:
             raise ValueError(
@@ -314,6 +309,16 @@ class Options:
             raise ValueError(
                 f"capacity={self.capacity!r}, buffer={rows!r}{batch}: "
                 f"the window of rows may be at most {MAX_WINDOW_ROWS:,}"
+            )
+        if self.budget.limits_calls and self.errors.mode == "fail":
+            raise ValueError(
+                "max_calls, max_cost: rows that are not called must be marked, "
+                "so errors may not be 'fail': use 'column', 'null' or 'drop'"
+            )
+        if self.ledger is not None and self.ledger.uid is None:
+            raise ValueError(
+                "uid=None: with a ledger the operator needs a name, such as Ledger(folder, uid='embed-v1'); "
+                "give another when the function changes, and its old results are not found"
             )
 
     @property
@@ -388,11 +393,7 @@ def resolve_options(options: Options | None, given: Mapping[str, Any]) -> Option
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options={options!r}: must be a pillarbox.Options or None")
     resolved = Options(**given) if options is None else dataclasses.replace(options, **given)
-    if resolved.ledger is not None and resolved.ledger.uid is None:
-        raise ValueError(
-            "uid=None: with a ledger the operator needs a name, such as Ledger(folder, uid='embed-v1'); "
-            "give another when the function changes, and its old results are not found"
-        )
+    resolved.check_together()
     if resolved.limits is None:
         return resolved
     # Operators share their limits only if they were given one name.

@@ -9,11 +9,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.chained import resolve_stages
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
-from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options
+from pillarbox.aio.options import (
+    UNSET,
+    Budget,
+    ErrorMode,
+    Errors,
+    Options,
+    Timeout,
+    given_options,
+    resolve_options,
+)
 from pillarbox.ledger import Ledger
 from pillarbox.spark.dataframe import map_dataframe
 from pillarbox.spark.progress import Progress
@@ -51,8 +60,7 @@ def retry_failed(
     given = given_options(locals())
     if "errors" not in given and (options is None or options.errors.mode == "fail"):
         given["errors"] = "column"
-    (stage,) = resolve_stages(fn, options, given)
-    settled = stage.options
+    settled = resolve_options(options, given)
     if settled.ledger is None:
         raise ValueError(
             "ledger=None: the ledger of the earlier run says what failed; without one, call what is in its "
@@ -68,4 +76,6 @@ def retry_failed(
         )
     if settled.ledger.run is None:
         raise ValueError("run=None: must be the name of the earlier run: Ledger(folder, uid=..., run=...)")
-    return map_dataframe(df, [stage], schema=schema, keep=keep, progress=progress, only_failed=True)
+    return map_dataframe(
+        df, [Stage(fn, "", settled)], schema=schema, keep=keep, progress=progress, only_failed=True
+    )

@@ -317,7 +317,7 @@ def end_on_a_loop_that_stays(mode: str) -> dict[str, list[str]]:
     entered = fn.__enter__() if "threads" in mode else thread.submit(fn.__aenter__()).result()
     given = options(mode, False)
     # The first calls to hang are cancelled before the job ends.
-    given.update(timeout=0.3, on_timeout="timed out", rate=Rate(per_second=200.0))
+    given.update(timeout=Timeout(0.3, fallback="timed out"), rate=Rate(per_second=200.0))
     job = ThreadRun(entered, Options(**given), endless(), loop_thread=thread, read_ahead_items=8)
     seen: list[Any] = []
     while "timed out" not in seen:

@@ -266,7 +266,9 @@ def test_an_error_of_the_async_iterable_reaches_the_consumer(way: str) -> None:
 
 
 def test_what_is_no_iterable_of_either_kind_is_refused_at_the_call() -> None:
-    with pytest.raises(TypeError, match="iterable=7: must be an iterable or an async iterable, not int"):
+    with pytest.raises(
+        TypeError, match="rows=7: must be an iterable, an async iterable or a Spark DataFrame, not int"
+    ):
         async_map(7, identity)  # type: ignore[call-overload]
 
 

@@ -386,8 +386,9 @@ def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.Mon
         release.wait(30)
         return rows
 
+    timeout = {"timeout": Timeout(0.1), "attempt_timeout": Timeout(attempt=0.1)}[limit]
     with pytest.raises(CallTimeout) as caught:
-        list(async_map([7, 8], blocks, batch=Batch(2), **{limit: 0.1}))  # type: ignore[misc]
+        list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout))
     release.set()
     assert (caught.value.limit, caught.value.seconds, caught.value.row) == (limit, 0.1, "7")
     assert "release.wait(30)" in str(caught.value)

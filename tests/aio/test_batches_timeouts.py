@@ -32,7 +32,7 @@ def test_attempt_timeout_cancels_the_call_of_a_batch_which_is_then_tried_again_w
         assert (counts.timeouts, counts.late, counts.retries_by_reason) == (
             3,
             0,
-            {"timeout": Timeout(attempt=3)},
+            {"attempt_timeout": 3},
         )
 
     play(script)

@@ -100,7 +100,7 @@ def test_behind_a_slower_function_each_row_leaves_once_at_any_window(
 ) -> None:
     first = Function(lambda row: row + 1, lambda row: 0.1 * (row % 3))
     second = Function(lambda row: row * 10, lambda row: 1.0 + row % 2)
-    options: dict[str, Any] = {"capacity": window, "buffer": Buffer(window)}
+    options: dict[str, Any] = {"capacity": window, "options": Options(buffer=Buffer(window))}
     found = results_of(
         [Step(first, uid="a", ordered=ordered[0]), Step(second, uid="b", ordered=ordered[1])],
         range(60),
@@ -114,7 +114,7 @@ def test_behind_a_slower_function_each_row_leaves_once_at_any_window(
 @pytest.mark.contract
 def test_a_row_goes_on_to_the_next_function_as_it_finishes() -> None:
     first, second = Function(lambda row: row), Function(lambda row: row)
-    options: dict[str, Any] = {"capacity": 1, "buffer": Buffer(4), "ordered": False}
+    options: dict[str, Any] = {"capacity": 1, "options": Options(buffer=Buffer(4)), "ordered": False}
     assert results_of([Step(first, uid="a"), Step(second, uid="b")], range(10), **options) == list(range(10))
     # One second each and one at a time: the tenth leaves the second function after eleven, not after twenty.
     assert second.calls[0][0] == 1.0 and second.calls[-1][0] == pytest.approx(10.0)
@@ -143,7 +143,7 @@ def test_a_task_reads_no_more_than_the_windows_of_a_chain_hold() -> None:
 WIDTHS = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 SECONDS = st.lists(st.sampled_from([0.0, 0.1, 1.0, 5.0]), min_size=1, max_size=4)
 LIMITS = st.fixed_dictionaries(
-    {"capacity": st.integers(1, 4), "buffer": Buffer(st.integers(4, 9)), "ordered": st.booleans()}
+    {"capacity": st.integers(1, 4), "buffer": st.builds(Buffer, st.integers(4, 9)), "ordered": st.booleans()}
 )
 
 
@@ -188,7 +188,10 @@ def test_a_chain_gives_what_its_functions_one_after_the_other_give(
         Function(lambda path, at=position: answer(at, path), lambda path, at=position: time_of(at, path))
         for position in range(3)
     ]
-    steps = [Step(fn, uid=str(at), **limits[at]) for at, fn in enumerate(functions)]
+    steps = [
+        Step(fn, uid=str(at), options=Options(**limits[at], errors="column"))
+        for at, fn in enumerate(functions)
+    ]
     outcomes = results_of(steps, [(row,) for row in range(rows)], errors="column")
     found = [each.result if each.error is None else ("failed in", each.error.uid) for each in outcomes]
     wanted = [each for row in range(rows) for each in expected(0, (row,))]
@@ -489,12 +492,10 @@ def test_options_beside_a_list_hold_for_each_function_and_those_of_a_step_stand_
     [
         ([], {}, "must hold one function at least"),
         ([f, f], {}, "uid 'f': stands twice in the list"),
-        ([f, g], {"uid": "x"}, "each function of a list has its own"),
+        ([f, g], {"ledger": Ledger("calls", uid="x")}, "each function of a list has its own"),
         ([f, 3], {}, "fn=3: must be an async function"),
         ([f, Step(g, errors="null")], {"errors": "column"}, "leaves the chain in one form"),
-        ([f, g], {"run": "r"}, "run='r': is for a ledger"),
         ([f, Step(g, capacity=0)], {}, "capacity=0"),
-        ([f, Step(g, nothing=1)], {}, "unknown option nothing"),
         ([f, Step(g, uid="")], {}, "uid='': must be a text"),
     ],
 )
@@ -510,8 +511,10 @@ def test_a_ledger_in_a_chain_asks_for_names_and_one_key(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key: the functions have different ones"):
         async_map(
             [],
-            [Step(f, uid="f", key=["a"]), Step(g, uid="g", key=["b"])],
-            ledger=dataclasses.replace(ledger, run="r"),
+            [
+                Step(f, ledger=dataclasses.replace(ledger, uid="f", run="r", key=["a"])),
+                Step(g, ledger=dataclasses.replace(ledger, uid="g", run="r", key=["b"])),
+            ],
         )
     with pytest.raises(ValueError, match="run=None"):
         async_map([], [Step(f, uid="f"), Step(g, uid="g")], ledger=ledger)
@@ -738,7 +741,7 @@ def test_a_function_is_called_again_where_the_one_in_front_answers_otherwise_and
     # The first one has no ledger: it is called in each run, and what it gives may be another.
     steps = [
         Step(Counted(lambda n: answers[n]), uid="first", ledger=None),
-        Step(second, uid="second", key=None),
+        Step(second, uid="second"),
     ]
 
     def run() -> list[Any]:

@@ -225,7 +225,7 @@ def plain(row):
 
 
 async def main():
-    async for row in async_map(Client(), range(3)):
+    async for row in async_map(range(3), Client()):
         pass
 
 
@@ -233,7 +233,7 @@ if phase == "async for":
     phase = "call"
     asyncio.run(main())
 # One call at a time: threads that print at once share a line.
-for row in async_map(plain if phase == "thread" else Client(), iter(range(3)), capacity=1):
+for row in async_map(iter(range(3)), plain if phase == "thread" else Client(), capacity=1):
     if here("body"):
         # Without a GIL, CPython 3.13 does not notice a signal that comes while a lock spins before it blocks.
         while not never.wait(1.0):

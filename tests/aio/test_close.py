@@ -328,7 +328,7 @@ def test_ctrl_c_while_waiting_for_a_result_cancels_and_ends() -> None:
                 print("cancelled", flush=True)
 
         try:
-            list(async_map(call, [1]))
+            list(async_map([1], call))
         except KeyboardInterrupt:
             names = [t.name for t in threading.enumerate() if t.name.startswith("pillarbox")]
             print("interrupted", names, flush=True)
@@ -354,7 +354,7 @@ def test_a_process_ends_although_an_iterator_is_left_open() -> None:
                 await asyncio.Event().wait()
             return row
 
-        results = async_map(call, range(10))
+        results = async_map(range(10), call)
         print(next(results), flush=True)
         """
     )

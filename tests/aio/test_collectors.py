@@ -581,7 +581,8 @@ def test_a_future_is_cancelled_by_the_time_out_of_its_call(batch: Batch | None, 
         futures.append(Future())
         return futures[-1]
 
-    results = async_map([1], wait, batch=batch, errors="column", **{limit: 0.05})
+    timeout = {"timeout": Timeout(0.05), "attempt_timeout": Timeout(attempt=0.05)}[limit]
+    results = async_map([1], wait, batch=batch, errors="column", timeout=timeout)
     (outcome,) = results
     assert outcome.error is not None and outcome.error.type == CallTimeout.__name__
     assert futures[0].cancelled()

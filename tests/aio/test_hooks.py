@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Buffer, Dedupe, Options, Rate, Retry, RetryBudget, Timeout, async_map
+from pillarbox import Batch, Budget, Buffer, Dedupe, Options, Rate, Retry, RetryBudget, Timeout, async_map
 
 KINDS = (ValueError, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
 HOOKS: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
-    "usage": lambda hook: {"usage": hook},
-    "dedupe": lambda hook: {"dedupe": hook},
+    "usage": lambda hook: {"budget": Budget(usage=hook)},
+    "dedupe": lambda hook: {"options": Options(dedupe=hook)},
     "result": lambda hook: {"retry": Retry(3, result=hook)},
     "weight": lambda hook: {"rate": Rate(units_per_minute=1e6, weight=hook)},
     "batch weight": lambda hook: {"batch": Batch(2, weight=hook, max_weight=10.0)},
@@ -21,7 +21,7 @@ HOOKS: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
 FAILING: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
     "when": lambda hook: {"retry": Retry(3, when=hook)},
     "retry_after": lambda hook: {"retry": Retry(3, retry_after=hook)},
-    "timeout": Timeout(fallback=lambda hook: {"timeout": Timeout(0.01, fallback=hook)}),
+    "fallback": lambda hook: {"timeout": Timeout(0.01, fallback=hook)},
 }
 
 
@@ -60,7 +60,7 @@ def test_a_hook_that_raises_fails_its_rows_and_nothing_hangs(hook: str, kind: ty
 def test_a_hook_that_raises_about_a_failure_is_what_the_row_fails_with(
     hook: str, kind: type[BaseException]
 ) -> None:
-    fn = slow if hook == "on_timeout" else wrong
+    fn = slow if hook == "fallback" else wrong
     outcomes = list(async_map(range(4), fn, errors="column", **FAILING[hook](raising(kind))))
     assert [outcome.error.type for outcome in outcomes if outcome.error] == [kind.__name__] * 4
 

@@ -38,13 +38,13 @@ def failing_calls(calls: Counter[int]) -> Callable[[int], Any]:
 @pytest.mark.contract
 def test_failed_rows_are_called_again_unless_their_errors_count_as_results(ledger: Ledger) -> None:
     calls = Counter[int]()
-    given: dict[str, Any] = {"uid": "uid", "run": "run", "errors": "column"}
-    first = list(async_map(range(10), failing_calls(calls), ledger=ledger, **given))
+    ledger = dataclasses.replace(ledger, uid="uid", run="run")
+    first = list(async_map(range(10), failing_calls(calls), ledger=ledger, errors="column"))
     assert first[1].error is not None
-    list(async_map(range(10), failing_calls(calls), ledger=ledger, **given))
+    list(async_map(range(10), failing_calls(calls), ledger=ledger, errors="column"))
     assert calls == {row: 1 + row % 2 for row in range(10)}
-    taken = Ledger(ledger.location, retry_errors=False)
-    job = async_map(range(10), failing_calls(calls), ledger=taken, **given)
+    taken = dataclasses.replace(ledger, retry_errors=False)
+    job = async_map(range(10), failing_calls(calls), ledger=taken, errors="column")
     again = list(job)
     assert calls.total() == 15
     assert [outcome.result for outcome in again] == [outcome.result for outcome in first]

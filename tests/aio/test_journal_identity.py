@@ -20,7 +20,7 @@ import pytest
 from pyarrow import fs
 
 from pillarbox import Options, async_map
-from pillarbox.aio import async_map as async_map_function
+from pillarbox.aio.async_map import iterate
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.journal import open_journal
@@ -55,8 +55,9 @@ def location(tmp_path: Path) -> str:
 
 
 def run(service: Service, rows: list[dict[str, Any]], ledger: Ledger, **given: Any) -> list[Any]:
-    options = {"key": ["id"], **NAMES, **given}
-    return list(async_map(rows, service.call, ledger=ledger, **options))
+    named = {"key": ["id"], **NAMES, **given}
+    capacity = named.pop("capacity", 100)
+    return list(async_map(rows, service.call, ledger=dataclasses.replace(ledger, **named), capacity=capacity))
 
 
 def rows_of(numbers: range, text: str = "text", **more: Any) -> list[dict[str, Any]]:
@@ -122,9 +123,9 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:
         return open_journal(options, run, **{**given, "execution": same, "alone": False})
 
-    monkeypatch.setitem(async_map_function.__globals__, "open_journal", of_one_execution)
+    monkeypatch.setitem(iterate.__globals__, "open_journal", of_one_execution)
     # The services of one execution are different functions here.
-    monkeypatch.setitem(async_map_function.__globals__, "keep_code", lambda *_: None)
+    monkeypatch.setitem(iterate.__globals__, "keep_code", lambda *_: None)
 
 
 @pytest.mark.contract
@@ -373,7 +374,7 @@ def test_other_code_only_warns_when_the_job_is_made(location: str) -> None:
     async def second(row: dict[str, Any]) -> str:
         return str(row["text"]).upper()
 
-    given: dict[str, Any] = {"ledger": Ledger(location, key=["id"]), **NAMES}
+    given: dict[str, Any] = {"ledger": Ledger(location, key=["id"], **NAMES)}
     answers = list(async_map(rows_of(range(3)), first, **given))
     with warnings.catch_warnings():
         warnings.simplefilter("error", LedgerWarning)
@@ -384,7 +385,7 @@ def test_other_code_only_warns_when_the_job_is_made(location: str) -> None:
             async_map(rows_of(range(3)), second, **given)
     with pytest.warns(LedgerWarning, match="has changed"):
         assert list(async_map(rows_of(range(3)), second, **given)) == answers
-    versioned = {**given, "ledger": Ledger(location, version=2)}
+    versioned = {"ledger": Ledger(location, key=["id"], version=2, **NAMES)}
     assert list(async_map(rows_of(range(3)), second, **versioned)) == [text.upper() for text in answers]
 
 

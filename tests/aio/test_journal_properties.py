@@ -24,10 +24,10 @@ OPTIONS = st.fixed_dictionaries(
     {
         "ordered": st.booleans(),
         "capacity": st.integers(1, 9),
-        "dedupe": Dedupe(st.booleans(), memo=st.sampled_from([0, 0, 5])),
+        "dedupe": st.sampled_from([False, True, Dedupe(memo=5)]),
         "batch": st.sampled_from([None, None, Batch(3), Batch(8, linger=0.001)]),
         "errors": st.sampled_from(["column", "null", "drop"]),
-        "buffer": Buffer(max_bytes=st.sampled_from([None, 200])),
+        "buffer": st.builds(Buffer, max_bytes=st.sampled_from([None, 200])),
     }
 )
 

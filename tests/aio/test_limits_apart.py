@@ -277,9 +277,11 @@ def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"capacity": 4, "buffer": Buffer(3)}, "reorder=3: must be at least capacity"),
+        (
+            {"capacity": 4, "options": Options(capacity=2, buffer=Buffer(3))},
+            "buffer=3: must be at least capacity",
+        ),
         ({"capacity": "all"}, "capacity='all': must be one of 'auto'"),
-        ({"max_bytes": 0}, "max_bytes=0: must be at least 1"),
         ({"capacity": 2**22}, "the window of rows may be at most"),
     ],
     ids=repr,
@@ -287,3 +289,13 @@ def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
 def test_limits_that_make_no_sense_are_refused_at_the_call(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         async_map([], Gated(), **given)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)

@@ -32,7 +32,7 @@ from pillarbox.aio.errors import CallFailed, CallTimeout
 from pillarbox.aio.failure import Failed
 from pillarbox.aio.limits.local import LocalGate
 from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.options import RAISE, Options
+from pillarbox.aio.options import UNSET, Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk
@@ -211,13 +211,14 @@ OPTIONS = st.fixed_dictionaries(
         "capacity": st.integers(1, 5),
         "errors": st.sampled_from(["null", "column", "drop", "fail"]),
         # So few that a window of these results is not light: each is weighed.
-        "max_bytes": st.integers(1, 5000),
+        "buffer": st.builds(Buffer, st.none(), st.integers(1, 5000)),
     },
     optional={
-        "timeout": Timeout(
-            st.sampled_from([0.05, 0.7, 2.0, 20.0]),
-            attempt=st.sampled_from([0.05, 0.7, 2.0]),
-            fallback=st.just("in time"),
+        "timeout": st.builds(
+            Timeout,
+            st.sampled_from([None, 0.05, 0.7, 2.0, 20.0]),
+            attempt=st.sampled_from([None, 0.05, 0.7, 2.0]),
+            fallback=st.sampled_from([UNSET, "in time"]),
         ),
         "retry": st.builds(
             Retry,
@@ -273,8 +274,9 @@ def run(
     with closing(VirtualTimeLoop()) as loop, pytest.MonkeyPatch.context() as patched:
         handles = Handles(patched)
         sink = Collecting(loop, load)
-        assert options.max_bytes is not None
-        source = Lots([*enumerate(rows)], load, sink, options.max_bytes)
+        max_bytes = options.buffer.max_bytes
+        assert max_bytes is not None
+        source = Lots([*enumerate(rows)], load, sink, max_bytes)
         handles.admit = source.admit
 
         async def fn(item: Item) -> Any:
@@ -354,7 +356,7 @@ def test_every_row_has_one_outcome_within_its_limits(
     for number, begun in seen.begun.items():
         assert begun <= attempts, f"row {number}: {begun} attempts"
     if sink.error is not None:
-        if options.errors != "fail" or not isinstance(sink.error, CallFailed | CallTimeout):
+        if options.errors.mode != "fail" or not isinstance(sink.error, CallFailed | CallTimeout):
             raise sink.error
         return
     numbers = [call.row[0] for call, _ in sink.results]
@@ -375,16 +377,17 @@ def test_every_row_has_one_outcome_within_its_limits(
 
 
 def check_outcome(number: int, result: Any, emitted: float, seen: Seen, options: Options) -> None:
-    timed = options.timeout if options.timeout is not None else float("inf")
+    total = options.timeout.total
+    timed = total if total is not None else float("inf")
     if type(result) is Failed:
         kind = result.info.type
         assert result.info.attempts == seen.begun[number]
         if kind == "CallTimeout":
-            assert options.on_timeout is RAISE
+            assert options.timeout.fallback is UNSET
         else:
             assert (kind, seen.last[number]) in {("ConnectionError", "error"), ("Fatal", "fatal")}
     elif result == "in time":
-        assert options.on_timeout == "in time"
+        assert options.timeout.fallback == "in time"
     else:
         assert number_of(result) == number, "a row has another row's result"
         assert seen.last[number] == "result"

@@ -289,13 +289,17 @@ def test_statistics_count_rows_calls_and_results() -> None:
         (
             {"capacity": 3_000_000},
             ValueError,
-            "capacity=3000000, reorder=None: the window of rows may be at most",
+            "capacity=3000000, buffer=None: the window of rows may be at most",
         ),
-        ({"buffer": Buffer(5), "capacity": 10}, ValueError, "reorder=5: must be at least capacity"),
+        (
+            {"options": Options(buffer=Buffer(500)), "capacity": 1000},
+            ValueError,
+            "buffer=500: must be at least capacity",
+        ),
         ({"timeout": 0}, ValueError, "timeout=0: must be a finite number of seconds above 0"),
         ({"timeout": "1s"}, TypeError, "timeout='1s': must be a number of seconds"),
-        ({"timeout": Timeout(attempt=float("nan"))}, ValueError, "attempt_timeout=nan"),
-        ({"retry": 3}, TypeError, "retry=3: must be a pillarbox.Retry"),
+        ({"retry": "3"}, TypeError, "retry='3': must be a pillarbox.Retry"),
+        ({"schema": "n long"}, TypeError, "schema='n long': is for a Spark DataFrame"),
         ({"errors": "ignore"}, ValueError, "errors='ignore': must be one of 'fail', 'null'"),
         ({"ordered": "yes"}, TypeError, "ordered='yes': must be True or False"),
     ],
@@ -305,6 +309,8 @@ def test_a_bad_argument_is_named_when_the_call_is_made(
 ) -> None:
     with pytest.raises(error, match=message.replace("(", r"\(")):
         async_map([1], identity, **arguments)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="attempt=nan"):
+        Timeout(attempt=float("nan"))
 
 
 @pytest.mark.parametrize("fn", [3, None, int], ids=["int", "None", "class"])
@@ -314,7 +320,7 @@ def test_what_cannot_be_called_is_refused_when_the_call_is_made(fn: object) -> N
 
 
 def test_what_cannot_be_iterated_is_refused_when_the_call_is_made() -> None:
-    with pytest.raises(TypeError, match="iterable=7"):
+    with pytest.raises(TypeError, match="rows=7"):
         async_map(7, identity)  # type: ignore[call-overload]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import pickle
@@ -126,27 +125,18 @@ def test_no_key_stands_in_outcomes_dead_letters_ledger_and_log(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     hidden = (*SECRETS, *PERSONAL) if rows else SECRETS
-    ledger = Ledger(tmp_path / "ledger", retry_errors=False)
-    given: dict[str, Any] = {
-        "errors": "column",
-        "ledger": dataclasses.replace(ledger, uid="geo", run="r", key=["id"]),
-    }
+    ledger = Ledger(tmp_path / "ledger", retry_errors=False, uid="geo", run="r", key=["id"])
+    redact = Redact(rows=rows)
     for _ in range(2):
         # The second time the ledger answers.
-        [outcome] = async_map([PERSON], geocode, **given, errors=Errors(redact=Redact(rows=rows)))
+        [outcome] = async_map([PERSON], geocode, ledger=ledger, errors=Errors("column", redact=redact))
         check(repr(outcome), *hidden)
     check(caplog.text, *hidden)
     kept = b"".join(path.read_bytes() for path in (tmp_path / "ledger").rglob("*") if path.is_file())
     assert b"GeoError" in kept
     check(kept.decode("latin-1"), *hidden)
-    assert (
-        list(
-            async_map(
-                [PERSON], geocode, errors=Errors(redact=Redact(rows=rows), dead_letter=tmp_path / "letters")
-            )
-        )
-        == []
-    )
+    aside = Errors(redact=redact, dead_letter=tmp_path / "letters")
+    assert list(async_map([PERSON], geocode, errors=aside)) == []
     letter = json.loads((tmp_path / "letters").read_text())
     assert letter.pop("row") == PERSON
     check(json.dumps(letter), *hidden)
@@ -156,8 +146,8 @@ def test_no_key_stands_in_outcomes_dead_letters_ledger_and_log(
 def test_a_ledger_that_an_earlier_version_wrote_gives_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {"errors": "column", "uid": "geo", "run": "r", "key": ["id"]}
-    given["ledger"] = Ledger(tmp_path / "ledger", retry_errors=False)
+    ledger = Ledger(tmp_path / "ledger", retry_errors=False, uid="geo", run="r", key=["id"])
+    given: dict[str, Any] = {"errors": "column", "ledger": ledger}
     with monkeypatch.context() as before:
         before.setattr(Redact, "text", lambda self, text: text)
         [(_, error)] = async_map([PERSON], geocode, **given)

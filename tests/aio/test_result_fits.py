@@ -51,9 +51,9 @@ def failures(rig: Rig) -> dict[Any, tuple[str, int]]:
 MODES: dict[str, dict[str, Any]] = {
     "coroutine": {},
     "limits": {"timeout": Timeout(60.0, attempt=30.0)},
-    "usage": {"usage": lambda row, result: 1},
+    "usage": {"budget": Budget(usage=lambda row, result: 1)},
     "batch": {"batch": Batch(4)},
-    "batch and usage": {"batch": Batch(4), "usage": lambda row, result: 1},
+    "batch and usage": {"batch": Batch(4), "budget": Budget(usage=lambda row, result: 1)},
 }
 
 

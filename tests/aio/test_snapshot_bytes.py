@@ -163,11 +163,11 @@ TIMES = st.integers(0, 90).map(lambda tenths: tenths / 10 + 0.05)
     options=st.fixed_dictionaries(
         {
             "capacity": st.integers(1, 6),
-            "buffer": Buffer(st.integers(6, 12)),
+            "buffer": st.builds(Buffer, st.integers(6, 12)),
             "ordered": st.booleans(),
             "timeout": st.sampled_from([None, 3.0]),
             "batch": st.sampled_from([None, Batch(3, linger=0.5)]),
-            "budget": Budget(max_calls=st.sampled_from([None, 9])),
+            "budget": st.builds(Budget, st.sampled_from([None, 9])),
         }
     ),
     budget=st.booleans(),
@@ -203,11 +203,11 @@ def test_a_snapshot_has_everything_that_a_restart_needs() -> None:
         at=[1.05],
         size=9,
         capacity=5,
-        reorder=6,
+        buffer=Buffer(6),
         timeout=300.0,
         retry=retry,
         errors="column",
-        max_calls=50,
+        budget=Budget(max_calls=50),
     )
     state = snapshot.operators["wait"].state
     kinds = {type(entry).__name__ for entry in state.entries}

@@ -153,7 +153,7 @@ class Life:
 SECONDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
 TIMES = st.integers(1, 80).map(lambda tenths: tenths / 10 + 0.05)
 OPTIONS = st.fixed_dictionaries(
-    {"capacity": st.integers(1, 6), "buffer": Buffer(st.integers(1, 8)), "ordered": st.booleans()}
+    {"capacity": st.integers(1, 6), "buffer": st.builds(Buffer, st.integers(1, 8)), "ordered": st.booleans()}
 )
 
 
@@ -424,7 +424,9 @@ def test_a_restored_window_that_is_full_is_no_reason_to_wait_for_a_full_batch() 
 
 
 def test_a_watermark_that_fills_the_window_is_no_reason_to_wait_for_a_full_batch() -> None:
-    life = Life([0, 1, Watermark(1.0), 2, 3], BatchService(1.0), None, size=2, batch=Batch(3, linger=1000.0), capacity=3, buffer=Buffer(3))  # fmt: skip
+    batch = Batch(3, linger=1000.0)
+    given: dict[str, Any] = {"batch": batch, "capacity": 3, "buffer": Buffer(3)}
+    life = Life([0, 1, Watermark(1.0), 2, 3], BatchService(1.0), None, size=2, **given)
     assert life.run([], None) and life.loop.now < 10.0
 
 

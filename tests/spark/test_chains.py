@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Buffer, Errors
+from pillarbox import Buffer, Errors, Options
 
 pytest.importorskip("pyspark.sql")
 
@@ -49,7 +49,7 @@ def test_a_chain_gives_what_its_functions_give_in_async_maps_one_after_the_other
     df = rows_of(spark)
     steps = [
         lookup,
-        Step(shout, uid="shout", capacity=3, buffer=Buffer(3)),
+        Step(shout, uid="shout", options=Options(ordered=ordered, capacity=3, buffer=Buffer(3))),
         Step(lengths, uid="lengths", batch=Batch(7)),
     ]
     chain = async_map(df, steps, schema=SCHEMA, keep=["kept", "id"], ordered=ordered)
@@ -164,7 +164,7 @@ def test_a_second_run_of_a_chain_calls_only_what_has_no_result_in_the_ledger(
         return record.id, record.place
 
     def run(rows: int, partitions: int, ordered: bool) -> list[tuple[Any, ...]]:
-        own: dict[str, Any] = {"ledger": ledger} if keeps_first else {"ledger": None}
+        own: dict[str, Any] = {} if keeps_first else {"ledger": None}
         steps = [Step(first, uid="first", **own), Step(second, uid="second")]
         df = spark.range(0, rows, 1, partitions)
         out = async_map(
@@ -196,7 +196,7 @@ def test_the_counts_of_a_chain_are_seen_for_each_function(spark: SparkSession) -
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"where": "id > 3"}, "where: is for one function"),
+        ({"options": Options(where="id > 3")}, "where: is for one function"),
         ({"errors": "column", "keep": ["_error"]}, "_error"),
         ({"ledger": Ledger("/tmp/nowhere", run="r")}, r"Step\(lookup, uid='embed-v1'\)"),
     ],

@@ -170,6 +170,7 @@ def test_a_task_that_fails_leaves_nothing_and_the_next_attempt_leaves_each_row_o
 ) -> None:
     lines = run_script(
         """
+from pillarbox import Errors
 import os, pathlib, sys
 from pillarbox.spark import async_map
 tmp = pathlib.Path(sys.argv[1])
@@ -196,7 +197,8 @@ async def call(row):
 for kill in (False, True):
     (tmp / "failed").unlink(missing_ok=True)
     df = spark.range(0, 60000, 1, 2).selectExpr("id", f"{str(kill).lower()} as kill")
-    out = async_map(df, call, schema="n long", dead_letter=tmp / "l", capacity=8, fail_after=9000)
+    errors = Errors(stop_after=9000, dead_letter=tmp / "l")
+    out = async_map(df, call, schema="n long", errors=errors, capacity=8)
     print(out.count(), (tmp / "failed").exists())
     # What the first attempt had written when it failed, or was killed, was hidden.
     seen = [name for name in (tmp / "seen").read_text().split() if "-00000-" in name]

@@ -20,6 +20,7 @@ RunScript = Callable[..., list[str]]
 # row to a worker, so the sink sees row n when row n + 1 has left the operator, which reads row n + 1 when the
 # source has given row n + 2. The source waits there: a row that is held back anywhere else is never seen.
 SCRIPT = """
+from pillarbox import Options
 import os, select, sys
 import pyarrow as pa
 from pillarbox.spark import async_map, async_udf
@@ -50,7 +51,7 @@ def sink(batches):
 async def call(row):
     return row.id
 
-@async_udf("long", latency="low")
+@async_udf("long", options=Options(latency="low"))
 async def column(n):
     return n
 
@@ -63,7 +64,7 @@ df = df.mapInArrow(source, "id long")
 if kind == "udf":
     df = df.select(column("id").alias("n"))
 else:
-    df = async_map(df, call, schema="n long", latency="low", ordered=kind == "map")
+    df = async_map(df, call, schema="n long", ordered=kind == "map", options=Options(latency="low"))
 df = df.mapInArrow(sink, "n long")
 if kind == "stream":
     query = df.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()

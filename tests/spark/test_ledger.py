@@ -532,7 +532,8 @@ def test_a_micro_batch_that_is_done_again_finds_its_results_and_committed_ones_e
 ) -> None:
     lines = run_script(
         HEAD
-        + """
+        + """import dataclasses
+
 (tmp / "in").mkdir()
 for part in range(6):
     with open(tmp / "in" / f"{part}.json", "w") as file:
@@ -547,7 +548,8 @@ async def call(row):
 
 def query():
     df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
-    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=ledger, uid="uid", key=["id"])
+    kept = dataclasses.replace(ledger, uid="uid", key=["id"])
+    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=kept)
     return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
         .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 
@@ -612,6 +614,7 @@ def test_a_micro_batch_that_is_done_again_with_other_code_warns_on_the_driver(
     lines = run_script(
         HEAD
         + """
+import dataclasses
 import logging, queue
 (tmp / "in").mkdir()
 for part in range(2):
@@ -634,7 +637,8 @@ logging.getLogger("pillarbox").addHandler(Handler(logging.WARNING))
 
 def query(call):
     df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
-    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=ledger, uid="uid", key=["id"])
+    kept = dataclasses.replace(ledger, uid="uid", key=["id"])
+    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=kept)
     return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
         .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 
@@ -657,8 +661,9 @@ print(messages.empty())
 def test_foreach_batch_has_the_name_of_its_query(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(
         HEAD
-        + """
-@async_udf("long", ledger=ledger, uid="udf", errors="null")
+        + """import dataclasses
+
+@async_udf("long", ledger=dataclasses.replace(ledger, uid="udf"), errors="null")
 async def column(n):
     note(n)
     return n * 3

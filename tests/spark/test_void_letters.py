@@ -82,7 +82,8 @@ def test_a_later_attempt_replaces_the_letters_of_the_same_task_unless_both_may_r
 ) -> None:
     lines = run_script(
         PICKY
-        + """
+        + """from pillarbox import Errors
+
 def behind(batches):
     for batch in batches:
         yield batch
@@ -95,7 +96,7 @@ def behind(batches):
 
 # A session that has the setting tells its tasks so.
 spark.sparkContext.setLocalProperty("spark.speculation", "true" if sys.argv[2] == "told" else None)
-out = async_map(spark.range(0, 20, 1, 1), picky, schema="n long", dead_letter=tmp / "l")
+out = async_map(spark.range(0, 20, 1, 1), picky, schema="n long", errors=Errors(dead_letter=tmp / "l"))
 print(out.mapInArrow(behind, "n long").count(), (tmp / "failed").exists())
 print(letters())
 spark.sparkContext.setLocalProperty("spark.speculation", None)
@@ -186,7 +187,8 @@ def test_a_replay_in_the_next_process_replaces_its_letters_although_the_function
 ) -> None:
     script = (
         PICKY
-        + """
+        + """from pillarbox import Errors
+
 async def call(row):
     if row.text in {"alpha", "beta", "gamma", "delta"}:
         raise ValueError(row.id)
@@ -194,7 +196,7 @@ async def call(row):
 
 df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
 df = df.selectExpr("id", "if(id % 4 = 2, 'alpha', 'other') as text")
-out = async_map(df, call, schema="n long", dead_letter=str(tmp / "l"))
+out = async_map(df, call, schema="n long", errors=Errors(dead_letter=str(tmp / "l")))
 query = (out.writeStream.format("noop")
     .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 query.awaitTermination(100)
