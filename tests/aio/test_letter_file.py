@@ -90,3 +90,9 @@ def test_a_bad_place_for_letters_is_refused_at_once(
         async_map([], picky, **given)
     with pytest.raises(ValueError, match="errors='fail', dead_letter"):
         Errors("fail", dead_letter="x.jsonl")
+    with pytest.raises(ValueError, match="errors='fail', dead_letter"):
+        Errors("fail", dead_letter="x.jsonl")
+    with pytest.raises(ValueError, match="errors='fail', dead_letter"):
+        Errors("fail", dead_letter="x.jsonl")
+    with pytest.raises(ValueError, match="errors='fail', dead_letter"):
+        Errors("fail", dead_letter="x.jsonl")

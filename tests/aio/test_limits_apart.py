@@ -299,3 +299,9 @@ def test_limits_that_make_no_sense_are_refused_at_the_call(given: dict[str, Any]
         Buffer(max_bytes=0)
     with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
         Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)

@@ -382,7 +382,7 @@ def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error(
     [
         (lambda: {"errors": "ignore"}, "errors='ignore': must be one of 'fail', 'null', 'column', 'drop'"),
         (
-            lambda: lambda: lambda: lambda: lambda: {"errors": Errors(stop_after=3)},
+            lambda: lambda: lambda: lambda: lambda: lambda: lambda: lambda: {"errors": Errors(stop_after=3)},
             "stop_after=3: errors='fail' ends the job with the first failed row",
         ),
         (lambda: {"errors": Errors("null", stop_after=1.5)}, "stop_after=1.5: must be a number of rows"),

@@ -103,8 +103,8 @@ async def call(row):
 
 store = fs.S3FileSystem(access_key="pillarbox", secret_key={SECRET!r}, scheme="http", region="us-east-1",
                         endpoint_override="127.0.0.1:{server.port}")
-ledger = Ledger({ledger.location!r}, filesystem=store)
-for row in async_map(call, range(100_000), ledger=ledger, uid="uid", run="run", capacity=10):
+ledger = Ledger({ledger.location!r}, filesystem=store, uid="uid", run="run")
+for row in async_map(range(100_000), call, ledger=ledger, capacity=10):
     os.write(1, f"{{row}}\\n".encode())
 """
     command = [sys.executable, "-W", "error", "-c", program]

@@ -18,7 +18,7 @@ from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.gate import open_gate
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError, Limits, RunBudget, SharedBudget, SharedLimits
-from pillarbox.aio.options import Options, merge_options
+from pillarbox.aio.options import Options, resolve_options
 from tests.limits.calling import Caller, most_in, start, wait_until
 
 
@@ -274,7 +274,7 @@ def test_options_give_each_operator_limits_of_its_own_that_its_tasks_share() -> 
         options = [Options(limits=coordinator, budget=Budget(max_calls=5), errors="null") for _ in range(2)]
         gates = []
         for each in options:
-            job = merge_options(each, {})
+            job = resolve_options(each, {})
             tasks = [pickle.loads(pickle.dumps(job)) for _ in range(2)]
             gates.append([open_gate(task.rate, task.max_calls, None, task.coordinator) for task in tasks])
 

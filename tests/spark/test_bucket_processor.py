@@ -184,7 +184,7 @@ def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bucket_processor, "DELETION_INTERVAL", 1)
-    task = Task(ledger=Ledger(str(tmp_path)), uid="u")
+    task = Task(ledger=Ledger(str(tmp_path), uid="u"))
     assert task.run(12, 1, (0, 0, [5, 6])) == []
     committed = task.states[12].blob
     for _ in range(2):

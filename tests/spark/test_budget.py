@@ -126,12 +126,13 @@ def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession,
             file.write("x")
         return 0
 
-    def again(**limits: Any) -> int:
+    def again(max_calls: int, limits: Coordinator | None = None) -> int:
         given: dict[str, Any] = {
             "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
             "errors": "null",
+            "budget": Budget(max_calls=max_calls),
         }
-        df = async_map(spark.range(0, 400, 1, 2), call, schema="n long", **given, **limits)
+        df = async_map(spark.range(0, 400, 1, 2), call, schema="n long", limits=limits, **given)
         df.collect()
         return len((tmp_path / "calls").read_text())
 
@@ -147,7 +148,7 @@ def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession,
         assert budget._coordinator is not None and coordinator is not None
         coordinator.close()
     with Coordinator() as given:
-        assert again(max_calls=150, coordinator=given) == 150
+        assert again(max_calls=150, limits=given) == 150
 
 
 def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:

@@ -62,7 +62,7 @@ except ValueError as error:
         "schema='price dooble': is no type in DDL",
         # Nobody knows here whether the workers reach this machine.
         "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
-        "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)",
+        "over Spark Connect give one that the workers reach: limits=Coordinator(...)",
     ]
 
 

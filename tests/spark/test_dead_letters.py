@@ -251,11 +251,6 @@ def test_a_folder_that_cannot_be_written_fails_the_task_with_its_name(
             ValueError,
             "dead_letter='s3:/b/x': must be a local path or one of",
         ),
-        (
-            {"errors": Errors("fail", dead_letter="x")},
-            ValueError,
-            "errors='fail', dead_letter: a row that fails",
-        ),
     ],
 )
 def test_dead_letters_that_cannot_be_are_refused_on_the_driver(

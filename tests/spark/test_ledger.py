@@ -245,11 +245,12 @@ def test_only_rows_that_failed_are_called_again(
             raise TimeoutError("never")
         return int(row.id) * 10
 
-    given: dict[str, Any] = {"schema": "ten long", "keep": "*", "uid": "uid", "run": "run", "key": ["id"]}
+    given: dict[str, Any] = {"schema": "ten long", "keep": "*"}
+    ledger = dataclasses.replace(ledger, uid="uid", run="run", key=["id"])
     first = async_map(spark.range(20), often, ledger=ledger, errors="column", **given)
     assert first.where("_error is not null").count() == 4
     # Errors that count as results for others are called again here as well.
-    sticky = Ledger(ledger.location, retry_errors=False)
+    sticky = dataclasses.replace(ledger, retry_errors=False)
     again = retry_failed(spark.range(25), well, ledger=sticky, **given)
     rows = {row.id: (row.ten, row._error and row._error.type) for row in again.collect()}
     expected: dict[int, Any] = {number: (number * 10, None) for number in range(20)}
@@ -299,7 +300,7 @@ def test_a_key_that_comes_twice_with_different_inputs_fails_in_one_task_and_in_t
 
     given: dict[str, Any] = {
         "schema": "answer string",
-        "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
+        "ledger": dataclasses.replace(ledger, uid="uid", run="run", key=["id"]),
     }
     rows = [(number % 20, f"text {number}") for number in range(40)]
 
@@ -309,11 +310,11 @@ def test_a_key_that_comes_twice_with_different_inputs_fails_in_one_task_and_in_t
         return spark.createDataFrame(rdd, "id long, text string")
 
     if answered:
-        first = async_map(frame(rows[:answered]), call, key=["id"], **given).collect()
+        first = async_map(frame(rows[:answered]), call, **given).collect()
         assert len(first) == answered
     df = frame(rows)
     with pytest.raises(PythonException, match="two rows of this run have one key, and differ in text"):
-        async_map(df, call, key=["id"], **given).collect()
+        async_map(df, call, **given).collect()
 
 
 @pytest.mark.contract
@@ -336,10 +337,10 @@ def test_one_message_on_the_driver_gives_the_count_of_what_has_changed(
     log = logging.getLogger("pillarbox")
     log.addHandler(handler)
     try:
-        given: dict[str, Any] = {"schema": "answer string", "uid": "uid", "run": "changed", "key": ["id"]}
+        ledger = dataclasses.replace(ledger, uid="uid", run="changed", key=["id"])
         for text in ("old", "new"):
             df = spark.range(0, 20, 1, 4).selectExpr("id", f"concat('{text} ', id) as text", "1 as n")
-            out = async_map(df, call, ledger=ledger, **given)
+            out = async_map(df, call, schema="answer string", ledger=ledger)
             # The second action over one plan is another execution, over the same input.
             for _ in range(2):
                 answers = sorted(row.answer for row in out.collect())
@@ -349,7 +350,7 @@ def test_one_message_on_the_driver_gives_the_count_of_what_has_changed(
         assert "(it differs by text in 20)" in said
         assert set(counting.calls().values()) == {1}
         version = dataclasses.replace(ledger, version=2)
-        async_map(df, call, ledger=version, **given).collect()
+        async_map(df, call, schema="answer string", ledger=version).collect()
         assert "20 of another version than 2" in messages.get(timeout=60)
         assert messages.empty()
     finally:
@@ -363,15 +364,15 @@ def test_columns_that_do_not_count_may_change_and_must_be_columns(
         counting.note(row.text)
         return str(row.text)
 
-    given: dict[str, Any] = {"schema": "answer string", "uid": "uid", "run": "run"}
+    ledger = dataclasses.replace(ledger, uid="uid", run="run", inputs=["text"])
     for key in (["id"], None):
         for at in range(2):
             df = spark.range(0, 4, 1, 1).selectExpr("id", "concat('text ', id) as text", f"{at} as at")
-            named = dataclasses.replace(ledger, inputs=["text"])
-            async_map(df, call, ledger=dataclasses.replace(named, key=key), **given).collect()
+            named = dataclasses.replace(ledger, key=key)
+            async_map(df, call, schema="answer string", ledger=named).collect()
     assert set(counting.calls().values()) == {2}
     with pytest.raises(ValueError, match="inputs: 'texts' is no column; the columns are id, text, at"):
-        async_map(df, call, ledger=dataclasses.replace(ledger, inputs=["texts"]), **given)
+        async_map(df, call, schema="answer string", ledger=dataclasses.replace(ledger, inputs=["texts"]))
 
 
 def test_an_estimate_keeps_and_finds_nothing(
@@ -404,9 +405,9 @@ async def same(row: Any) -> int:
 def test_what_cannot_be_is_refused_on_the_driver(
     spark: SparkSession, ledger: Ledger, given: dict[str, Any], says: str
 ) -> None:
-    options = {"ledger": dataclasses.replace(ledger, uid="uid", run="run"), **given}
+    ledger = dataclasses.replace(ledger, **{"uid": "uid", "run": "run", **given})
     with pytest.raises(ValueError, match=says):
-        async_map(spark.range(2), same, schema="n long", **options)
+        async_map(spark.range(2), same, schema="n long", ledger=ledger)
 
 
 def test_a_place_that_cannot_be_written_is_refused_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:

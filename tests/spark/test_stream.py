@@ -278,7 +278,7 @@ def test_a_bad_argument_is_refused_on_the_driver(
 
 
 def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ValueError, match="df: is no stream, .* use async_map"):
+    with pytest.raises(ValueError, match="df: is not a stream, .* use async_map"):
         async_stream(spark.range(3), same, schema="id long")
     stream = spark.readStream.format("rate").load().withColumnRenamed("value", "__pillarbox_hash")
     with pytest.raises(ValueError, match="df: a column may not be called '__pillarbox_hash'"):
