@@ -172,7 +172,7 @@ format: env  ## let ruff correct what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-docs: build  ## the documentation, into site/
+docs: build typing  ## the documentation, into site/
 	$(PY) docs/picture.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 

@@ -20,7 +20,7 @@ NO_GIL = "import sys, sysconfig; sys.exit(not sysconfig.get_config_var('Py_GIL_D
 
 
 def runs_without_gil(python: str) -> bool:
-    """Whether this is a free-threaded CPython; a name on the PATH may belong to a launcher that has none."""
+    """True for a free-threaded CPython; a name on the PATH may belong to a launcher that has none."""
     try:
         done = subprocess.run([python, "-c", NO_GIL], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ChildFailed(RuntimeError):
-    """A program that is to be measured ended, or gave an answer that is no number."""
+    """A program that is to be measured ended, or gave an answer that is not a number."""
 
 
 class Child:
@@ -57,7 +57,7 @@ class Child:
         self._end()
 
     def chunk(self, operations: int) -> float:
-        """What one of so many operations took: nanoseconds, or bytes. Raises ChildFailed."""
+        """Measure one of so many operations: nanoseconds, or bytes. Raises ChildFailed."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{operations}\n")
@@ -67,7 +67,7 @@ class Child:
         try:
             return int(answer) / operations
         except ValueError:
-            raise self._failed(f"answered {answer!r}, which is no number") from None
+            raise self._failed(f"answered {answer!r}, which is not a number") from None
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -93,7 +93,7 @@ class Child:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
+    """The effort of a measurement."""
 
     rounds: int = 400
     """Chunks of each contender,"""
@@ -117,12 +117,12 @@ class Figure:
 
     @property
     def spread(self) -> float:
-        """How many times the least of the upper tenth is what the greatest of the lower tenth is."""
+        """The ratio of the least of the upper tenth to the greatest of the lower tenth."""
         return self.upper / self.lower
 
 
 def figure(values: Sequence[float]) -> Figure:
-    """What is told of the chunks; at least two of them."""
+    """The figure of the chunks; at least two of them."""
     tenths = statistics.quantiles(values, n=10, method="inclusive")
     return Figure(tenths[4], tenths[0], tenths[8], min(values), len(values))
 
@@ -160,7 +160,7 @@ def _executed(command: Sequence[str], questions: str) -> tuple[int, int]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures are measured on, and its load, in threads that wanted to run; prints that, too."""
+    """Describe the machine and its load, in threads that wanted to run; prints that, too."""
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} processors, load {load:.1f}; the figures are rough where others run")
     return {

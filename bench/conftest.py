@@ -1,4 +1,4 @@
-"""What the benchmark suites share: a second thread, and rounds of many short chunks.
+"""Fixtures of the benchmark suites: a second thread, and rounds of many short chunks.
 
 The C library leaves out the atomic instructions of its locks while a process has one thread, so every
 suite keeps another one alive. A round is one chunk of operations; the figure to read is the median

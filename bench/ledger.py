@@ -1,4 +1,4 @@
-"""What the ledger costs where nothing fails, and what a second run is spared: `python -m bench.ledger`.
+"""The cost of a ledger where nothing fails, and the calls that it spares: `python -m bench.ledger`.
 
 The job is that of `bench.throughput`: rows through the simulated service, one subtask. It is done without a
 ledger, with one on the local disk (or on `--at`), and once more over what is kept there by then, in
@@ -44,7 +44,7 @@ class Ledgers:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the operator is told of it."""
+        """The options of the operator that concern it."""
         return {"ledger": Ledger(str(self._at / str(self._number)), uid="bench", run="bench")}
 
 

@@ -1,4 +1,4 @@
-"""Where the event loop runs and which one it is: `python -m bench.loops`.
+"""The place and the kind of the event loop: `python -m bench.loops`.
 
 Four ways to run one operator, interleaved: the loop in a thread of its own, which the operator has, or on the
 thread that takes the results, which then runs it only while it waits for some; asyncio's loop, or uvloop's.

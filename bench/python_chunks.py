@@ -24,7 +24,7 @@ QUEUES: dict[str, Callable[[int], ResultQueue]] = {
 
 
 def nothing() -> None:
-    """What the mails do."""
+    """Do nothing: the body of the mails."""
 
 
 def among(backend: str, waiting: int) -> Work:

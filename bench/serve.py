@@ -1,4 +1,4 @@
-"""What the Python programs that are measured chunk by chunk share; `bench.chunks` asks them.
+"""The loop of the Python programs that are measured chunk by chunk; `bench.chunks` asks them.
 
 For the main thread of the child.
 """

@@ -52,7 +52,7 @@ def tail_latency(row: int) -> float:
 
 
 def answer(row: int) -> int:
-    """What the service answers for `row`: enough to see that each row got its own answer."""
+    """The answer of the service for `row`: enough to see that each row got its own answer."""
     return 2 * row + 1
 
 

@@ -108,7 +108,7 @@ def _run(state: State, job: dict[str, Any]) -> dict[str, float]:
 
 
 def _measure(job: dict[str, Any]) -> dict[str, float]:
-    """What one job gives, in a process of its own."""
+    """Measure one job in a process of its own."""
     from pyspark.sql import SparkSession
 
     spark = (

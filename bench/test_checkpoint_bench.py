@@ -1,4 +1,4 @@
-"""How long a checkpoint waits when the input never does: at most one record's time and a millisecond.
+"""The wait of a checkpoint when the input never waits: at most one record's time and a millisecond.
 
 A round is one checkpoint, asked for by another thread of a task that is never idle, from the request to the
 answer. The limit is for the time from the request to the snapshot, which the task's own thread notes: it

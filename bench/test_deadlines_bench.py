@@ -1,4 +1,4 @@
-"""What a timer costs: the kernel's deadlines beside the timers of an event loop and beside an ordered table.
+"""The cost of a timer: the kernel's deadlines beside the timers of an event loop and beside an ordered table.
 
 A chunk arms and cancels, or arms and expires, a thousand timers while others wait. With lengths that are all
 different the deadlines cannot use that equal lengths are due in the order of their arming.
@@ -41,7 +41,7 @@ def lengths(count: int) -> list[float]:
 
 
 def nothing() -> None:
-    """What the event loop would call."""
+    """Do nothing: the callback of the event loop."""
 
 
 # ---- armed and cancelled, the most usual life of a timer

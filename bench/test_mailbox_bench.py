@@ -1,4 +1,4 @@
-"""What a round of a task's loop costs when no mail is there, above the call of the default action itself.
+"""The cost of a round of a task's loop without mail, above the call of the default action itself.
 
 The target is 100 ns. The loops of a group differ in what calls the action; the first is a plain `for`.
 """

@@ -1,4 +1,4 @@
-"""What the operator costs a row when the calls cost nothing.
+"""The cost of the operator for a row when the calls cost nothing.
 
 A round is a whole job of some thousand rows, threads started and ended included. The hand-written asyncio
 of the first group is the least that such calls cost.

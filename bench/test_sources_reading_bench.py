@@ -1,4 +1,4 @@
-"""What reading costs a batch when fetching costs nothing.
+"""The cost of reading a batch when fetching costs nothing.
 
 A round reads so many batches, the threads of its fetchers started and ended included. The loop by hand,
 which calls the split reader in the thread that reads, is the least that the batches cost.

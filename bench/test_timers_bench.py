@@ -1,4 +1,4 @@
-"""What a timer of a task costs, from its registration to its call as mail, while few or many others wait.
+"""The cost of a task's timer, from its registration to its call as mail, while few or many others wait.
 
 The clock is moved by the suite, so nothing waits for time to pass. An event loop's timers are the peer: they
 call back on the loop's thread, as ours do on the mailbox thread, but no mailbox stands between, and they give
@@ -25,7 +25,7 @@ each_number_of_others = pytest.mark.parametrize("waiting", WAITING)
 
 
 def nothing(_: float = 0.0) -> None:
-    """What a timer calls."""
+    """Do nothing: the callback of a timer."""
 
 
 class Task:

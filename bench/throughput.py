@@ -88,7 +88,7 @@ class Measured:
 
     @property
     def passed(self) -> bool:
-        """Whether the target, if there is one, is reached."""
+        """True if the target, if there is one, is reached."""
         return self.target is None or self.share >= self.target
 
 

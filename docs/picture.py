@@ -1,13 +1,16 @@
-"""Draws the picture of the documentation: `make docs` runs it and writes docs/pictures/task.svg.
+"""Draws the pictures of the documentation: `make docs` runs it and writes into docs/pictures.
 
-Boxes and arrows stand in the two tables below; where they stand is counted in units of a grid.
+The boxes and arrows of a task stand in the two tables below, in units of a grid. The packages and their
+imports are read from the table that `tests/house/test_layers.py` holds.
 """
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+ROOT = Path(__file__).resolve().parents[1]
 UNIT = 20
 WIDTH, HEIGHT = 66, 24
 
@@ -67,18 +70,64 @@ def arrow(x1: float, y1: float, x2: float, y2: float, words: str, x: float, y: f
     return line + (text(x, y, words) if words else "")
 
 
-def picture() -> str:
+def picture(boxes: list[str], titles: list[str], arrows: list[str], height: float = HEIGHT) -> str:
     head = (
         "<defs><marker id='head' markerWidth='9' markerHeight='8' refX='8' refY='4' orient='auto'>"
         "<path d='M0,0 L9,4 L0,8 z' fill='#222'/></marker></defs>"
     )
-    boxes, titles = [box(*each) for each in BOXES], [text(*each) for each in TITLES]
-    parts = "".join(boxes + titles + [arrow(*each) for each in ARROWS])
-    size = f"viewBox='0 0 {WIDTH * UNIT} {HEIGHT * UNIT}'"
+    parts = "".join(boxes + titles + arrows)
+    size = f"viewBox='0 0 {WIDTH * UNIT} {height * UNIT:g}'"
     return f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{head}{parts}</svg>\n".replace("><", ">\n<")
 
 
+def task() -> str:
+    return picture(
+        [box(*each) for each in BOXES], [text(*each) for each in TITLES], [arrow(*e) for e in ARROWS]
+    )
+
+
+def imports() -> dict[str, set[str]]:
+    """The packages that each package may import, without those that another one of them imports."""
+    tree = ast.parse((ROOT / "tests" / "house" / "test_layers.py").read_text())
+    table: dict[str, set[str]] = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "BELOW" and node.value is not None
+    )
+    return {name: below - set().union(*(table[each] for each in below)) for name, below in table.items()}
+
+
+def layers() -> str:
+    below = imports()
+    level: dict[str, int] = {}
+    while len(level) < len(below):
+        level |= {
+            name: 1 + max((level[each] for each in its), default=-1)
+            for name, its in below.items()
+            if its <= level.keys()
+        }
+    height = 4.5 * (1 + max(level.values()))
+    rows = [[name for name in below if level[name] == each] for each in range(1 + max(level.values()))]
+    place: dict[str, tuple[float, float]] = {}
+    for number, row in enumerate(rows):
+        for index, name in enumerate(row):
+            # Each second row is shifted, so that an arrow that passes a row passes between its boxes.
+            middle = WIDTH * (index + 1) / (len(row) + 1) + (2.5 if number % 2 else -2.5)
+            place[name] = middle, height - 4.5 * number - 3.5
+    boxes = [
+        box(x - 5, y, 10, 2.5, "#eef5ea" if name == "kernel" else "#ffffff", [name or "pillarbox"])
+        for name, (x, y) in place.items()
+    ]
+    arrows = [
+        arrow(place[name][0], place[name][1] + 2.5, place[each][0], place[each][1], "", 0, 0)
+        for name, its in below.items()
+        for each in sorted(its)
+    ]
+    return picture(arrows, boxes, [], height)
+
+
 if __name__ == "__main__":
-    target = Path(__file__).parent / "pictures" / "task.svg"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(picture())
+    folder = Path(__file__).parent / "pictures"
+    folder.mkdir(exist_ok=True)
+    (folder / "task.svg").write_text(task())
+    (folder / "layers.svg").write_text(layers())

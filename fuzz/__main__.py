@@ -37,7 +37,7 @@ def fuzz(targets: dict[str, Round], seconds: float, out: Path) -> str | None:
 
 
 def main(words: Sequence[str]) -> int:
-    """What `python -m fuzz` does with its words; the exit code."""
+    """Run `python -m fuzz` with its arguments; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(TARGETS)}; all if none is given"

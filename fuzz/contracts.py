@@ -31,7 +31,7 @@ def a_pause_is_never_longer_than_doubling_makes_it(initial: float, maximum: floa
 
 
 def pauses_do_not_get_shorter(initial: float, maximum: float, attempt: int) -> bool:
-    """Whether the bound of the next pause is at least as long.
+    """Return True if the bound of the next pause is at least as long.
 
     pre: 0.0 <= initial <= 1000.0 and 0.0 <= maximum <= 1000.0
     pre: 1 <= attempt <= 8
@@ -42,7 +42,7 @@ def pauses_do_not_get_shorter(initial: float, maximum: float, attempt: int) -> b
 
 
 def attempts_are_bounded(attempts: int, attempt: int) -> bool:
-    """Whether another attempt follows.
+    """Return True if another attempt follows.
 
     pre: 1 <= attempts and 1 <= attempt
     post: __return__ == (attempt < attempts)

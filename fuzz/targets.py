@@ -1,4 +1,4 @@
-"""What can be fuzzed: a name, and a function that does one round of it.
+"""The targets that can be fuzzed: a name, and a function that does one round of it.
 
 A round takes some seconds, chooses anew each time, and raises when it has found something. Used by `python -m
 fuzz`.

@@ -21,7 +21,7 @@ PRODUCERS = 3
 
 
 def nothing() -> None:
-    """What the mails do."""
+    """Do nothing: the body of the mails."""
 
 
 @contextmanager

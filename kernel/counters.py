@@ -1,4 +1,4 @@
-"""What `statistics()` returns: frozen counters. Plain tuples, so any thread may keep and pass them on.
+"""The counters that `statistics()` returns, frozen. Plain tuples, so any thread may keep and pass them on.
 
 Each number was exact at some moment during the call. Two numbers need not be of the same moment when other
 threads are at work. `put` of a mailbox may hold a part of a put in progress that takes the mails which have

@@ -1,4 +1,4 @@
-"""What `snapshot` of a result queue returns and `restore` takes: one entry, as a plain tuple. Any thread."""
+"""The entries of a result queue, as `snapshot` returns and `restore` takes them: plain tuples. Any thread."""
 
 from typing import Any, NamedTuple
 
@@ -7,8 +7,8 @@ class QueueEntry(NamedTuple):
     """An entry of a result queue that has not been emitted."""
 
     element: Any
-    """What was put; `WATERMARK` if a watermark was."""
+    """The element that was put; `WATERMARK` if a watermark was."""
     finished: bool
-    """Whether the result is there. It is for a watermark."""
+    """True if the result is there. It is for a watermark."""
     result: Any
     """The result, or the watermark's value; None as long as there is none."""

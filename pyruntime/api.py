@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 from pillarbox.aio.async_map import AsyncMapIterator, iterate
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.chained import Step, resolve_stages
-from pillarbox.aio.failure import Outcome
+from pillarbox.aio.errors import Outcome
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits

@@ -68,7 +68,7 @@ class Finding(NamedTuple):
     ok: bool
     found: str
     advice: str = ""
-    """What to do; empty where all is well."""
+    """The advice; empty where all is well."""
 
 
 def _run(command: Sequence[str], timeout: float = COMMAND_TIMEOUT_S) -> tuple[bool, str]:

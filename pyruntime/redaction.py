@@ -86,7 +86,7 @@ def _masked_url(match: re.Match[str]) -> str:
 
 
 def _parted(rest: str) -> tuple[str, str, str]:
-    """What stands before a query or a fragment, its mark, and what follows."""
+    """The text in front of a query or a fragment, its mark, and the rest."""
     found = re.search(r"[?#]", rest)
     return (rest, "", "") if found is None else (rest[: found.start()], found[0], rest[found.end() :])
 
@@ -193,7 +193,7 @@ def reason_of(error: BaseException, address: str) -> str:
 
 _LINKS = 16
 """Errors looked at along a chain, which can be a circle."""
-_SHORTEST = 4
+_MIN_CHARACTERS = 4
 """Characters of a row's value that is withheld: what is shorter is part of many a word."""
 
 
@@ -240,7 +240,7 @@ class Redact:
         return found if isinstance(found, str) else f"<withheld: redact gave {type(found).__name__}>"
 
     def told(self, error: BaseException) -> str:
-        """What `error` says, without what must not be seen. Never raises, as an error's own text may.
+        """The text of `error` without what must not be seen. Never raises, as an error's own text may.
 
         Where rows are withheld, an error of Pillarbox's own that quotes a result says the same without it.
         """
@@ -348,7 +348,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 class _StandIn:
-    """What a stand-in has before the class of its error: a text of its own."""
+    """The base of a stand-in, in front of the class of its error: a text of its own."""
 
     _redacted_text: str
 
@@ -390,7 +390,7 @@ def _forms(value: Any) -> Iterator[str]:
         text = each if isinstance(each, str) else str(each)
         forms = (text, repr(text)[1:-1], quote(text), quote(text, safe=""), quote_plus(text))
         # An error may say a value in one line.
-        yield from (form for form in {*forms, " ".join(text.split())} if len(form) >= _SHORTEST)
+        yield from (form for form in {*forms, " ".join(text.split())} if len(form) >= _MIN_CHARACTERS)
 
 
 def _leaves(value: Any, depth: int) -> Iterator[Any]:

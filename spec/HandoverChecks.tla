@@ -87,7 +87,7 @@ NoLostWakeUp ==
     /\ \A p \in Producers : pc[p] = "asleep" /\ ProducerHasReason(p) => Owed("producers")
 
 \* The same for those who sleep elsewhere: their wake-up is armed or about to be called. While a producer
-\* waits for room, the end of the input is no reason: only close is.
+\* waits for room, the end of the input is not a reason: only close is.
 NoLostCall ==
     /\ pc[Consumer] = "elsewhere" => Owed("armed consumer") \/ (armedC /\ ~ConsumerHasReason)
     /\ \A p \in Producers : pc[p] = "elsewhere" =>

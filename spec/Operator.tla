@@ -1,5 +1,5 @@
 ------------------------------ MODULE Operator ------------------------------
-(* One asynchronous operator, step by step, as it ships: AsyncWaitOperator of pillarbox.aio with its Attempts, its    *)
+(* One asynchronous operator, step by step, as it ships: AsyncWaitOperator of pillarbox.aio with its CallScheduler,   *)
 (* result queue and the output behind it. Each step is told of by what makes it, so that a recorded run of the        *)
 (* operator is judged step by step, in OperatorTrace. What has to hold is in OperatorChecks; the order of emission is  *)
 (* that of ResultQueueOrder. What two operators in a task do with links, room and batches is in Chain, who begins      *)

@@ -447,7 +447,7 @@ LetGo ==
     /\ UNCHANGED <<driver, there, ended, asking, given, reading, taking, history, spark, crashes>>
 
 (* Slices of what waits, as many as the limit allows, and the offset behind them. If there is nothing to read, there  *)
-(* is no offset and no micro-batch, but for the first one: where splits begin is kept from then on.                  *)
+(* is neither offset nor micro-batch, but for the first one: where splits begin is kept from then on.                    *)
 Bound(s) == IF AvailableNow /\ Mutant # "reads what came since" THEN target[s] ELSE arrived[s]
 Readable == {split \in pool : split[2] < Bound(split[1])}
 Plan ==

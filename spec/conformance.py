@@ -36,10 +36,10 @@ class Subject(Protocol):
         """Does an operation; its answer as in the graph, values of JSON."""
 
     def shown(self) -> Any:
-        """What can be seen without changing anything."""
+        """The parts of the state that can be read without changing it."""
 
     def expected(self, state: dict[str, Any]) -> Any:
-        """What must be seen in this state of the graph."""
+        """The same parts as this state of the graph has them."""
 
 
 def input_of(edge: Edge) -> str:

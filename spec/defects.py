@@ -55,7 +55,7 @@ class DefectError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """What a defect changes in one place: `file` is relative to the project."""
+    """The change of a defect in one place: `file` is relative to the project."""
 
     file: str
     right: str
@@ -94,7 +94,7 @@ class Seeded:
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The files that it changes and that are no headers: it needs a copy of the package."""
+        """The files that it changes and that are not headers: it needs a copy of the package."""
         return tuple(dict.fromkeys(place.file for place in self.places if not place.file.endswith(".h")))
 
 
@@ -204,7 +204,7 @@ def with_one(file: str, text: str, defect: Seeded) -> str:
 
 
 def difference(defect: Seeded) -> str:
-    """What a defect changes, as a unified diff."""
+    """The change as a unified diff."""
     said = ""
     for file in dict.fromkeys(place.file for place in defect.places):
         text = (ROOT / file).read_text()

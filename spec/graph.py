@@ -45,7 +45,7 @@ class GraphError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a graph comes from: a module, and its constants as in a manifest."""
+    """The origin of a graph: a module, and its constants as in a manifest."""
 
     module: str
     constants: dict[str, Any]
@@ -165,7 +165,7 @@ def plain(value: Any) -> Any:
 
 
 def as_text(graph: Graph) -> str:
-    """What stands in the file."""
+    """The text of the file."""
     lines = [json.dumps({"number": number, "is": state}) for number, state in enumerate(graph.states)]
     lines += [json.dumps(edge) for edge in graph.edges]
     return "\n".join(lines) + "\n"

@@ -194,7 +194,7 @@ def commit(root: Path = ROOT) -> str | None:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else "?"
 
-    # What a run before this one has written down is no change of what is run.
+    # What a run before this one has written down is not a change of what is run.
     but = [f":(exclude){path}" for path in (RECORD, PAGE, "spec/README.md")]
     unchanged = not ask("status", "--porcelain", "--untracked-files=no", "--", ".", *but)
     return ask("rev-parse", "--short=10", "HEAD") if unchanged else None

@@ -65,7 +65,7 @@ class Run:
 
     @property
     def quick(self) -> bool:
-        """Whether it is of the quick set."""
+        """True if it is in the quick set."""
         return self.set == "quick"
 
     def config(self) -> str:

@@ -63,7 +63,7 @@ def of_calls(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/aio/test_{name}.py" for name in names)
 
 
-# What is no kernel: its parts, and the tests of each, in the order in which they are run.
+# Parts outside the kernel, and the tests of each, in the order in which they are run.
 ABOVE = {
     "the processor": ("tests/mailbox", "tests/task/test_stream_task.py"),
     "the task": ("tests/task",),
@@ -113,7 +113,7 @@ class Layer:
 
 
 def outcome(command: Sequence[str], environment: dict[str, str]) -> str:
-    """How a command ends: UNNOTICED with 0, TIMED_OUT or CAUGHT. RuntimeError if that says nothing at all."""
+    """Run a command: UNNOTICED if it exits with 0, else TIMED_OUT or CAUGHT. RuntimeError for neither."""
     # In a session of its own: what a test has started must not go on when the time is over.
     with subprocess.Popen(
         command,
@@ -175,7 +175,7 @@ def programs(kind: str) -> list[tuple[str, str]]:
 
 
 def concerns(program: str, defect: Seeded | None) -> bool:
-    """Whether a program uses the part that the defect is in."""
+    """True if a program uses the part that the defect is in."""
     if defect is None:
         return True
     about = {
@@ -191,7 +191,7 @@ def concerns(program: str, defect: Seeded | None) -> bool:
 def run_all(
     kind: str, defect: Seeded | None, flags: Sequence[str], environment: dict[str, str], *words: str
 ) -> str:
-    """How the first program of a kind ends that uses the defect's part and does not end well."""
+    """Run the programs of a kind that use the defect's part: the first outcome that is not a success."""
     return first(
         outcome([str(native.compiled(program, *flags, planted=True)), *own.split(), *words], environment)
         for program, own in programs(kind)
@@ -319,7 +319,7 @@ def recorded(text: str) -> dict[str, dict[str, str]]:
 
 
 def remembered() -> dict[str, dict[str, str]]:
-    """What the README has of earlier runs."""
+    """The results of earlier runs, from the README."""
     return recorded(README.read_text().split(BEGIN)[1].split(END)[0])
 
 
@@ -331,7 +331,7 @@ def remember(defect: Seeded, result: dict[str, str]) -> None:
 
 
 def verdict(result: Mapping[str, str]) -> str:
-    """What all layers together say of a defect: CAUGHT by one of them, or TIMED_OUT at best, or UNNOTICED."""
+    """The verdict of all layers on a defect: CAUGHT by one of them, or TIMED_OUT at best, or UNNOTICED."""
     return next((each for each in (CAUGHT, TIMED_OUT) if each in result.values()), UNNOTICED)
 
 

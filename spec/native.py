@@ -90,7 +90,7 @@ def run(
 
 
 def has_thread_sanitizer() -> bool:
-    """Whether a program under ThreadSanitizer can be made and runs here."""
+    """True if a program under ThreadSanitizer can be built and runs here."""
     try:
         return run(compiled("nothing", "-fsanitize=thread")).returncode == 0
     except RuntimeError:

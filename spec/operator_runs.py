@@ -241,7 +241,7 @@ def _live(
 
 
 def accepted_by_tlc(runs: Sequence[Run]) -> tuple[list[bool], float]:
-    """Whether TLC accepts each of the runs, and the seconds that it took."""
+    """Check the runs with TLC: True for each that it accepts, and the seconds that it took."""
     accepted: list[bool] = []
     seconds = 0.0
     for first in range(0, len(runs), RUNS_AT_ONCE):

@@ -143,7 +143,7 @@ def tried(program: str, word: str, form: str = "") -> subprocess.CompletedProces
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """What convicts in a run, or nothing. RuntimeError if it ended otherwise."""
+    """The line that convicts in a run, or nothing. RuntimeError if it ended otherwise."""
     if done.returncode == 0:
         return ""
     if done.returncode == native.REPORTED:

@@ -44,7 +44,7 @@ def read_events(path: str | Path) -> list[Event]:
 
 
 def accepted_of(module: str, runs: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Whether TLC accepts each of the runs, by the trace module of `module`."""
+    """Check the runs by the trace module of `module` with TLC: True for each that it accepts."""
     accepted = set(_numbers_said("accepted", _check(module, runs, shows=False)))
     return [(number,) in accepted for number in range(1, len(runs) + 1)]
 

@@ -42,7 +42,7 @@ def violated_name(run: Run, outcome: tlc.Outcome) -> str | None:
 
 
 def differences(run: Run, outcome: tlc.Outcome) -> list[str]:
-    """What is otherwise than the manifest says, in words; an empty list if nothing is."""
+    """The differences from the manifest, in words; an empty list if there are none."""
     found: list[str] = []
     if outcome.code != run.exit:
         found.append(f"exit code {outcome.code}, not {run.exit}")

@@ -32,7 +32,7 @@ OPTIONS = {
 
 
 def library(name: str) -> str:
-    """Where the compiler has this library. RuntimeError if it has none."""
+    """The path of this library of the compiler. RuntimeError if it has none."""
     found = subprocess.run(
         ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -42,7 +42,7 @@ def library(name: str) -> str:
 
 
 def environment(sanitizer: str) -> dict[str, str]:
-    """What a Python needs around it to run with the kernel of this build."""
+    """The environment variables that a Python needs to run with the kernel of this build."""
     preload = " ".join(library(name) for name in LIBRARIES[sanitizer])
     return os.environ | OPTIONS[sanitizer] | {"LD_PRELOAD": preload, "PYTHONPATH": str(built(sanitizer))}
 

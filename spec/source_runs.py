@@ -122,7 +122,7 @@ class CountedEnumerator(SplitEnumerator[OffsetSplit, int]):
         return [OffsetSplit(str(number), 0, source.length) for number in found], upto
 
     def advance(self, split: OffsetSplit, limit: ReadLimit) -> OffsetSplit | None:
-        """What is there of it."""
+        """The split as it is now, or None."""
         stop = min(self._counted.arrived(int(split.split_id)), split.stop)
         if limit.rows is not None:
             stop = min(stop, split.start + limit.rows)
@@ -205,7 +205,7 @@ class _Task:
             self.input.close()
 
     def take_rows(self) -> list[tuple[int, int]]:
-        """What it has put out since the last time."""
+        """Take the rows that it has put out since the last time."""
         rows, self.output.rows = self.output.rows, []
         return rows
 

@@ -44,7 +44,7 @@ NEVER: Step = ("never",)
 
 @dataclass(frozen=True)
 class Run:
-    """What TLC is given of a run."""
+    """The constants and events of a run, as TLC gets them."""
 
     delivery: str
     splits: int
@@ -208,7 +208,7 @@ class _Reader:
             self.steps.append(("hear", reader))
 
     def _is_there(self, event: Event) -> bool:
-        """What one says that counts as dead is nothing to its place."""
+        """True if the row is there: an end that counts as dead does not move its place."""
         reader = event["subtask"] + 1
         return self.lives[reader].name == event["life"] and reader not in self.missing
 
@@ -384,7 +384,7 @@ class _Reader:
 
 
 def accepted_by_tlc(runs: Sequence[Run]) -> list[bool]:
-    """Whether TLC accepts each of the runs."""
+    """Check the runs with TLC: True for each that it accepts."""
     return accepted_of(MODULE, [vars(run) for run in runs])
 
 

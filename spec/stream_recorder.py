@@ -80,7 +80,7 @@ def identities_of(rows: pa.RecordBatch | None) -> list[str]:
 
 
 def described(state: BucketState) -> dict[str, list[str]]:
-    """What is in a state: rows that wait, and outputs, each in its order."""
+    """The content of a state: rows that wait, and outputs, each in its order."""
     leaving = [output for blob in state.leaving for batch in from_ipc(blob) for output in outputs_of(batch)]
     return {
         "waiting": identities_of(state.waiting),

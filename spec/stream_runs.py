@@ -51,7 +51,7 @@ RUNS_AT_ONCE = 3
 TRACE = "streams.trace"
 
 _building = threading.Lock()
-"""What a query is built and started with is of the whole process, or of the session."""
+"""Held while a query is built and started: its settings belong to the whole process, or to the session."""
 
 
 class DriverFailedError(Exception):

@@ -44,7 +44,7 @@ KEY, CONTENT, EQUAL = slice(16, 32), slice(16, 48), slice(48, 56)
 
 @dataclass(frozen=True)
 class Run:
-    """What TLC is given of a run. input: of each row its part, bucket, key and content."""
+    """The constants and events of a run, for TLC. input: of each row its part, bucket, key and content."""
 
     input: Sequence[tuple[int, int, int, int]]
     ordered: bool
@@ -386,7 +386,7 @@ class _Reader:
 
 
 def accepted_by_tlc(runs: Sequence[Run]) -> list[bool]:
-    """Whether TLC accepts each of the runs."""
+    """Check the runs with TLC: True for each that it accepts."""
     return accepted_of(MODULE, [_words(run) for run in runs])
 
 

@@ -65,7 +65,7 @@ class MissingTlcError(TlcError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of TLC found.
+    """The findings of one run of TLC.
 
     `violated` is the name of the violated property, as far as TLC says it: it names invariants and simple
     properties of steps, but says only "temporal properties" of others. `actions` counts, for each action,

@@ -53,14 +53,14 @@ class TracedMail(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What became of a trace: what the search said, and whether TLC accepts it."""
+    """The verdicts on a trace: of the search, and of TLC."""
 
     search: Verdict
     outcome: tlc.Outcome
 
     @property
     def accepted(self) -> bool | None:
-        """Whether the trace is a behaviour of the specification; None if the search was given up."""
+        """True if the trace is a behaviour of the specification; None if the search was given up."""
         if self.outcome.code == tlc.PASSED:
             return True
         return None if self.search.linearizable is None else False
@@ -80,7 +80,7 @@ def read(text: str) -> list[Event]:
 
 
 def traced_mail(word: str) -> TracedMail:
-    """What stands in a put: number/priority/flags."""
+    """Read a put, written as number/priority/flags."""
     number, priority, flags = (int(part) for part in word.split("/"))
     return TracedMail(number, priority, bool(flags & URGENT), bool(flags & DEFERRABLE))
 

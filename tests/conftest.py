@@ -1,4 +1,4 @@
-"""What all tests share: one local Spark session for each process that runs tests.
+"""Fixtures of all tests: one local Spark session for each process that runs tests.
 
 A Java process has one session, and pytest-xdist runs one Python process per worker: so each worker has a
 Spark of its own. A test that needs another master, or that harms its Spark, runs a script in another process.

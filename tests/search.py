@@ -6,9 +6,9 @@ from hypothesis import settings
 
 FULL = 100
 """Examples of a property under the profile of `make test-all`, which is Hypothesis's own."""
-LEAST = 10
+MIN_EXAMPLES = 10
 
 
 def examples(number: int) -> int:
     """Give `number` for `make test-all`, and that share of it which the profile has of `FULL` elsewhere."""
-    return max(number * settings().max_examples // FULL, min(number, LEAST))
+    return max(number * settings().max_examples // FULL, min(number, MIN_EXAMPLES))

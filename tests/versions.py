@@ -1,4 +1,4 @@
-"""Which PySpark is here, and marks that skip tests of what came with a later one, and say with which."""
+"""The installed PySpark, and marks that skip tests of what came with a later one, and say with which."""
 
 from __future__ import annotations
 

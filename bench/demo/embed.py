@@ -146,7 +146,7 @@ def nearest(
 
 
 def checks(verses: pa.Table, result: pa.Table, vectors: npt.NDArray[np.float32]) -> list[Check]:
-    """What must be true of the output of a run over `verses`."""
+    """The checks of the output of a run over `verses`."""
     ids = result["id"].to_pylist()
     lengths = np.linalg.norm(vectors, axis=1)
     return [

@@ -140,7 +140,7 @@ def taken(table: pa.Table, fields: tuple[str, ...], places: pa.Array) -> pa.Stru
 
 
 def found(column: pa.ChunkedArray | pa.Array) -> int:
-    """How many rows are not null."""
+    """The number of rows that are not null."""
     return len(column) - int(column.null_count)
 
 
@@ -150,7 +150,7 @@ def share(column: pa.ChunkedArray | pa.Array) -> str:
 
 
 def checks(flights: pa.Table, result: pa.Table, expected: dict[str, pa.StructArray]) -> list[Check]:
-    """What must be true of the output, sorted by id, of a run over `flights`."""
+    """The checks of the output, sorted by id, of a run over `flights`."""
     ids = result["id"].to_pylist()
     return [
         Check(f"rows out = rows in = {flights.num_rows:,}", result.num_rows == flights.num_rows),

@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 TRIES = 3
 """Ports that are tried."""
-PATIENCE_AT_THE_END = 2.0
+STOP_TIMEOUT_S = 2.0
 """Seconds that a server has to leave before it is killed."""
 
 
@@ -103,7 +103,7 @@ class ServerProcess:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            process.wait(timeout=PATIENCE_AT_THE_END)
+            process.wait(timeout=STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -112,7 +112,7 @@ class ServerProcess:
 
 
 def is_healthy(port: int) -> bool:
-    """Whether `GET /health` on the port answers 200."""
+    """True if `GET /health` on the port answers 200."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5.0)
     try:
         connection.request("GET", "/health")

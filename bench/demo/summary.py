@@ -1,4 +1,4 @@
-"""What the user reads: a title, what will happen, the figures of a run and what was checked.
+"""The text for the user: a title, the plan, the figures of a run, and the checks.
 
 `Screen` belongs to the job's main thread.
 """
@@ -77,7 +77,7 @@ class Screen:
         self._console.print(table)
 
     def figures(self, progress: Progress, rows_out: int) -> None:
-        """What the run cost: rows, seconds, calls."""
+        """Print the cost of the run: rows, seconds, calls."""
         totals = progress.totals
         figures = {
             "rows in": f"{totals.rows_in:,}",

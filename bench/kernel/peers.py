@@ -32,7 +32,7 @@ class MissingPeerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Program:
-    """How a program is called, or why it is not."""
+    """A program and its command, or the reason why it is not run."""
 
     command: tuple[str, ...] = ()
     missing: str = ""

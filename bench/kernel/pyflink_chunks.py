@@ -19,12 +19,12 @@ PACKAGE = "pyflink.fn_execution.datastream.process"
 
 
 class Counted:
-    """Where results go: counts them."""
+    """A sink that counts results."""
 
     results = 0
 
     def process_outputs(self, _: object, results: list[object]) -> None:
-        """What an entry calls when it is emitted."""
+        """The callback of an emitted entry."""
         self.results += len(results)
 
 
@@ -42,7 +42,7 @@ def queues(wheel: str) -> Any:
 
 
 def never() -> None:
-    """What a full queue asks while it waits; ours are never full."""
+    """The callback of a full queue while it waits; ours are never full."""
     raise AssertionError("the queue is full")
 
 

@@ -22,7 +22,7 @@ from pillarbox.mailbox import MailboxProcessor
 
 
 class Queue(NamedTuple):
-    """How a thread puts, takes without waiting, and takes."""
+    """The functions of a queue with which a thread puts, takes without waiting, and takes."""
 
     put: Callable[[Any], Any]
     try_take: Callable[[], Any]
@@ -30,7 +30,7 @@ class Queue(NamedTuple):
 
 
 def new() -> Mail:
-    """What passes through, the same in every queue, so that all have as much memory to touch."""
+    """Build an element, the same in every queue, so that all have as much memory to touch."""
     return Mail(nothing)
 
 
@@ -378,7 +378,7 @@ class Loop:
         await asyncio.sleep(0)
 
     def count(self) -> None:
-        """What is called on the loop."""
+        """Count a call on the loop."""
         self.left -= 1
         if not self.left:
             self.over.set()

@@ -60,7 +60,7 @@ QUICK = FULL | {
 
 
 def say(text: str) -> None:
-    """What is going on, for who waits."""
+    """Print the progress."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 

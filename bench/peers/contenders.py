@@ -1,4 +1,4 @@
-"""Who is compared, and what each peer cannot do. Pure data: any thread.
+"""The contenders, and the abilities that each peer lacks. Pure data: any thread.
 
 What they cannot do was seen while they ran here, or read in the source of the version that is installed.
 """

@@ -1,4 +1,4 @@
-"""What the operator itself costs: CPU a row of the Python worker, CPU a row above a bare HTTP client, memory.
+"""The cost of the operator itself: CPU of the Python worker and above a bare HTTP client, memory.
 
 For the thread that measures; each job is one of `bench.peers.process`.
 """
@@ -85,7 +85,7 @@ HTTP = {
     "spark.async_map, as finished": ("spark_ours", "HTTP async_map", False),
     "spark.async_map, in order": ("spark_ours", "HTTP async_map", True),
 }
-"""Who asks the server. In Spark, what the identity job costs is taken off."""
+"""The contenders that ask the server. In Spark, the cost of the identity job is taken off."""
 
 
 def http_costs(
@@ -191,7 +191,7 @@ def peak(samples: list[tuple[float, float]]) -> float:
 
 
 def growth(samples: list[tuple[float, float]]) -> float:
-    """What the last quarter of the run holds more than the second one, by medians, in MB."""
+    """The growth from the second quarter of the run to the last, by medians, in MB."""
     sizes = [size for _, size in samples]
     quarter = max(1, len(sizes) // 4)
     return statistics.median(sizes[-quarter:]) - statistics.median(sizes[quarter : 2 * quarter] or sizes)

@@ -22,7 +22,7 @@ Call = Callable[[int], Awaitable[int]]
 Stage = Callable[[Any], Awaitable[dict[str, int]]]
 
 WORKLOADS = ("service", "tail", "instant", "turn", "http", "identity")
-"""What a call is.
+"""The kinds of calls.
 
 `service`: the log-normal one. `tail`: one call of a hundred takes 100 times the mean. `instant`: answers at
 once. `turn`: answers after a turn of the event loop. `http`: a real server on loopback, which answers at
@@ -44,7 +44,7 @@ class Job:
     reorder: int | None = None
     """Reorder window of contenders that have one; None for their default."""
     keep: bool = True
-    """Whether the answers are collected, and checked one by one."""
+    """True to collect the answers and check them one by one."""
     url: str = ""
     """Of the server, where the workload has one."""
 
@@ -77,7 +77,7 @@ def _last(marks: str, most: int) -> None:
 
 
 def read_marks(marks: str) -> dict[str, Any]:
-    """What the function noted: `seconds` between first call and last answer, `most` calls in flight.
+    """The notes of the function: `seconds` between first call and last answer, `most` calls in flight.
 
     Empty where not all calls were made in one process.
     """

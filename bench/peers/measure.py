@@ -24,7 +24,7 @@ WARM_UP_ROWS = 2_000
 
 @dataclass
 class Result:
-    """What the runs of one contender took, at one workload."""
+    """The runs of one contender at one workload."""
 
     name: str
     workload: str
@@ -43,7 +43,7 @@ class Result:
     empty: list[dict[str, float]] = field(default_factory=list)
     """The same for a job of one row, before each run."""
     found: dict[str, Any] = field(default_factory=dict)
-    """What was found in the answers: the worst run."""
+    """The checks of the answers: the worst run."""
     failed: str | None = None
 
     @property
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def remarks(self) -> list[str]:
-        """What is not as it was asked for."""
+        """The deviations from what was asked for."""
         found = self.found
         said = [
             f"{found[key]:,} answers {what}"
@@ -105,7 +105,7 @@ class Ask:
     keep: bool = True
 
     def result(self) -> Result:
-        """Where its runs are kept."""
+        """The file in which its runs are kept."""
         return Result(
             self.contender.name,
             self.workload,

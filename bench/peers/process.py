@@ -67,7 +67,7 @@ class PeerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """True if it can be asked."""
         return self._process.poll() is None
 
     def run(self, job: dict[str, Any], limit: float) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from pillarbox.spark import async_map, async_udf
 
 
 def unchanged(batches: Batches) -> Batches:
-    """What a Python worker costs that does nothing."""
+    """Pass batches on unchanged: the cost of a Python worker that does nothing."""
     for batch in batches:
         yield pa.RecordBatch.from_arrays([batch.column(0), batch.column(0)], names=["id", "answer"])
 
@@ -149,7 +149,7 @@ CONTENDERS: dict[str, tuple[Callable[[DataFrame, Job], DataFrame], int]] = {
     "chain": (chained, DEFAULT_BATCH_ROWS),
     "in turn": (in_turn, DEFAULT_BATCH_ROWS),
 }
-"""What makes the DataFrame, and the rows of its Arrow batches."""
+"""The functions that build the DataFrame, and the rows of its Arrow batches."""
 
 
 def main() -> None:

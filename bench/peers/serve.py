@@ -51,7 +51,7 @@ def serve(run: Callable[[Job], Collect], version: str) -> None:
 
 
 def check(job: Job, found: Answers | None) -> dict[str, Any]:
-    """How many answers are missing, wrong or there twice, and whether they came in the order of the rows."""
+    """Count answers that are missing, wrong or there twice, and compare their order with the rows'."""
     if found is None:
         return {}
     rows, answers = found

@@ -1,1 +1,1 @@
-"""What the sources cost beside what one would write by hand: `python -m bench.sources`."""
+"""The cost of the sources beside code written by hand: `python -m bench.sources`."""

@@ -1,4 +1,4 @@
-"""What the sources cost beside what one would write by hand: `python -m bench.sources [PART ...]`.
+"""The cost of the sources beside code written by hand: `python -m bench.sources [PART ...]`.
 
 Parts: files, folders, redis, kafka, micro-batches, drift, splits, or all. The table goes to stdout; it, and
 all rounds, to out/bench/sources.json, where the parts that were not measured stay as they were; plots beside

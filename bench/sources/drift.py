@@ -47,7 +47,7 @@ class Drift:
     step: float = 0.0
     """The most that a split has come on with one batch, in seconds of event time."""
     slowest: float = 0.0
-    """How far the slowest split has come."""
+    """The position of the slowest split."""
     rows: int = 0
 
     @property
@@ -57,7 +57,7 @@ class Drift:
 
 
 class Seen:
-    """How far each split has come in what was given out; adds the drift to a run. One thread at a time."""
+    """The position of each split in what was given out; adds the drift to a run. One thread at a time."""
 
     def __init__(self, run: Drift) -> None:
         self._run = run

@@ -65,7 +65,7 @@ def write(folder: Path, rows: int) -> Path:
 
 
 def opened(way: Way, paths: list[Path]) -> float:
-    """How many of these files are read from. Raises AssertionError where the file system does not tell."""
+    """Count the open ones of these files. Raises AssertionError where the file system does not tell."""
     for path in paths:
         os.utime(path, ns=(LONG_AGO, path.stat().st_mtime_ns))
     way.run()

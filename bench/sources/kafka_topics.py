@@ -162,5 +162,5 @@ def micro_batches(milliseconds: dict[str, list[float]], rows: int) -> Iterator[F
 
 
 def own_options(server: KafkaServer) -> dict[str, str]:
-    """What Spark's own source is told besides the topic."""
+    """The options of Spark's own source besides the topic."""
     return {"kafka.bootstrap.servers": server.bootstrap, "startingOffsets": "earliest"}

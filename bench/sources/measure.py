@@ -28,12 +28,12 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured. size: 1 is what the figures in the README were had with."""
+    """The effort of a measurement. size: 1 is that of the figures in the README."""
 
     rounds: int = 5
     size: float = 1.0
     warm_up: bool = True
-    """Whether everything is done once before it is measured."""
+    """True to do everything once before it is measured."""
 
     def of(self, rows: int, least: int = 1) -> int:
         """So many rows at this size."""

@@ -25,7 +25,7 @@ RATE = 1000.0
 LONG = 120.0
 TARGET_MS = 20.0
 SOURCE_PARTS = ("latestOffset", "queryPlanning", "addBatch")
-"""Where the source has a part: it is asked how far there is something, for partitions, and for rows."""
+"""The phases in which the source has a part: it is asked for its end, for partitions, and for rows."""
 PARTS = (*SOURCE_PARTS, "walCommit", "commitOffsets")
 OVERHEAD = "overhead: latestOffset, planning and read, above by hand"
 
@@ -73,7 +73,7 @@ def measure(spark: SparkSession, folder: Path, effort: Effort, say: Say) -> list
 
 
 def above(hand: list[dict[str, float]], own: list[dict[str, float]], part: str) -> list[float]:
-    """How much longer ours took, round by round."""
+    """The additional seconds of ours, round by round."""
     return [b[part] - a[part] for a, b in zip(hand, own, strict=True)]
 
 

@@ -36,7 +36,7 @@ def session(cores: int, folder: Path, jars: Sequence[Path] = ()) -> Iterator[Spa
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    # A query that is stopped amid a micro-batch is no error here.
+    # A query that is stopped amid a micro-batch is not an error here.
     spark.sparkContext.setLogLevel("OFF")
     try:
         yield spark
@@ -50,6 +50,6 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def count_and_sum(df: DataFrame, column: str) -> tuple[int, int]:
-    """How many rows there are, and the sum of a column: all rows come to the JVM for it."""
+    """Count the rows and sum a column: all rows come to the JVM for it."""
     row = df.agg(sf.count(sf.lit(1)), sf.sum(column)).collect()[0]
     return int(row[0] or 0), int(row[1] or 0)

@@ -33,7 +33,7 @@ class Quotes:
         return web.json_response({"place": PLACES[order % len(PLACES)], "pence": 350 + 95 * parcels})
 
     async def calls(self, request: web.Request) -> web.Response:
-        """How many calls were answered, and for how many orders."""
+        """The number of calls that were answered, and of orders in them."""
         return web.json_response({"answered": self._answered.total(), "orders": len(self._answered)})
 
 

@@ -118,7 +118,7 @@ class Checkpoints:
         os.replace(new, self._path)
 
     def newest(self) -> tuple[Any, dict[str, Any] | None]:
-        """What was kept last; nothing at the first start."""
+        """The newest kept snapshot; nothing at the first start."""
         if not self._path.exists():
             return None, None
         kept = json.loads(self._path.read_text())

@@ -26,7 +26,7 @@ OUT = ROOT / "out" / "chaos"
 
 
 def main(words: Sequence[str]) -> int:
-    """What `python -m fuzz.chaos` does with its words; the exit code."""
+    """Run `python -m fuzz.chaos` with its arguments; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--faults", type=int, default=200, help="how many, at least")

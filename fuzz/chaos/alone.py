@@ -29,7 +29,7 @@ ROWS = 200
 LATENCY = 0.02
 CAPACITY = 16
 LOSS_WINDOW = 0.4
-PATIENCE = 30.0
+ATTEMPT_TIMEOUT_S = 30.0
 """Seconds that a job waits for an answer: nothing is late here, whatever else the machine does."""
 LIMIT = 120.0
 
@@ -63,7 +63,7 @@ def run(job: Alone) -> None:
     options = Options(
         ordered=False,
         capacity=CAPACITY,
-        timeout=Timeout(attempt=PATIENCE),
+        timeout=Timeout(attempt=ATTEMPT_TIMEOUT_S),
         ledger=Ledger(job.ledger, loss_window=LOSS_WINDOW, uid="alone", run="alone", key=["id"]),
     )
     rows = [Row(job.first), *(Row(number) for number in range(job.rows))]
@@ -112,8 +112,10 @@ def judge_alone(folder: Path, package: Path | None, *first: int, rows: int = ROW
         calls = server.log.calls
     log.read()
     verdict = check.Verdict()
-    check.check_calls(verdict, calls.values(), [], LOSS_WINDOW, PATIENCE, equal_keys=len(set(first)) > 1)
-    check.check_given_up(verdict, calls.values(), [], LOSS_WINDOW, PATIENCE)
+    check.check_calls(
+        verdict, calls.values(), [], LOSS_WINDOW, ATTEMPT_TIMEOUT_S, equal_keys=len(set(first)) > 1
+    )
+    check.check_given_up(verdict, calls.values(), [], LOSS_WINDOW, ATTEMPT_TIMEOUT_S)
     check.check_departures(
         verdict, departures(departed), log.durable(), written=log.written(), copied=log.copied()
     )

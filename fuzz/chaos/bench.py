@@ -23,7 +23,7 @@ from fuzz.chaos.run import Outcome, Session
 OUT = ROOT / "out" / "chaos" / "bench"
 LATENCY = 0.06
 HARMED = {"worker": 1, "driver": 2}
-"""What is killed, and the tasks of the job that it has then."""
+"""The victims, and the tasks of the job while each is killed."""
 
 
 def plan(kind: str, number: int, rows: int) -> Plan:
@@ -33,7 +33,7 @@ def plan(kind: str, number: int, rows: int) -> Plan:
 
 
 def figures(outcome: Outcome) -> dict[str, float]:
-    """What one run says. Times are seconds."""
+    """Read the figures of one run. Times are seconds."""
     (fault,) = [fault for fault in outcome.fired if fault.kind in HARMED]
     verdict = outcome.verdict
     if verdict.wrong:
@@ -52,7 +52,7 @@ def figures(outcome: Outcome) -> dict[str, float]:
 
 
 def main(words: Sequence[str]) -> int:
-    """What `python -m fuzz.chaos.bench` does with its words; the exit code."""
+    """Run `python -m fuzz.chaos.bench` with its arguments; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.chaos.bench", description=__doc__)
     parser.add_argument("--rows", type=int, default=2400)
     parser.add_argument("--runs", type=int, default=3)

@@ -1,4 +1,4 @@
-"""What the service has written down: every call, read while the service still writes. For one thread."""
+"""The calls that the service has written down, read while the service still writes. For one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold after a run, whatever was done to it. Pure functions over what was seen; any thread.
+"""The invariants of a run, whatever was done to it. Pure functions over what was seen; any thread.
 
 The output: the rows of the fault-free run, each once, in order where that was asked for, and each with an
 answer that the service really gave.
@@ -51,7 +51,7 @@ SECOND_ATTEMPT = "given up with a second attempt"
 
 @dataclass
 class Verdict:
-    """What was found. `wrong` is empty when all holds.
+    """The findings. `wrong` is empty when all holds.
 
     lost, doubled: rows of the output. answered: calls that were answered. at_stake: those that were answered
     within the loss window before a kill, which by promise may be lost. in_flight: calls that ended with
@@ -269,7 +269,7 @@ class _Faults:
         return None
 
     def about(self, call: Call) -> str:
-        """What harmed the caller of a call, and how it waited for the disk, for whoever reads of the call."""
+        """Describe the harm to the caller of a call, and its waits for the disk."""
         hits = [
             f"{fault.kind} from {fault.at:.3f} to {fault.until:.3f}"
             for fault in self.harming

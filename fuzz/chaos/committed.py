@@ -1,4 +1,4 @@
-"""What is committed: the rows that Spark says are in the output, and the calls that the ledger has."""
+"""The committed rows, as Spark lists the output, and the calls that the ledger has."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from fuzz.chaos.job import Job
 from fuzz.chaos.places import Place, environment
 
 TICK_S = 0.05
-PATIENCE = 30.0
+STOP_TIMEOUT_S = 30.0
 """Seconds within which the workers of a driver that was killed have to be gone."""
 
 
@@ -96,14 +96,14 @@ class Driver:
         at = time.monotonic()
         processes.kill(process for process in victims if process not in below)
         self._close()
-        return at, processes.wait_ended(below, PATIENCE)
+        return at, processes.wait_ended(below, STOP_TIMEOUT_S)
 
     def stop(self) -> None:
         """End it, with all that it has started; the place's own processes are left alone."""
         own = [*self.own(), *processes.workers(self.family())]
         processes.kill(own)
         self._close()
-        processes.wait_ended(own, PATIENCE)
+        processes.wait_ended(own, STOP_TIMEOUT_S)
 
     def _close(self) -> None:
         self._process.wait()

@@ -118,7 +118,7 @@ class DurableLog:
                     known.append((found[0].end, calls))
 
     def waits(self) -> dict[int, list[tuple[float, float]]]:
-        """When each process waited for the disk: from when, and until when or for ever, in order."""
+        """The waits of each process for the disk: from when, and until when or for ever, in order."""
         return {pid: sorted(waits.items()) for pid, waits in self._waits.items()}
 
     def written(self) -> set[int]:

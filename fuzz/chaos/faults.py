@@ -41,7 +41,7 @@ STOP_LOCAL, STOP_CLUSTER = 2.0, 9.0
 
 @dataclass
 class Scene:
-    """What a fault may harm: the run that is under way."""
+    """The run under way, which a fault may harm."""
 
     driver: Driver
     server: Server
@@ -52,7 +52,7 @@ class Scene:
     trap: Path
     disk: SmallDisk | None = None
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
-    """What is to be done at a time of the monotonic clock: a stopped process goes on."""
+    """Actions that are due at a time of the monotonic clock: a stopped process goes on."""
 
     def do_due(self) -> None:
         """Do what is to be done by now."""
@@ -99,7 +99,7 @@ class Fired:
 
 
 class Hit(NamedTuple):
-    """What was harmed, and from when to when, where that is not the time that it took."""
+    """The victim of a fault, and from when to when it was harmed, where that is not the time that it took."""
 
     detail: str
     at: float | None = None
@@ -290,7 +290,7 @@ def set_clock(folder: Path, seconds: int) -> None:
 
 
 class OutliveError(Exception):
-    """What was killed, or worked for what was killed, is still there."""
+    """Raised where a killed process, or one that worked for it, is still there."""
 
 
 def _kill_one(scene: Scene, candidates: list[psutil.Process]) -> Hit | None:

@@ -37,7 +37,7 @@ CAPACITY = 16
 ATTEMPT_TIMEOUT = 1.0
 """Seconds that a job waits for an answer."""
 ATTEMPTS = 12
-PAUSE, LONGEST_PAUSE = 0.05, 1.0
+PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 FILES_PER_BATCH = 2
 UID = "chaos"
 CHANGED = 10**6
@@ -45,11 +45,11 @@ CHANGED = 10**6
 EACH = 10
 """Of so many rows one has changed, or has no name."""
 LANES = 16
-"""Where the state is Spark's, the rows of a lane leave in order."""
+"""Number of lanes. Where the state is Spark's, the rows of a lane leave in order."""
 MAX_WAIT = 0.3
 """Seconds that slow calls hold up a micro-batch whose state is Spark's."""
 KILL, HOLD = "kill", "hold"
-"""What a trap does: it kills a worker, or has it wait for another attempt of its task."""
+"""The effects of a trap: it kills a worker, or has it wait for another attempt of its task."""
 HELD_S = 20.0
 """Seconds for which a worker waits so, at most."""
 CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -57,7 +57,7 @@ CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 @dataclass(frozen=True)
 class Job:
-    """What a driver is asked to run.
+    """The job that a driver is asked to run.
 
     kind: "batch" writes Parquet once; "stream" reads files, some to a micro-batch, and ends with the last;
         "state" does so with `async_stream`, which leaves calls that are not finished to a later micro-batch,
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def output(self) -> Path:
-        """Where the rows are committed."""
+        """The folder in which the rows are committed."""
         return Path(self.folder, "output")
 
     @property
@@ -95,7 +95,7 @@ class Job:
 
     @property
     def input(self) -> Path:
-        """Where the stream's files are."""
+        """The folder of the stream's files."""
         return Path(self.folder, "input")
 
     @property
@@ -145,7 +145,7 @@ class Caller:
             await self._session.close()
 
     async def __call__(self, row: Any) -> dict[str, int]:
-        """What the service answers for the row, and the number that the service gave the call."""
+        """Answer for the row, as the service does, with the number that the service gave the call."""
         assert self._session is not None
         # aiohttp sends a GET once more by itself where its connection was reset: two calls for one attempt.
         async with self._session.post(f"{self._url}/call/{row.id}") as response:
@@ -319,7 +319,7 @@ def _called_by_pillarbox(rows: DataFrame, job: Job) -> DataFrame:
         ordered=job.ordered,
         capacity=CAPACITY,
         timeout=Timeout(attempt=ATTEMPT_TIMEOUT),
-        retry=Retry(ATTEMPTS, initial=PAUSE, maximum=LONGEST_PAUSE),
+        retry=Retry(ATTEMPTS, initial=PAUSE_S, maximum=MAX_PAUSE_S),
     )
     key = "name" if "name" in rows.columns else "id"
     ledger = Ledger(
@@ -354,7 +354,7 @@ class _Row:
 
 
 class Gathering:
-    """What one writes by hand: `asyncio.gather` over each batch. Runs on the worker's task thread."""
+    """The handwritten way: `asyncio.gather` over each batch. Runs on the worker's task thread."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -380,5 +380,5 @@ class Gathering:
             except Exception:
                 if attempt == ATTEMPTS:
                     raise
-                await asyncio.sleep(random.uniform(0, min(LONGEST_PAUSE, PAUSE * 2 ** (attempt - 1))))
+                await asyncio.sleep(random.uniform(0, min(MAX_PAUSE_S, PAUSE_S * 2 ** (attempt - 1))))
         raise AssertionError

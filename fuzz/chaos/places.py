@@ -1,4 +1,4 @@
-"""Where Spark runs: in the driver's own process, or as a cluster of three Java processes on this machine.
+"""The places in which Spark runs: the driver's own process, or a cluster of three Java processes.
 
 The cluster is Spark's standalone one, started from the pip package: a master and two workers of one core
 each, on two addresses of the loopback interface, because a second attempt of a slow task goes to another

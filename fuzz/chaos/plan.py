@@ -1,4 +1,4 @@
-"""What is done to which job, and when: all from the seed, so that a run can be played again. Pure."""
+"""The plan of a session: faults, jobs and times, all from the seed, to be played again. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def small_disk(self) -> bool:
-        """Whether the ledger is on a disk that will be full."""
+        """True if the ledger is on a disk that will be full."""
         return any(planned.kind == "full disk" for planned in self.faults)
 
     @property

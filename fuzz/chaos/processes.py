@@ -30,7 +30,7 @@ def family(roots: Iterable[int]) -> list[psutil.Process]:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether it has not ended; a zombie has."""
+    """True until it has ended; a zombie has."""
     with contextlib.suppress(*GONE):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
@@ -88,7 +88,7 @@ def calling(processes: Iterable[psutil.Process], port: int) -> list[psutil.Proce
 
 
 def ports(processes: Iterable[psutil.Process]) -> list[tuple[int, str]]:
-    """Where processes listen: process id and address."""
+    """The addresses on which processes listen: process id and address."""
     found = []
     for process in processes:
         with contextlib.suppress(*GONE):

@@ -1,4 +1,4 @@
-"""What a session found: a line of JSON for each run, a table, a plot. Uses matplotlib without a display.
+"""The results of a session: a line of JSON for each run, a table, a plot. Uses matplotlib without a display.
 
 `python -m fuzz.chaos.report RUNS.jsonl... --picture PATH` makes table and plot of sessions that were written.
 """
@@ -35,7 +35,7 @@ def json_line(outcome: Outcome) -> str:
 
 
 def read_runs(path: Path) -> list[Outcome]:
-    """What `json_line` has written, but for the faults that were planned."""
+    """Read back the lines of `json_line`, without the faults that were planned."""
     outcomes = []
     for line in path.read_text().splitlines():
         said = json.loads(line)
@@ -167,7 +167,7 @@ def plot(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """What `python -m fuzz.chaos.report` does with its words; the exit code."""
+    """Run `python -m fuzz.chaos.report` with its arguments; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.chaos.report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--picture", type=Path, help="where the plot goes, as SVG or PNG")

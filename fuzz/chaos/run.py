@@ -55,7 +55,7 @@ class HungError(Exception):
 
 @dataclass
 class Outcome:
-    """What came of a run. seconds: it took. starts: of the job. failures: why it had to be started again.
+    """The outcome of a run. seconds: it took. starts: of the job. failures: why it had to be started again.
 
     first_answers: times of the monotonic clock at which rows were answered for the first time.
     """
@@ -243,7 +243,7 @@ class _Run:
                         self._start(job, scene)
 
     def _hung(self, scene: Scene, still: float) -> HungError:
-        """What everybody does; the driver is ended, and the run's folder stays."""
+        """Record the stacks of all processes; the driver is ended, and the run's folder stays."""
         stacks = dump_stacks(scene.driver.family(), self._session.folder)
         self._session.drop_driver()
         return HungError(
@@ -275,7 +275,7 @@ class _Run:
             scene.driver = self._session.driver()
 
     def _fire(self, planned: Planned, scene: Scene) -> bool:
-        """Whether it was done, or cannot be."""
+        """Try the fault; True if it was done or cannot be."""
         kind = planned.kind
         if self._contender == "gather" and kind == "writing worker":
             kind = "worker"

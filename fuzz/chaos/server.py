@@ -28,7 +28,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The URL at which it answers."""
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Server:

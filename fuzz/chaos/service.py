@@ -34,7 +34,7 @@ LATE = 2.5
 
 
 def answer(key: int) -> int:
-    """What the service answers for `key`: enough to see that each row got its own answer."""
+    """The answer of the service for `key`: enough to see that each row got its own answer."""
     return 2 * key + 1
 
 
@@ -79,7 +79,7 @@ class Service:
         _reset(transport)
 
     def _throw(self, key: int) -> tuple[str, float]:
-        """What becomes of the next call of `key`, and the seconds that it takes."""
+        """Draw the fate of the next call of `key`, and the seconds that it takes."""
         self._calls[key] += 1
         dice = random.Random(f"{self._seed} {key} {self._calls[key]}")
         latency = self._latency * dice.uniform(0.4, 1.6)
@@ -120,7 +120,7 @@ class Service:
 
 
 def _has_left(transport: asyncio.Transport) -> bool:
-    """Whether the client's end of the connection is closed, which a busy event loop may not have seen yet."""
+    """True if the client's end of the connection is closed, which a busy event loop may not have seen yet."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
@@ -136,7 +136,7 @@ def _reset(transport: asyncio.Transport) -> None:
 
 async def _serve(options: argparse.Namespace) -> None:
     log = os.open(options.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
-    # A connection that it resets is no mistake of its own.
+    # A connection that it resets is not a mistake of its own.
     logging.getLogger("aiohttp.server").disabled = True
     service = Service(log, options.seed, options.latency, options.badness)
     # A call whose client has left is cancelled, and written down as such.
@@ -150,7 +150,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """What `python -m fuzz.chaos.service` does with its words."""
+    """Run `python -m fuzz.chaos.service` with its arguments."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.chaos.service", description=__doc__)
     parser.add_argument("--log", required=True)
     parser.add_argument("--seed", type=int, required=True)

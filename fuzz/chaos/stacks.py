@@ -1,4 +1,4 @@
-"""What everybody was doing when a run hung: the stacks of all threads, of Python and of Java. One thread."""
+"""The stacks of all threads, of Python and of Java, when a run hung. One thread."""
 
 from __future__ import annotations
 

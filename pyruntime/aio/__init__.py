@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.async_map import AsyncMapIterator
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.chained import Step
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import (
     BatchResultError,
     CallFailed,
     CallTimeout,
+    ErrorInfo,
     NotCalled,
     OpenFailed,
+    Outcome,
     ResultRejected,
     TooManyFailures,
 )
-from pillarbox.aio.failure import ErrorInfo, Outcome
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.retry_after import retry_after_of
@@ -30,7 +31,7 @@ from pillarbox.aio.usage import Usage
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator
-    from pillarbox.aio.limits.redis_gate import RedisCoordinator
+    from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
 __all__ = [
     "Adaptive",
@@ -74,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
         return Coordinator
     if name == "RedisCoordinator":
-        from pillarbox.aio.limits.redis_gate import RedisCoordinator
+        from pillarbox.aio.limits.redis_limits import RedisCoordinator
 
         return RedisCoordinator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,13 +18,12 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pillarbox.aio.chained import Chain, Stage, as_fields, chain_of, form_of_failures
-from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed, Outcome
+from pillarbox.aio.errors import Failed, Outcome, shorten
+from pillarbox.aio.function import enter_function
 from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options
-from pillarbox.aio.resource import enter_function
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE, LoopRun, ThreadRun
 from pillarbox.ledger import execution_id

@@ -21,17 +21,14 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from pillarbox.aio.attempts import Attempts, Call, RestoredCall
 from pillarbox.aio.batch_function import batch_function
-from pillarbox.aio.batches import BatchCalls
+from pillarbox.aio.batches import BatchRunner
 from pillarbox.aio.blocking import LoopWatcher
-from pillarbox.aio.calls import Calls, ResultConverter
+from pillarbox.aio.calls import ResultConverter, Runner
 from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
-from pillarbox.aio.coroutines import CoroutineCalls, collect
-from pillarbox.aio.counts import OperatorStatistics
-from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.coroutines import CoroutineRunner, collect
+from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
     collector_parameter,
@@ -40,12 +37,13 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.meter import SAMPLE, Meter, OperatorStatistics
 from pillarbox.aio.options import Options
-from pillarbox.aio.single_flight import JOINED, single_flight
+from pillarbox.aio.scheduler import Call, CallScheduler, CallState, RestoredCall
+from pillarbox.aio.single_flight import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.aio.threads import ThreadCalls
-from pillarbox.aio.wait_state import FORMAT, AsyncWaitState, CallState, FinishedRow, StateEntries
+from pillarbox.aio.snapshots import FORMAT, AsyncWaitState, FinishedRow, StateEntries
+from pillarbox.aio.threads import ThreadRunner
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import (
@@ -134,7 +132,7 @@ class AsyncWaitOperator(Operator):
         self._journal = journal
         self._flights = single_flight(options.dedupe, self._max_bytes)
         self._meter = Meter()
-        self._attempts = Attempts(
+        self._scheduler = CallScheduler(
             options,
             self._meter,
             loop,
@@ -146,9 +144,9 @@ class AsyncWaitOperator(Operator):
             keep_late=None if journal is None else journal.keep_late,
             convert=convert,
         )
-        self._waiting = self._attempts.waiting
+        self._waiting = self._scheduler.waiting
         self._make = partial(self._make_calls, fn, context, spread, convert)
-        self._calls: Calls | None = None
+        self._calls: Runner | None = None
 
     def setup(self, context: OperatorContext) -> None:
         """Take the context of the task, and make what runs the calls."""
@@ -156,11 +154,11 @@ class AsyncWaitOperator(Operator):
         self._output = context.output
         self._mailbox = context.executor.mailbox
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
-        self._calls = self._attempts.calls = self._attempts.capacity.calls = self._make()
+        self._calls = self._scheduler.runner = self._scheduler.concurrency.runner = self._make()
         journal = self._journal
         if journal is not None:
-            self._attempts.look_first = self._look_first
-            self._attempts.look_again = journal.look_again
+            self._scheduler.look_first = self._look_first
+            self._scheduler.look_again = journal.look_again
             journal.bind(
                 self._mailbox,
                 self._loop,
@@ -169,9 +167,9 @@ class AsyncWaitOperator(Operator):
                 complete=self._complete,
                 found=self._found_waiting,
                 share=self._share_found,
-                hold=self._attempts.capacity.hold,
+                hold=self._scheduler.concurrency.hold,
                 stop=self._fail,
-                convert=self._attempts.convert,
+                convert=self._scheduler.convert,
             )
 
     def _make_calls(
@@ -180,29 +178,29 @@ class AsyncWaitOperator(Operator):
         context: contextvars.Context,
         spread: bool,
         convert: ResultConverter | None,
-    ) -> Calls:
+    ) -> Runner:
         name = _name_of(fn)
-        attempts = self._attempts
+        scheduler = self._scheduler
         if self._options.batch is not None:
             # Once more: of a resource only what entering it gave is known.
             check_function(fn, in_batches=True)
             # What looks at results sees each as the function gave it.
-            whole = None if convert is None or attempts.looks_at_results else convert.rows_of
+            whole = None if convert is None or scheduler.looks_at_results else convert.rows_of
             in_batches = batch_function(fn, name, spread=spread, rows_of=whole)
-            return BatchCalls(attempts, self._options.batch, in_batches, name, context, self._loop)
+            return BatchRunner(scheduler, self._options.batch, in_batches, name, context, self._loop)
         parameter = collector_parameter(fn)
         if parameter is not None:
             check_function(fn)
             handed = with_collector(fn, parameter, spread=spread)
             return CollectorRunner(
-                attempts, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
+                scheduler, handed, name, context, self._loop, self._mailbox, self._emit_mail.priority
             )
         call = (lambda row: fn(*row)) if spread else fn
         if is_async_generator(fn):
-            return CoroutineCalls(attempts, partial(collect, call), name, context, self._loop)
+            return CoroutineRunner(scheduler, partial(collect, call), name, context, self._loop)
         if is_async(fn):
-            return CoroutineCalls(attempts, call, name, context, self._loop)
-        return ThreadCalls(attempts, call, name, context, self._loop, self._mailbox)
+            return CoroutineRunner(scheduler, call, name, context, self._loop)
+        return ThreadRunner(scheduler, call, name, context, self._loop, self._mailbox)
 
     def _finished(self) -> int:
         admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
@@ -212,7 +210,7 @@ class AsyncWaitOperator(Operator):
 
     def open(self) -> None:
         """Begin to make calls, those of restored rows first."""
-        self._attempts.start()
+        self._scheduler.start()
         if self.watcher is not None:
             self.watcher.start()
         self._sample()
@@ -223,7 +221,7 @@ class AsyncWaitOperator(Operator):
         """No row comes any more: make the calls that are left, retries at their own times."""
         # spec: Chain!EndInput, Operator!EndInput
         self._ends = True
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()
         if len(self._queue) == 0:
             return None
         self._drained = Future()
@@ -232,7 +230,7 @@ class AsyncWaitOperator(Operator):
     def finish(self) -> None:
         """All rows have left. Raises `TooManyFailures` if more of them failed than is allowed."""
         try:
-            self._attempts.check_end()
+            self._scheduler.check_end()
         except TooManyFailures as error:
             if self._place is not None:
                 self._place.name_error(error)
@@ -248,7 +246,7 @@ class AsyncWaitOperator(Operator):
             # Calls that held the loop up until the end would leave no trace otherwise.
             self._account()
         self._is_stopped = True
-        self._attempts.close()
+        self._scheduler.close()
         self._queue.close()
         if self._journal is not None:
             self._journal.stop()
@@ -282,7 +280,7 @@ class AsyncWaitOperator(Operator):
 
     async def _closed(self) -> BaseException | None:
         """Close what the operator has used; returns what a task fails with that is whole otherwise."""
-        await self._attempts.closed()
+        await self._scheduler.closed()
         return None if self._journal is None else await self._journal.close(self._is_whole)
 
     def discard(self, is_unwanted: Callable[[Any], bool]) -> None:
@@ -295,7 +293,7 @@ class AsyncWaitOperator(Operator):
             # Others that are wanted have joined them.
             joined = self._flights.joined
             unwanted = [call for call in unwanted if all(is_unwanted(each.row) for each in joined(call))]
-        self._attempts.discard(unwanted)
+        self._scheduler.discard(unwanted)
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_stopped:
@@ -308,15 +306,15 @@ class AsyncWaitOperator(Operator):
         calls = self._calls
         if calls is None:
             return None
-        gate = None if self._attempts.admission is None else self._attempts.admission.gate.statistics()
+        gate = None if self._scheduler.throttle is None else self._scheduler.throttle.gate.statistics()
         return self._meter.statistics(
             in_flight=calls.in_flight,
-            waiting=len(self._waiting) + len(self._attempts.pausing),
+            waiting=len(self._waiting) + len(self._scheduler.pausing),
             late=calls.late,
             abandoned=calls.abandoned,
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
-            capacity=self._attempts.capacity.limit,
+            capacity=self._scheduler.concurrency.limit,
             gate=gate,
         )
 
@@ -327,7 +325,7 @@ class AsyncWaitOperator(Operator):
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
-        return self._attempts.overdue()
+        return self._scheduler.overdue()
 
     # -- input --------------------------------------------------------------------------------
 
@@ -358,14 +356,14 @@ class AsyncWaitOperator(Operator):
     def process_batch(self, batch: RowBatch) -> bool:
         """Take as many rows as there is room for."""
         # spec: Chain!ProcessBatch, Operator!Admit
-        self._attempts.calls.turn()
+        self._scheduler.runner.turn()
         self._last_mark = None
         room = self._room(batch.row_bytes)
         if room > 0:
             self._admit(batch, room)
         took_all = not len(batch)
         self._is_stuck = not took_all
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()
         return took_all
 
     def _may_get_rows(self) -> bool:
@@ -410,7 +408,7 @@ class AsyncWaitOperator(Operator):
                 append(call)
             else:
                 try:
-                    self._board(flights.board(call), call)
+                    self._join(flights.join(call), call)
                 except BaseException as error:
                     done.append((call, error))
             if weigh:
@@ -430,17 +428,17 @@ class AsyncWaitOperator(Operator):
                 return
             if isinstance(outcome, tuple):
                 self._take_found(call, outcome[0])
-            elif outcome is JOINED:
+            elif outcome is WAITING:
                 self._meter.shared += 1
             else:
-                self._attempts.fail_call(call, CallFailed(0, outcome))
+                self._scheduler.fail_call(call, CallFailed(0, outcome))
 
-    def _board(self, found: Any, call: Call) -> None:
+    def _join(self, found: Any, call: Call) -> None:
         if found is None:
             self._waiting.append(call)
             return
         self._meter.shared += 1
-        if found is not JOINED:
+        if found is not WAITING:
             self._hand_on(call, found[0])
 
     def process_watermark(self, timestamp: float) -> None:
@@ -461,7 +459,7 @@ class AsyncWaitOperator(Operator):
             self._queue.put_watermark(self._last_mark)
             self._marks += 1
             if not self.has_room:
-                self._attempts.calls.feed()
+                self._scheduler.runner.dispatch()
         self._last_mark.add(element)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
@@ -497,19 +495,19 @@ class AsyncWaitOperator(Operator):
         if self._result_bytes < self._light_bytes:
             self._light = LIGHT_RESULTS
         most = self._max_bytes
-        if self._is_tight or self._result_bytes * self._attempts.capacity.limit > most - self._held:  # type: ignore[operator]
+        if self._is_tight or self._result_bytes * self._scheduler.concurrency.limit > most - self._held:  # type: ignore[operator]
             self._allow_calls()
 
     def _allow_calls(self) -> None:
         """Let so many calls be in flight as will find room for their results, and one to go on with."""
         options = self._options
-        capacity = self._attempts.capacity
+        concurrency = self._scheduler.concurrency
         in_call = 1 if options.batch is None else options.batch.size
         left = self._max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
-        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else capacity.limit
-        self._is_tight = room < capacity.limit
+        room = int(left / (self._result_bytes * in_call)) if self._result_bytes else concurrency.limit
+        self._is_tight = room < concurrency.limit
         # Where the output is full, its next room looks again; otherwise one call must go on, or none would.
-        capacity.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
+        concurrency.allow(max(room, 0 if self._output_full else 1) if self._is_tight else None)
 
     def _way_out(self) -> Callable[[Call, Any], None]:
         """The next step of rows that have finished: as straight to the queue as the options allow."""
@@ -523,9 +521,9 @@ class AsyncWaitOperator(Operator):
 
     def _share(self, call: Call, result: Any) -> None:
         assert self._flights is not None
-        shared = self._flights.land(call, result)
+        shared = self._flights.resolve(call, result)
         if shared and type(result) is Failed:
-            self._attempts.count_shared(result, len(shared))
+            self._scheduler.count_shared(result, len(shared))
         for sharing in shared:
             self._hand_on(sharing, result, call)
 
@@ -553,7 +551,7 @@ class AsyncWaitOperator(Operator):
 
     def _found_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""
-        self._attempts.withdraw(call)
+        self._scheduler.withdraw(call)
         if self._flights is not None:
             self._share(call, result)
         self._take_found(call, result)
@@ -561,12 +559,12 @@ class AsyncWaitOperator(Operator):
     def _share_found(self, call: Call, result: Any) -> None:
         """A row that has joined the call of another one with its key gets that one's result."""
         if type(result) is Failed:
-            self._attempts.count_shared(result, 1)
+            self._scheduler.count_shared(result, 1)
         self._complete(call, result)
 
     def _take_found(self, call: Call, result: Any) -> None:
         if type(result) is Failed:
-            self._attempts.count_shared(result, 1)
+            self._scheduler.count_shared(result, 1)
         if type(result) is not Failed or not result.not_called:
             self._meter.found += 1
         self._complete(call, result)
@@ -645,7 +643,7 @@ class AsyncWaitOperator(Operator):
         # spec: Chain!Snapshot, Operator!Snapshot
         kept = {} if self._journal is None else self._journal.kept_results()
         restored = self._restored
-        snapshot_call, now = self._attempts.snapshot_call, self._attempts.clock()
+        snapshot_call, now = self._scheduler.snapshot_call, self._scheduler.clock()
         row_of: Callable[[Call], Any] = chained_row if self._is_behind else attrgetter("row")
         entries = StateEntries()
         for element, finished, result in self._queue.snapshot():
@@ -668,7 +666,7 @@ class AsyncWaitOperator(Operator):
                 state = snapshot_call(element, now)
                 entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
         left = self._meter.rows_in - entries.rows
-        scheduler = self._attempts.snapshot()
+        scheduler = self._scheduler.snapshot()
         return AsyncWaitState(FORMAT, self._options.ordered, entries, scheduler, left)
 
     def restore_state(self, state: Any) -> None:
@@ -718,7 +716,7 @@ class AsyncWaitOperator(Operator):
             self._held += held
             self._meter.rows_in += 1
         self._meter.rows_in += state.finished
-        self._attempts.restore(state.scheduler)
+        self._scheduler.restore(state.scheduler)
         self._queue.restore(entries)
 
     def _admit_restored(self) -> None:
@@ -735,21 +733,21 @@ class AsyncWaitOperator(Operator):
                 continue
             if isinstance(state, FinishedRow):
                 # The ledger counts what was paid for.
-                call.attempt, call.began = state.attempts, self._attempts.clock() - state.latency
+                call.attempt, call.began = state.attempts, self._scheduler.clock() - state.latency
                 self._hand_on(call, state.result)
                 continue
             try:
-                joined = None if flights is None else flights.board(call)
+                joined = None if flights is None else flights.join(call)
             except BaseException as error:
                 self._count_in(0, [(call, error)])
                 continue
             if joined is None:
-                self._attempts.restore_call(call, state)
+                self._scheduler.restore_call(call, state)
             else:
-                self._board(joined, call)
+                self._join(joined, call)
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()
 
     # -- what the time goes on ----------------------------------------------------------------
 
@@ -763,23 +761,23 @@ class AsyncWaitOperator(Operator):
         """Add the time since the last look to what it went on."""
         late = 0.0 if self._sampler is None else self._loop.time() - self._sampler.when()
         self._meter.fold()
-        busy = min(1.0, self._attempts.calls.in_flight / self._attempts.capacity.limit)
+        busy = min(1.0, self._scheduler.runner.in_flight / self._scheduler.concurrency.limit)
         self._meter.sample(busy, self._why_idle(), late)
 
     def _why_idle(self) -> str:
-        attempts = self._attempts
+        scheduler = self._scheduler
         if self._output_full:
             return "output"
-        if not self._attempts.calls.limit:
+        if not self._scheduler.runner.limit:
             return "ledger"
-        if attempts.admission is not None and attempts.admission.holds:
-            is_cooling = attempts.breaker is not None and attempts.breaker.is_cooling
+        if scheduler.throttle is not None and scheduler.throttle.holds:
+            is_cooling = scheduler.breaker is not None and scheduler.breaker.is_cooling
             return "retry" if is_cooling else "rate"
         if self._ends:
-            return "end" if self._attempts.calls.in_flight or not attempts.pausing else "retry"
+            return "end" if self._scheduler.runner.in_flight or not scheduler.pausing else "retry"
         if not self.has_room:
             return "order" if self._options.ordered else "retry"
-        return "retry" if attempts.pausing and not self._waiting else "input"
+        return "retry" if scheduler.pausing and not self._waiting else "input"
 
 
 def _name_of(fn: Callable[[Any], Any]) -> str:

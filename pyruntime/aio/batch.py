@@ -7,8 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.aio.check import check_function_or_none, check_positive_number
-from pillarbox.mailbox.check import check_positive_int
+from pillarbox.validate import (
+    check_duration,
+    check_function_or_none,
+    check_positive_int,
+    check_positive_number,
+)
 
 
 @dataclass(frozen=True)
@@ -32,23 +36,14 @@ class Batch:
 
     def __post_init__(self) -> None:
         check_positive_int("size", self.size)
-        linger = self.linger
-        if isinstance(linger, bool) or not isinstance(linger, int | float):
-            raise TypeError(f"linger={linger!r}: must be a number of seconds, not {type(linger).__name__}")
-        if not math.isfinite(linger) or linger < 0:
-            raise ValueError(f"linger={linger!r}: must be a finite number of seconds, 0 or more")
+        check_duration("linger", self.linger)
         if (self.weight is None) != (self.max_weight is None):
             raise ValueError(
                 f"weight={self.weight!r}, max_weight={self.max_weight!r}: give both or neither: "
                 "weight says what a row weighs, max_weight what a batch may"
             )
         if self.weight is not None:
-            if not callable(self.weight):
-                raise TypeError(
-                    f"weight={self.weight!r}: must be a function of the row or None, "
-                    f"not {type(self.weight).__name__}"
-                )
-            check_function_or_none("weight", self.weight)
+            check_function_or_none("weight", self.weight, "the row")
             check_positive_number("max_weight", self.max_weight)
 
     def weight_of(self, row: Any) -> float:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from pillarbox.aio.errors import CallFailed
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts, Call
     from pillarbox.aio.batch import Batch
+    from pillarbox.aio.scheduler import Call, CallScheduler
 
 TICK = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
 
 
-class Filling:
+class BatchFiller:
     """Fills batches from the front of `waiting`.
 
     A batch is ready when it is full, when its oldest row has waited for `linger`, and when no row can come
@@ -27,15 +27,15 @@ class Filling:
     rows looked at again.
     """
 
-    def __init__(self, attempts: Attempts, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
-        self._attempts = attempts
-        self._waiting = attempts.waiting
+    def __init__(self, scheduler: CallScheduler, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduler = scheduler
+        self._waiting = scheduler.waiting
         self._batch = batch
         self._loop = loop
         self._newest: Call | None = None
         self._timer: asyncio.TimerHandle | None = None
-        admission = attempts.admission
-        self._weighs = batch.weight is not None or (admission is not None and admission.weighs)
+        throttle = scheduler.throttle
+        self._weighs = batch.weight is not None or (throttle is not None and throttle.weighs)
 
     def close(self) -> None:
         """Nothing is looked at again."""
@@ -65,21 +65,21 @@ class Filling:
         while waiting and waiting[-1] is not self._newest and not waiting[-1].attempt:
             come.append(waiting.pop())
         failed = []
-        admission = self._attempts.admission
+        throttle = self._scheduler.throttle
         for call in reversed(come):
             call.waits_since = now
             try:
                 call.weight = self._batch.weight_of(call.row)
-                if admission is not None:
-                    admission.weigh(call)
+                if throttle is not None:
+                    throttle.weigh(call)
             except BaseException as raised:
                 failed.append((call, raised))
             else:
                 waiting.append(call)
         for call, error in failed:
-            if self._attempts.is_closed:
+            if self._scheduler.is_closed:
                 return
-            self._attempts.fail_call(call, CallFailed(call.attempt, error))
+            self._scheduler.fail_call(call, CallFailed(call.attempt, error))
 
     def rows_now(self, more: bool) -> int:
         """How many rows, the first ones that wait, make a batch that is ready; 0 for none.
@@ -111,9 +111,9 @@ class Filling:
 
     def _is_due(self, more: bool) -> bool:
         """Whether a batch that is not full waits no longer; otherwise there is a timer that asks again."""
-        attempts = self._attempts
+        scheduler = self._scheduler
         linger = self._batch.linger
-        if not linger or not (more or attempts.more_rows()):
+        if not linger or not (more or scheduler.more_rows()):
             return True
         if self._timer is not None:
             # It was set for rows that came no later than any that waits now.
@@ -121,10 +121,10 @@ class Filling:
         due = min([call.waits_since for call in self._waiting]) + linger
         if self._loop.time() + TICK >= due:
             return True
-        self._timer = self._loop.call_at(due, attempts.guarded, self._look_again)
+        self._timer = self._loop.call_at(due, scheduler.guarded, self._look_again)
         return False
 
     def _look_again(self) -> None:
         # The rows that the timer was set for may be gone: those that wait now have times of their own.
         self._timer = None
-        self._attempts.calls.feed()
+        self._scheduler.runner.dispatch()

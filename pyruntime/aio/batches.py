@@ -15,16 +15,16 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.batch_filling import Filling
-from pillarbox.aio.blame import blames_rows
-from pillarbox.aio.coroutines import GRACE, cancel_all, disown
+from pillarbox.aio.batch_filling import BatchFiller
+from pillarbox.aio.blame import may_have_poison_row
+from pillarbox.aio.coroutines import GRACE, abandon, cancel_all
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
 from pillarbox.aio.status import is_overload, is_unreached
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts, Call
     from pillarbox.aio.batch import Batch
     from pillarbox.aio.batch_function import BatchFunction
+    from pillarbox.aio.scheduler import Call, CallScheduler
 
 
 class _Together:
@@ -60,7 +60,7 @@ class _Together:
         self.started = self.abandoned = False
 
 
-class BatchCalls:
+class BatchRunner:
     """Carries waiting calls of one operator in batches through a function, `limit` batches at a time.
 
     Which rows make a batch, and when, `Filling` says. A batch whose call failed is called again whole, if the
@@ -71,20 +71,20 @@ class BatchCalls:
 
     def __init__(
         self,
-        attempts: Attempts,
+        scheduler: CallScheduler,
         batch: Batch,
         fn: BatchFunction,
         name: str,
         context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._attempts = attempts
-        self._waiting = attempts.waiting
+        self._scheduler = scheduler
+        self._waiting = scheduler.waiting
         self._fn = fn
         self._name = name
         self._context = context
         self._loop = loop
-        self.limit = attempts.capacity.limit
+        self.limit = scheduler.concurrency.limit
         self.late = 0
         self.abandoned = 0
         self._active = 0
@@ -94,18 +94,18 @@ class BatchCalls:
         self._rows_first = False
         # Rows of the latter two.
         self._kept = 0
-        self._filling = Filling(attempts, batch, loop)
-        self._deadlines = attempts.deadlines_of_batches(self._attempt_timed_out)
+        self._filling = BatchFiller(scheduler, batch, loop)
+        self._deadlines = scheduler.deadlines_of_batches(self._attempt_timed_out)
 
     @property
     def in_flight(self) -> int:
         """Batches that hold a slot now."""
         return self._active
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         """Call batches while there are slots."""
         self._filling.note_arrivals()
-        while self._active < self.limit and not self._attempts.is_closed:
+        while self._active < self.limit and not self._scheduler.is_closed:
             batch = self._next()
             if batch is None:
                 return
@@ -116,15 +116,15 @@ class BatchCalls:
 
     def revoke(self, call: Call) -> None:
         """Take `call` out of its batch, which goes on for the others and is cancelled when none is left."""
-        batch = call.runner
-        call.runner = None
+        batch = call.execution
+        call.execution = None
         batch.left -= 1
         if batch.task is not None:
             if not batch.left:
                 self._cancel(batch)
             return
         batch.calls.remove(call)
-        self._attempts.pausing.discard(call)
+        self._scheduler.pausing.discard(call)
         self._kept -= 1
         if batch.calls:
             return
@@ -153,10 +153,10 @@ class BatchCalls:
 
     def _next(self) -> _Together | None:
         """The next batch that may be called now."""
-        admission = self._attempts.admission
-        if admission is not None and admission.holds:
+        throttle = self._scheduler.throttle
+        if throttle is not None and throttle.holds:
             return None
-        look_first = self._attempts.look_first
+        look_first = self._scheduler.look_first
         if self._again and not self._rows_first:
             batch = self._again[0]
             if look_first is not None:
@@ -168,22 +168,22 @@ class BatchCalls:
                 return None
             self._again.popleft()
             self._kept -= len(batch.calls)
-            self._attempts.pausing.difference_update(batch.calls)
+            self._scheduler.pausing.difference_update(batch.calls)
             return batch
         # Whole batches that pause bring no row for this one.
-        rows = self._filling.rows_now(len(self._attempts.pausing) > self._kept)
+        rows = self._filling.rows_now(len(self._scheduler.pausing) > self._kept)
         waiting = self._waiting
         if rows and look_first is not None:
             if not look_first(rows):
                 return None
-            rows = min(rows, self._filling.rows_now(len(self._attempts.pausing) > self._kept))
+            rows = min(rows, self._filling.rows_now(len(self._scheduler.pausing) > self._kept))
         if not rows:
             # Nothing there after all: it may have timed out.
             if self._rows_first:
                 self._rows_first = False
                 return self._next()
             return None
-        if admission is not None and not self._admitted([*islice(waiting, rows)]):
+        if throttle is not None and not self._admitted([*islice(waiting, rows)]):
             # What is tried again must not overtake what the gate holds back: that might wait for ever.
             self._rows_first = bool(waiting)
             return None
@@ -192,24 +192,24 @@ class BatchCalls:
 
     def _has_found(self, batch: _Together) -> bool:
         """Return True if rows of `batch`, which is to be called again, have got a result and left it."""
-        look_again = self._attempts.look_again
+        look_again = self._scheduler.look_again
         assert look_again is not None
         return any(look_again(call) for call in [*batch.calls])
 
     def _admitted(self, calls: list[Call]) -> bool:
-        admission = self._attempts.admission
-        if admission is None:
+        throttle = self._scheduler.throttle
+        if throttle is None:
             return True
-        if admission.admit(sum([admission.weigh(call) for call in calls])):
+        if throttle.admit(sum([throttle.weigh(call) for call in calls])):
             return True
-        if admission.gate.exhausted is not None:
+        if throttle.gate.exhausted is not None:
             while self._again:
                 batch = self._again.popleft()
                 self._kept -= len(batch.calls)
-                self._attempts.pausing.difference_update(batch.calls)
+                self._scheduler.pausing.difference_update(batch.calls)
                 for call in batch.calls:
-                    call.runner = None
-                self._attempts.mark(batch.calls, admission.gate.exhausted)
+                    call.execution = None
+                self._scheduler.mark(batch.calls, throttle.gate.exhausted)
         return False
 
     # -- one call -----------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class BatchCalls:
         self._active += 1
         self._running.add(batch)
         for call in batch.calls:
-            call.runner = batch
+            call.execution = batch
         # As in `CoroutineCalls.feed`.
         batch.task = self._context.run(asyncio.Task, self._call(batch), loop=self._loop)
 
@@ -227,11 +227,11 @@ class BatchCalls:
         failed: BaseException | None = None
         batch.started = True
         # Rows may have timed out since the task was made: they are not called, and count for no call.
-        batch.calls = [call for call in batch.calls if call.runner is batch]
+        batch.calls = [call for call in batch.calls if call.execution is batch]
         try:
-            if not batch.calls or self._attempts.is_closed:
+            if not batch.calls or self._scheduler.is_closed:
                 raise asyncio.CancelledError
-            self._attempts.begin_all(batch.calls)
+            self._scheduler.begin_all(batch.calls)
             if self._deadlines is not None:
                 batch.deadline = self._deadlines.arm(batch)
             results = await self._fn([call.row for call in batch.calls])
@@ -240,7 +240,7 @@ class BatchCalls:
                 # The task is being collected after its loop; nobody waits for the call.
                 raise
             failed = raised
-        self._attempts.guarded(self._ended, batch, results, failed)
+        self._scheduler.guarded(self._ended, batch, results, failed)
 
     def _ended(self, batch: _Together, results: list[Any], error: BaseException | None) -> None:
         if batch.timer is not None:
@@ -251,7 +251,7 @@ class BatchCalls:
         if not batch.abandoned:
             self._active -= 1
         # What has answers in the turn in which the job ends is kept, and not paid for again.
-        if self._attempts.is_closed and (error is not None or not batch.left):
+        if self._scheduler.is_closed and (error is not None or not batch.left):
             return
         calls = batch.calls
         sent = len(calls)
@@ -260,56 +260,58 @@ class BatchCalls:
             if not isinstance(error, asyncio.CancelledError):
                 self.late += gone
                 for call, result in zip(calls, results, strict=False):
-                    if call.runner is not batch and not isinstance(result, BaseException):
-                        self._attempts.late(call, result)
-            results = [result for call, result in zip(calls, results, strict=False) if call.runner is batch]
-            calls = [call for call in calls if call.runner is batch]
+                    if call.execution is not batch and not isinstance(result, BaseException):
+                        self._scheduler.late(call, result)
+            results = [
+                result for call, result in zip(calls, results, strict=False) if call.execution is batch
+            ]
+            calls = [call for call in calls if call.execution is batch]
         if calls:
             for call in calls:
-                call.runner = None
+                call.execution = None
             if error is None:
                 self._succeeded(calls, results)
             else:
                 self._failed(calls, batch, error)
-        self.feed()
+        self.dispatch()
 
     def _succeeded(self, calls: list[Call], results: list[Any]) -> None:
         """There is a result or an error for each row; the call is told of once, by its worst."""
-        attempts = self._attempts
-        ended = self._attempts.clock()
+        scheduler = self._scheduler
+        ended = self._scheduler.clock()
         seconds = ended - calls[0].began
         errors: list[BaseException] = [result for result in results if isinstance(result, BaseException)]
-        if not errors and not attempts.looks_at_results and (fitting := _converted(attempts, results)):
-            attempts.rows_succeeded(calls, fitting, ended)
+        if not errors and not scheduler.looks_at_results and (fitting := _converted(scheduler, results)):
+            scheduler.rows_succeeded(calls, fitting, ended)
         else:
-            was_closed = attempts.is_closed
+            was_closed = scheduler.is_closed
             for call, result in zip(calls, results, strict=True):
                 if isinstance(result, BaseException):
                     # Of those in one batch only the first ends the job.
-                    if was_closed or not attempts.is_closed:
-                        attempts.row_failed(call, result)
+                    if was_closed or not scheduler.is_closed:
+                        scheduler.row_failed(call, result)
                 else:
-                    rejected = attempts.row_succeeded(call, result, ended)
+                    rejected = scheduler.row_succeeded(call, result, ended)
                     if rejected is not None:
                         errors.append(rejected)
-        if attempts.is_closed:
+        if scheduler.is_closed:
             return
         overloads = [error for error in errors if is_overload(error)]
         if overloads:
-            attempts.overloaded(overloads[0])
+            scheduler.overloaded(overloads[0])
         elif len(errors) == len(calls) and all(map(is_unreached, errors)):
-            attempts.overloaded(errors[0], calls[-1].is_first)
+            scheduler.overloaded(errors[0], calls[-1].is_first)
         else:
-            attempts.batch_succeeded(seconds)
+            scheduler.batch_succeeded(seconds)
 
     def _failed(
         self, calls: list[Call], batch: _Together, error: BaseException, timed_out: bool = False
     ) -> None:
         """The call of `batch` gave no results: these are called again, or parts of them, or they fail."""
-        attempts = self._attempts
-        attempts.overloaded(error, calls[-1].is_first)
+        scheduler = self._scheduler
+        scheduler.overloaded(error, calls[-1].is_first)
         for call in calls:
-            attempts.measure_failed(call)
+            scheduler.measure_failed(call)
             call.error = error
         if isinstance(error, BatchResultError):
             self._fail(calls, error, False)
@@ -320,24 +322,24 @@ class BatchCalls:
 
     def _try_again(self, calls: list[Call], failed: _Together, error: BaseException, timed_out: bool) -> None:
         """Settle the rows of `failed` that have had as many attempts."""
-        attempts = self._attempts
+        scheduler = self._scheduler
         sent = len(failed.calls)
-        if blames_rows(error):
+        if may_have_poison_row(error):
             failed.is_suspect = True
         try:
             # A part is taken apart at once: to call it again whole would be for the one row that is to blame.
-            splits_now = sent > 1 and failed.is_part and blames_rows(error)
-            pause = None if splits_now else attempts.pause(calls, error)
+            splits_now = sent > 1 and failed.is_part and may_have_poison_row(error)
+            pause = None if splits_now else scheduler.pause(calls, error)
         except BaseException as raised:
             self._fail(calls, raised, False)
             return
         if pause is not None:
-            attempts.count_retries(error, len(calls))
+            scheduler.count_retries(error, len(calls))
             batch = self._keep(calls, failed.is_part, failed.is_suspect)
-            batch.timer = self._loop.call_later(pause, attempts.guarded, self._pause_over, batch)
+            batch.timer = self._loop.call_later(pause, scheduler.guarded, self._pause_over, batch)
             self._pausing.add(batch)
         elif sent > 1 and failed.is_suspect:
-            attempts.count_retries(error, len(calls))
+            scheduler.count_retries(error, len(calls))
             for call in calls:
                 call.uncharged = call.attempt
             # Without the others a part may do well, and no row fails for another.
@@ -352,22 +354,22 @@ class BatchCalls:
     def _keep(self, calls: list[Call], is_part: bool, is_suspect: bool = False) -> _Together:
         batch = _Together(calls, is_part, is_suspect)
         for call in calls:
-            call.runner = batch
+            call.execution = batch
         self._kept += len(calls)
-        self._attempts.pausing.update(calls)
+        self._scheduler.pausing.update(calls)
         return batch
 
     def _pause_over(self, batch: _Together) -> None:
         batch.timer = None
         self._pausing.discard(batch)
         self._again.append(batch)
-        self.feed()
+        self.dispatch()
 
     def _fail(self, calls: list[Call], error: BaseException, timed_out: bool) -> None:
         for call in calls:
-            if self._attempts.is_closed:
+            if self._scheduler.is_closed:
                 return
-            self._attempts.fail_call(
+            self._scheduler.fail_call(
                 call, self._timeout(call) if timed_out else CallFailed(call.attempt, error)
             )
 
@@ -378,14 +380,14 @@ class BatchCalls:
         return CallTimeout("attempt_timeout", self._deadlines.seconds, call.attempt)
 
     def _attempt_timed_out(self, batch: _Together) -> None:
-        calls = [call for call in batch.calls if call.runner is batch]
-        self._attempts.meter.timeouts += len(calls)
+        calls = [call for call in batch.calls if call.execution is batch]
+        self._scheduler.meter.timeouts += len(calls)
         for call in calls:
-            call.runner = None
+            call.execution = None
         batch.left = 0
         self._cancel(batch)
         self._failed(calls, batch, self._timeout(calls[0]), timed_out=True)
-        self.feed()
+        self.dispatch()
 
     def _cancel(self, batch: _Together) -> None:
         """Nobody waits for what `batch` brings."""
@@ -395,7 +397,7 @@ class BatchCalls:
         if batch.started:
             # A task that was cancelled before its first step would never come to its end here.
             batch.task.cancel()
-        batch.timer = self._loop.call_later(GRACE, self._attempts.guarded, self._abandon, batch)
+        batch.timer = self._loop.call_later(GRACE, self._scheduler.guarded, self._abandon, batch)
 
     def _abandon(self, batch: _Together) -> None:
         batch.timer = None
@@ -404,15 +406,15 @@ class BatchCalls:
         self._active -= 1
         self.abandoned += 1
         assert batch.task is not None
-        disown(batch.task, self._name, GRACE)
-        self.feed()
+        abandon(batch.task, self._name, GRACE)
+        self.dispatch()
 
 
-def _converted(attempts: Attempts, results: list[Any]) -> list[Any] | None:
+def _converted(scheduler: CallScheduler, results: list[Any]) -> list[Any] | None:
     """The results in the form in which they leave; None if any of them does not fit."""
-    if attempts.convert_all is None:
+    if scheduler.convert_all is None:
         return results
     try:
-        return attempts.convert_all(results)
+        return scheduler.convert_all(results)
     except Exception:
         return None

@@ -26,7 +26,7 @@ OF_CONNECTIONS = frozenset(
 _CAUSES = 8
 
 
-def blames_rows(error: BaseException) -> bool:
+def may_have_poison_row(error: BaseException) -> bool:
     """Whether some of a batch's rows, called without the others, might not meet `error`.
 
     Not where it says that the service is overloaded, cannot be reached or does not know the caller: all rows

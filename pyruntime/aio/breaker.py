@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable
 
 from pillarbox.aio.limits.bucket import TICK, Bucket
-from pillarbox.aio.limits.gate import Gate, GateStatistics
+from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
 
 PROBES_PER_S = 10.0
 """Calls a second that try whether the service is well again."""
@@ -65,8 +65,8 @@ FEW_SHARE = 0.02
 """A share of refused calls up to which the pace stays as it is."""
 
 
-class Breaker:
-    """A `Gate` that closes while the service is overloaded, and then opens step by step.
+class CircuitBreaker:
+    """A `RateLimiter` that closes while the service is overloaded, and then opens step by step.
 
     inner: the gate behind it, or None. backoff: the seconds of the n-th cool-down in a row (from 1) that the
     service did not ask for. max_outage: seconds for which it holds calls back without any answer. answered:
@@ -77,7 +77,7 @@ class Breaker:
     def __init__(
         self,
         clock: Callable[[], float],
-        inner: Gate | None,
+        inner: RateLimiter | None,
         backoff: Callable[[int], float],
         max_outage: float,
         answered: int = 0,
@@ -293,14 +293,14 @@ class Breaker:
 
     @property
     def exhausted(self) -> str | None:
-        """See `Gate.exhausted`."""
+        """See `RateLimiter.exhausted`."""
         return None if self._inner is None else self._inner.exhausted
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        """See `Gate.start`. Nothing: the inner gate was started before there was this one."""
+        """See `RateLimiter.start`. Nothing: the inner gate was started before there was this one."""
 
     def admit(self, units: float = 1.0) -> float:
-        """See `Gate.admit`."""
+        """See `RateLimiter.admit`."""
         now = self._clock()
         if now < self._cool_until:
             return self._cool_until - now + TICK
@@ -322,28 +322,28 @@ class Breaker:
         return 0.0
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
-        """See `Gate.count_before`."""
+        """See `RateLimiter.count_before`."""
         if self._inner is not None:
             self._inner.count_before(name, calls, cost)
 
     def spend(self, cost: float) -> None:
-        """See `Gate.spend`."""
+        """See `RateLimiter.spend`."""
         if self._inner is not None:
             self._inner.spend(cost)
 
     def cool_down(self, seconds: float | None) -> None:
-        """See `Gate.cool_down`."""
+        """See `RateLimiter.cool_down`."""
         self.overloaded(seconds)
         if self._inner is not None:
             self._inner.cool_down(seconds)
 
-    def statistics(self) -> GateStatistics:
-        """See `Gate.statistics`."""
+    def statistics(self) -> LimiterStatistics:
+        """See `RateLimiter.statistics`."""
         if self._inner is not None:
             return self._inner.statistics()
-        return GateStatistics(granted=self._granted, units=self._granted, cool_downs=self._cool_downs)
+        return LimiterStatistics(granted=self._granted, units=self._granted, cool_downs=self._cool_downs)
 
     async def close(self) -> None:
-        """See `Gate.close`."""
+        """See `RateLimiter.close`."""
         if self._inner is not None:
             await self._inner.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Call
+    from pillarbox.aio.scheduler import Call
 
 
-class Calls(Protocol):
+class Runner(Protocol):
     """What runs calls."""
 
     limit: int
@@ -24,7 +24,7 @@ class Calls(Protocol):
     def in_flight(self) -> int:
         """Calls that hold a slot now."""
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         """Begin waiting calls while there are slots."""
 
     def turn(self) -> None:

@@ -18,10 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures, shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
@@ -36,6 +34,7 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
+from pillarbox.aio.scheduler import Call
 from pillarbox.ledger import Ledger
 from pillarbox.task import RowBatch
 

@@ -19,7 +19,7 @@ from pillarbox.aio.function import refuse_awaitable
 from pillarbox.kernel import Collector, CollectorFactory, TaskMailbox
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts, Call
+    from pillarbox.aio.scheduler import Call, CallScheduler
 
 
 class CollectorRunner:
@@ -27,7 +27,7 @@ class CollectorRunner:
 
     def __init__(
         self,
-        attempts: Attempts,
+        scheduler: CallScheduler,
         fn: Callable[[Any, Collector[Any]], object],
         name: str,
         context: contextvars.Context,
@@ -35,10 +35,10 @@ class CollectorRunner:
         mailbox: TaskMailbox,
         priority: int = 0,
     ) -> None:
-        self._attempts = attempts
+        self._scheduler = scheduler
         self._fn = fn
         self._name = name
-        self.limit = attempts.capacity.limit
+        self.limit = scheduler.concurrency.limit
         self._context = context
         self._loop = loop
         # A mail of the kernel has nobody who would raise what is raised in it.
@@ -60,20 +60,20 @@ class CollectorRunner:
         """Completions that were not the first of their attempt, or came when it had ended."""
         return self._overtaken + self._factory.late
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         """Call the function with waiting rows while there are slots."""
         # What the function or a hook does may ask for it again, in the middle of a call.
         if self._dispatching:
             return
-        attempts = self._attempts
-        waiting = attempts.waiting
+        scheduler = self._scheduler
+        waiting = scheduler.waiting
         self._dispatching = True
         try:
             while waiting and len(self._collectors) < self.limit and not self._closed:
-                if attempts.look_first is not None and not attempts.look_first():
+                if scheduler.look_first is not None and not scheduler.look_first():
                     return
                 # Looked at anew: the gate of a breaker appears while calls are made.
-                call = waiting.popleft() if attempts.admission is None else attempts.admission.next()
+                call = waiting.popleft() if scheduler.throttle is None else scheduler.throttle.next()
                 if call is None:
                     return
                 self._begin(call)
@@ -85,14 +85,14 @@ class CollectorRunner:
 
     def revoke(self, call: Call) -> None:
         """Take `call` from its collector, whose completion is late from now on."""
-        collector = call.runner
-        call.runner = None
+        collector = call.execution
+        call.execution = None
         self._collectors.discard(collector)
         self._factory.revoke(collector)
         # Afterwards: whoever takes the call away has not done with it.
         if not self._asked and not self._closed:
             self._asked = True
-            self._loop.call_soon(self._attempts.guarded, self._feed_again)
+            self._loop.call_soon(self._scheduler.guarded, self._dispatch_again)
 
     async def close(self) -> None:
         """Let go of all calls: whatever completes them has no effect. Waits for nothing."""
@@ -101,25 +101,25 @@ class CollectorRunner:
             self._factory.close(collector)
         self._collectors.clear()
 
-    def _feed_again(self) -> None:
+    def _dispatch_again(self) -> None:
         self._asked = False
-        self.feed()
+        self.dispatch()
 
     def _begin(self, call: Call) -> None:
         # spec: Collector!Begin
         collector = self._factory.create(call)
-        call.runner = collector
+        call.execution = collector
         self._collectors.add(collector)
-        self._attempts.begin(call)
+        self._scheduler.begin(call)
         try:
             returned = self._context.copy().run(self._fn, call.row, collector)
             if returned is not None:
                 refuse_awaitable(self._name, returned)
         except BaseException as error:
             if self._factory.revoke(collector):
-                call.runner = None
+                call.execution = None
                 self._collectors.discard(collector)
-                self._attempts.failed(call, error)
+                self._scheduler.failed(call, error)
             elif isinstance(error, Exception):
                 # It had completed before it raised, and that came first.
                 self._overtaken += 1
@@ -129,19 +129,19 @@ class CollectorRunner:
     def _completed(
         self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None
     ) -> None:
-        self._attempts.guarded(self._end, collector, call, result, error)
+        self._scheduler.guarded(self._end, collector, call, result, error)
 
     def _end(self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None) -> None:
         # spec: Collector!RunMail
-        if call.runner is not collector or self._closed:
+        if call.execution is not collector or self._closed:
             self._overtaken += 1
             if error is None:
-                self._attempts.late(call, result)
+                self._scheduler.late(call, result)
             return
-        call.runner = None
+        call.execution = None
         self._collectors.discard(collector)
         if error is None:
-            self._attempts.succeeded(call, result)
+            self._scheduler.succeeded(call, result)
         else:
-            self._attempts.failed(call, error)
-        self.feed()
+            self._scheduler.failed(call, error)
+        self.dispatch()

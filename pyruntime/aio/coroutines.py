@@ -18,7 +18,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts, Call
+    from pillarbox.aio.scheduler import Call, CallScheduler
 
 T = TypeVar("T")
 
@@ -51,21 +51,21 @@ class _Runner:
         self.abandoned = False
 
 
-class CoroutineCalls:
+class CoroutineRunner:
     """Carries waiting calls of one operator through an async function, `limit` at a time."""
 
     def __init__(
         self,
-        attempts: Attempts,
+        scheduler: CallScheduler,
         fn: Callable[..., Awaitable[Any]],
         name: str,
         context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._attempts = attempts
+        self._scheduler = scheduler
         self._fn = fn
         self._name = name
-        self.limit = attempts.capacity.limit
+        self.limit = scheduler.concurrency.limit
         self._context = context
         self._loop = loop
         self._runners: set[_Runner] = set()
@@ -81,18 +81,18 @@ class CoroutineCalls:
         """Calls that hold a slot now."""
         return self._active
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         """Start runners for waiting calls while there are slots."""
         # spec: Feeding!Feed
-        slots = min(self.limit - self._active, len(self._attempts.waiting) - self._starting)
+        slots = min(self.limit - self._active, len(self._scheduler.waiting) - self._starting)
         if slots <= 0:
             return
-        admission = self._attempts.admission
-        if admission is None:
+        throttle = self._scheduler.throttle
+        if throttle is None:
             # As many as carry calls already, and each starts others with its first call: where calls end at
             # once, one runner carries them all, and to make the others would be for nothing.
             slots = min(slots, max(1, self._active - self._starting) - self._starting)
-        elif admission.holds or self._starting:
+        elif throttle.holds or self._starting:
             return
         else:
             # One at a time, and each that is let through starts the next: most may be held back.
@@ -111,11 +111,11 @@ class CoroutineCalls:
 
     def revoke(self, call: Call) -> None:
         """Take `call` from its runner and cancel what runs of it; what it still brings is ignored."""
-        runner = call.runner
-        call.runner = None
+        runner = call.execution
+        call.execution = None
         runner.call = None
         runner.task.cancel()
-        runner.grace = self._loop.call_later(GRACE, self._attempts.guarded, self._abandon, runner)
+        runner.grace = self._loop.call_later(GRACE, self._scheduler.guarded, self._abandon, runner)
 
     async def close(self) -> None:
         """Cancel all calls and wait for them, for `GRACE` seconds at most."""
@@ -123,7 +123,7 @@ class CoroutineCalls:
         tasks = []
         for runner in list(self._runners):
             if runner.call is not None:
-                runner.call.runner = None
+                runner.call.execution = None
                 runner.call = None
             if runner.grace is not None:
                 runner.grace.cancel()
@@ -132,13 +132,13 @@ class CoroutineCalls:
         await cancel_all(tasks, self._name, GRACE)
 
     async def _carry(self, runner: _Runner) -> None:
-        attempts = self._attempts
-        waiting = attempts.waiting
-        begin = attempts.begin
-        succeeded = attempts.succeeded
+        scheduler = self._scheduler
+        waiting = scheduler.waiting
+        begin = scheduler.begin
+        succeeded = scheduler.succeeded
         fn = self._fn
         context = self._context
-        look_first = attempts.look_first
+        look_first = scheduler.look_first
         task: Any = runner.task
         first = True
         self._starting -= 1
@@ -148,7 +148,7 @@ class CoroutineCalls:
                 if look_first is not None and not look_first():
                     return
                 # Looked at anew: the gate of a breaker appears while runners run.
-                if attempts.admission is not None:
+                if scheduler.throttle is not None:
                     admitted = self._next_admitted()
                     if admitted is None:
                         return
@@ -157,9 +157,9 @@ class CoroutineCalls:
                     call = waiting.popleft()
                     if first:
                         first = False
-                        self.feed()
+                        self.dispatch()
                 runner.call = call
-                call.runner = runner
+                call.execution = runner
                 begin(call)
                 try:
                     result = await fn(call.row)
@@ -172,16 +172,16 @@ class CoroutineCalls:
                     if runner.call is not call:
                         self._count_late(error)
                         return
-                    runner.call = call.runner = None
-                    attempts.failed(call, error)
+                    runner.call = call.execution = None
+                    scheduler.failed(call, error)
                     if not isinstance(error, Exception):
                         return
                 else:
                     if runner.call is not call:
                         self._count_late(None)
-                        attempts.late(call, result)
+                        scheduler.late(call, result)
                         return
-                    runner.call = call.runner = None
+                    runner.call = call.execution = None
                     succeeded(call, result)
                 # Has the call left something behind in its task that the next one would see?
                 try:
@@ -202,7 +202,7 @@ class CoroutineCalls:
         except BaseException as error:
             if self._closed or self._loop.is_closed():
                 raise
-            attempts.stop(error)
+            scheduler.stop(error)
         finally:
             # spec: Feeding!Retire, Feeding!RevokedEnds
             self._runners.discard(runner)
@@ -211,13 +211,13 @@ class CoroutineCalls:
             if not runner.abandoned:
                 self._active -= 1
             if not self._closed and waiting:
-                self.feed()
+                self.dispatch()
 
     def _next_admitted(self) -> Call | None:
-        assert self._attempts.admission is not None
-        call = self._attempts.admission.next()
+        assert self._scheduler.throttle is not None
+        call = self._scheduler.throttle.next()
         if call is not None:
-            self.feed()
+            self.dispatch()
         return call
 
     def _count_late(self, error: BaseException | None) -> None:
@@ -233,8 +233,8 @@ class CoroutineCalls:
         self._active -= 1
         self.abandoned += 1
         assert runner.task is not None
-        disown(runner.task, self._name, GRACE)
-        self.feed()
+        abandon(runner.task, self._name, GRACE)
+        self.dispatch()
 
 
 async def cancel_all(tasks: list[asyncio.Task[None]], name: str, grace: float) -> None:
@@ -244,10 +244,10 @@ async def cancel_all(tasks: list[asyncio.Task[None]], name: str, grace: float) -
     if tasks:
         _, pending = await asyncio.wait(tasks, timeout=grace)
         for task in pending:
-            disown(task, name, grace)
+            abandon(task, name, grace)
 
 
-def disown(task: asyncio.Task[None], name: str, grace: float) -> None:
+def abandon(task: asyncio.Task[None], name: str, grace: float) -> None:
     """Say that a call of the function `name` did not end within `grace` seconds and is left to itself."""
     log.warning(
         "a call of %s did not end within %g s after it was cancelled; it goes on without a slot", name, grace

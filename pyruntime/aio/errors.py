@@ -1,17 +1,17 @@
-"""The errors of calls: what a row's call can end with, said with the row, the attempts and the cause."""
+"""The errors of calls, with row, attempts and cause, and what stands for the result of a failed row."""
 
 from __future__ import annotations
 
 import builtins
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pillarbox.kernel import PillarboxError
 from pillarbox.redaction import DEFAULT, Redact
 
 _ROW_CHARACTERS = 200
-_MESSAGE_CHARACTERS = 1000
+MESSAGE_CHARACTERS = 1000
 _TRACE_LINES = 200
 _GROUP_MEMBERS = 3
 
@@ -26,7 +26,7 @@ def shorten(value: object, limit: int = _ROW_CHARACTERS, redact: Redact = DEFAUL
     except BaseException as error:
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     # Before it is cut: half a key is known by nobody.
-    return _cut(redact.text(" ".join(text.split())), limit)
+    return cut(redact.text(" ".join(text.split())), limit)
 
 
 def said(error: BaseException, redact: Redact = DEFAULT) -> str:
@@ -40,7 +40,7 @@ def said(error: BaseException, redact: Redact = DEFAULT) -> str:
         parts = [f"{type(each).__name__}: {said(each, redact)}" for each in members[:_GROUP_MEMBERS]]
         more = len(members) - len(parts)
         text = f"{text}: {'; '.join(parts)}{f'; and {more} more' if more else ''}"
-    return _cut(text, _MESSAGE_CHARACTERS)
+    return cut(text, MESSAGE_CHARACTERS)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -54,13 +54,14 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
+    """The text, of at most `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _trace_of(error: BaseException, redact: Redact) -> str:
     """The traceback of `error` as text: no line of it, and not the whole, is longer than can be read."""
-    lines = [_cut(line, _MESSAGE_CHARACTERS) for line in redact.printed(error).split("\n")]
+    lines = [cut(line, MESSAGE_CHARACTERS) for line in redact.printed(error).split("\n")]
     if len(lines) > _TRACE_LINES:
         half = _TRACE_LINES // 2
         lines = [*lines[:half], f"  … ({len(lines) - 2 * half:,} lines)", *lines[-half:]]
@@ -124,7 +125,7 @@ class CallFailed(PillarboxError):
             "attempts": self.attempts,
             "row": self.row,
             "type": type(self.cause).__name__,
-            "message": self.reason[:_MESSAGE_CHARACTERS],
+            "message": self.reason[:MESSAGE_CHARACTERS],
         }
         trace = f"{_trace_of(self.cause, self.redact)}\n{_marked(told)}"
         found = CallFailed(self.attempts, self.cause, self.row, trace, self.detail)
@@ -265,6 +266,50 @@ class TooManyFailures(PillarboxError):
             f"{self.failed:,} of {self.finished:,} rows failed, more than stop_after={self.limit!r} allows; "
             f"the last: {self.cause}"
         )
+
+
+class ErrorInfo(NamedTuple):
+    """What is said about a row that failed for good."""
+
+    type: str
+    """The class of the function's error; `CallTimeout` for a limit of time, `NotCalled` for no call."""
+    message: str
+    """Its text, shortened."""
+    attempts: int
+    """Attempts begun."""
+    latency: float
+    """Seconds from the start of the first attempt to the end of the last; 0 without any."""
+    status: int | None
+    """The status of an HTTP answer, where the error has one."""
+    uid: str | None = None
+    """The function of a chain in which the row failed; None where there is one function only."""
+
+    def told(self) -> dict[str, Any]:
+        """What is written down of it."""
+        told = self._asdict()
+        if self.uid is None:
+            del told["uid"]
+        return told
+
+
+class Outcome(NamedTuple):
+    """One item's result under `errors="column"`: one of the two is None, unless the function gave None."""
+
+    result: Any
+    error: ErrorInfo | None
+
+
+class Failed:
+    """Stands in the operator's output for the result of a row that failed for good."""
+
+    __slots__ = ("info", "not_called")
+
+    def __init__(self, info: ErrorInfo, not_called: bool = False) -> None:
+        self.info = info
+        self.not_called = not_called
+
+    def __repr__(self) -> str:
+        return f"a failed row ({self.info.type}: {self.info.message})"
 
 
 def _marked(told: dict[str, object]) -> str:

@@ -1,14 +1,19 @@
-"""Kinds of functions that a user may give: async, async generator, with a collector, blocking. Any thread."""
+"""Kinds of functions that a user may give: async, async generator, with a collector, blocking; resources.
+
+For any thread, but for `enter_function`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from inspect import Parameter
 from typing import Any, get_origin
 
-from pillarbox.aio.errors import shorten
+from pillarbox.aio.errors import OpenFailed, shorten
 from pillarbox.kernel import Collector
+from pillarbox.redaction import DEFAULT
 
 
 def check_function(fn: Any, *, in_batches: bool = False) -> None:
@@ -111,3 +116,28 @@ def _is_collector(annotation: Any) -> bool:
         # By its name alone: a worker gets a function without the names that only annotations use.
         return annotation.strip("'\"").partition("[")[0].rpartition(".")[2] == Collector.__name__
     return annotation is Collector or get_origin(annotation) is Collector
+
+
+def is_resource(fn: Callable[..., Any]) -> bool:
+    """Whether `fn` has a context manager, asynchronous or plain."""
+    return hasattr(type(fn), "__aenter__") or hasattr(type(fn), "__enter__")
+
+
+async def enter_function(fn: Callable[..., Any], stack: AsyncExitStack) -> Callable[..., Any]:
+    """Enter `fn` into `stack` if it is a context manager; returns what is to be called.
+
+    That is what entering gave, or `fn` itself where that is not callable. On the loop's thread. Raises
+    OpenFailed with what entering raised.
+    """
+    entered: Any
+    method = "__aenter__" if hasattr(type(fn), "__aenter__") else "__enter__"
+    try:
+        if method == "__aenter__":
+            entered = await stack.enter_async_context(fn)  # type: ignore[arg-type]
+        elif hasattr(type(fn), "__enter__"):
+            entered = stack.enter_context(fn)  # type: ignore[arg-type]
+        else:
+            return fn
+    except Exception as error:
+        raise OpenFailed(type(fn).__qualname__, method, error) from DEFAULT.chain(error)
+    return entered if callable(entered) else fn

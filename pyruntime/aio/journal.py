@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.errors import NotCalled, shorten
-from pillarbox.aio.failure import ErrorInfo, Failed, describe
+from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
-from pillarbox.aio.single_flight import JOINED
+from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.status import describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import (
     Commit,
@@ -45,8 +45,8 @@ from pillarbox.ledger.lease import LONGEST
 from pillarbox.redaction import DEFAULT, Redact, redacted
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Call
     from pillarbox.aio.options import Options
+    from pillarbox.aio.scheduler import Call
 
 log = logging.getLogger("pillarbox")
 
@@ -259,7 +259,7 @@ class Journal:
                     raise self._conflict(call, before.input)
             else:
                 self._joined.setdefault(key, []).append(call)
-                return JOINED
+                return WAITING
         result: tuple[Any] | Origin | None = self._look(call)
         if type(result) is not tuple and not self._asked:
             self._asked = True

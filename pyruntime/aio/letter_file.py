@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.task_io import Chunk
 from pillarbox.ledger.private_files import FILE_MODE, open_own
 

@@ -22,14 +22,21 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.check import check_function_or_none, check_positive_number, check_seconds
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import Retry, check_retry
 from pillarbox.ledger import Ledger
-from pillarbox.mailbox.check import check_bool, check_choice, check_positive_int
 from pillarbox.redaction import Redact, check_redact
+from pillarbox.validate import (
+    check_bool,
+    check_choice,
+    check_function_or_none,
+    check_int,
+    check_limit_of_time,
+    check_positive_int,
+    check_positive_number,
+)
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8
@@ -75,8 +82,8 @@ class Timeout:
     fallback: Any = dataclasses.field(default=UNSET, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_seconds("timeout", self.total)
-        check_seconds("attempt", self.attempt)
+        check_limit_of_time("timeout", self.total)
+        check_limit_of_time("attempt", self.attempt)
         if callable(self.fallback):
             check_function_or_none("fallback", self.fallback)
 
@@ -86,7 +93,7 @@ class Errors:
     """Says what becomes of rows that fail for good.
 
     mode: "fail" ends the job with the first; "null" gives None for it; "column" says it beside the results;
-        "drop" leaves it out. None is "drop" where there is a `dead_letter`, else "fail".
+        "drop" leaves it out. Unless given, "drop" where there is a `dead_letter`, else "fail".
     stop_after: end the job after all when more rows than this have failed: a number (int), or a fraction of
         the rows (float below 1). Not with "fail".
     redact: removes more from the texts of errors than keys, passwords and queries of URLs, which are always
@@ -97,13 +104,13 @@ class Errors:
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
 
-    mode: ErrorMode | None = None
+    mode: ErrorMode = UNSET
     stop_after: int | float | None = dataclasses.field(default=None, kw_only=True)
     redact: Callable[[str], str] | Redact | None = dataclasses.field(default=None, kw_only=True)
     dead_letter: Any = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.mode is None:
+        if self.mode is UNSET:
             object.__setattr__(self, "mode", "fail" if self.dead_letter is None else "drop")
         check_choice("errors", self.mode, ERROR_MODES)
         object.__setattr__(self, "redact", None if self.redact is None else check_redact(self.redact))
@@ -200,10 +207,7 @@ class Dedupe:
         if self.key is not None and not callable(self.key):
             raise TypeError(f"dedupe={self.key!r}: must be True, False, a function of the row, or a Dedupe")
         check_function_or_none("dedupe", self.key)
-        if isinstance(self.memo, bool) or not isinstance(self.memo, int):
-            raise TypeError(f"memo={self.memo!r}: must be a number of results, 0 for none")
-        if self.memo < 0:
-            raise ValueError(f"memo={self.memo!r}: must be a number of results, 0 for none")
+        check_int("memo", self.memo, 0)
 
 
 @dataclass(frozen=True, init=False)

@@ -13,7 +13,6 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, Protocol
 
-from pillarbox.aio.check import check_function_or_none, check_positive_number
 from pillarbox.aio.errors import ResultRejected, leaves
 from pillarbox.aio.retry_after import (
     MAX_OUTAGE_S,
@@ -25,7 +24,13 @@ from pillarbox.aio.retry_after import (
 from pillarbox.aio.retry_budget import BudgetAccount, RetryBudget
 from pillarbox.aio.status import is_permanent
 from pillarbox.aio.tenacity_policy import TenacityPolicy, TenacityRetry, adapt, is_of_tenacity
-from pillarbox.mailbox.check import check_positive_int
+from pillarbox.validate import (
+    check_bool,
+    check_function_or_none,
+    check_number,
+    check_positive_int,
+    check_positive_number,
+)
 
 
 @dataclass(frozen=True)
@@ -83,26 +88,21 @@ class Retry:
 
     def __post_init__(self) -> None:
         check_positive_int("attempts", self.attempts)
-        for name, least in (("initial", 0.0), ("maximum", 0.0), ("multiplier", 1.0), ("max_outage", 0.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name}={value!r}: must be a number")
-            if not math.isfinite(value) or value < least:
-                raise ValueError(f"{name}={value!r}: must be finite and at least {least:g}")
+        for name, minimum in (("initial", 0.0), ("maximum", 0.0), ("multiplier", 1.0), ("max_outage", 0.0)):
+            check_number(name, getattr(self, name), minimum=minimum)
         if self.on is not None:
             on = self.on if isinstance(self.on, tuple | list) else (self.on,)
             for kind in on:
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                     raise TypeError(f"on={self.on!r}: must be an exception type or several, {kind!r} is none")
             object.__setattr__(self, "on", tuple(on))
-        _check_decision("when", self.when, "the error")
-        _check_decision("result", self.result, "the result")
-        _check_decision("retry_after", self.retry_after, "the error")
+        check_function_or_none("when", self.when, "the error")
+        check_function_or_none("result", self.result, "the result")
+        check_function_or_none("retry_after", self.retry_after, "the error")
         check_positive_number("max_retry_after", self.max_retry_after)
         if not (self.budget is None or isinstance(self.budget, RetryBudget)):
             raise TypeError(f"budget={self.budget!r}: must be a pillarbox.RetryBudget or None")
-        if not isinstance(self.jitter, bool):
-            raise TypeError(f"jitter={self.jitter!r}: must be True or False")
+        check_bool("jitter", self.jitter)
 
     def applies(self, attempt: int, error: BaseException) -> bool:
         """Whether another attempt may follow after attempt number `attempt` (from 1) ended with `error`.
@@ -288,11 +288,3 @@ def _checked(delay: Any) -> float | None:
     if math.isnan(delay):
         raise ValueError(f"retry_after gave {delay!r}: must be a number of seconds or None")
     return max(0.0, float(delay))
-
-
-def _check_decision(name: str, value: Any, what: str) -> None:
-    if value is None:
-        return
-    if not callable(value):
-        raise TypeError(f"{name}={value!r}: must be a function of {what} or None, not {type(value).__name__}")
-    check_function_or_none(name, value)

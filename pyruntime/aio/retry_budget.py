@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
-from pillarbox.aio.check import check_positive_number
+from pillarbox.validate import check_int, check_number, check_positive_number
 
 _SLOTS = 10
 _ROUNDING = 1e-9
@@ -37,14 +37,8 @@ class RetryBudget:
     seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.share, bool) or not isinstance(self.share, int | float):
-            raise TypeError(f"share={self.share!r}: must be a number, 0 or more")
-        if not math.isfinite(self.share) or self.share < 0:
-            raise ValueError(f"share={self.share!r}: must be finite and at least 0")
-        if isinstance(self.least, bool) or not isinstance(self.least, int):
-            raise TypeError(f"least={self.least!r}: must be a number of retries (int), 0 or more")
-        if self.least < 0:
-            raise ValueError(f"least={self.least!r}: must be at least 0")
+        check_number("share", self.share, minimum=0.0)
+        check_int("least", self.least, 0)
         check_positive_number("seconds", self.seconds)
 
 

@@ -11,14 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Call
     from pillarbox.aio.options import Dedupe
+    from pillarbox.aio.scheduler import Call
 
-JOINED = object()
+WAITING = object()
 
 
 class SingleFlight:
@@ -38,7 +38,7 @@ class SingleFlight:
         self._held = 0
         self._results: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
 
-    def board(self, call: Call) -> Any:
+    def join(self, call: Call) -> Any:
         """A kept result for the row of `call`; `JOINED` where it has joined another's call; None to call it.
 
         A result comes first in a tuple. Raises TypeError for a row that cannot be compared, and what the
@@ -51,7 +51,7 @@ class SingleFlight:
         joined = self._flights.get(key)
         if joined is not None:
             joined.append(call)
-            return JOINED
+            return WAITING
         joined = self._flights[key] = []
         self._flown[call] = key, joined
         return None
@@ -60,7 +60,7 @@ class SingleFlight:
         """The rows that wait for the outcome of `call`."""
         return self._flown[call][1] if call in self._flown else ()
 
-    def land(self, call: Call, result: Any) -> list[Call]:
+    def resolve(self, call: Call, result: Any) -> list[Call]:
         """The rows that share the outcome of `call`; nobody joins it any more.
 
         What stands for a failure is not kept: neither a `Failed` nor a value for a time-out.

@@ -9,7 +9,15 @@ import ssl
 from collections.abc import Iterator
 
 from pillarbox.aio.answer import Answer, answers, codes_of
-from pillarbox.aio.errors import leaves
+from pillarbox.aio.errors import (
+    MESSAGE_CHARACTERS,
+    CallFailed,
+    CallTimeout,
+    ErrorInfo,
+    NotCalled,
+    cut,
+    leaves,
+)
 from pillarbox.aio.retry_after import delay_of, retry_after_of
 
 __all__ = ["is_overload", "is_permanent", "retry_after_of", "status_of"]
@@ -120,6 +128,13 @@ def status_of(error: BaseException) -> int | None:
     Any thread; raises nothing.
     """
     return next((answer.status for answer in answers(error) if answer.status is not None), None)
+
+
+def describe(error: CallFailed | CallTimeout | NotCalled, latency: float) -> ErrorInfo:
+    """What `errors="column"` and dead letters say about an error."""
+    cause = error.cause if isinstance(error, CallFailed) else error
+    message = cut(error.reason, MESSAGE_CHARACTERS)
+    return ErrorInfo(type(cause).__name__, message, error.attempts, latency, status_of(cause))
 
 
 def is_overload(error: BaseException) -> bool:

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from pillarbox.aio.attempts import Call
+from pillarbox.aio.scheduler import Call
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 

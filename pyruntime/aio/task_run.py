@@ -22,14 +22,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Chain, ChainPlace, Stage
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallTimeout, shorten
+from pillarbox.aio.function import enter_function
 from pillarbox.aio.journal import Journal
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Options
-from pillarbox.aio.resource import enter_function
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import (
     CHUNK_BYTES,
     AsyncIterableInput,

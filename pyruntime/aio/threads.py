@@ -23,7 +23,7 @@ from pillarbox.aio.function import refuse_awaitable
 from pillarbox.kernel import Mail, TaskMailbox
 
 if TYPE_CHECKING:
-    from pillarbox.aio.attempts import Attempts, Call
+    from pillarbox.aio.scheduler import Call, CallScheduler
 
 log = logging.getLogger("pillarbox")
 
@@ -53,22 +53,22 @@ class _Attempt:
         self.abandoned = False
 
 
-class ThreadCalls:
+class ThreadRunner:
     """Carries waiting calls of one operator through a blocking function, `limit` at a time."""
 
     def __init__(
         self,
-        attempts: Attempts,
+        scheduler: CallScheduler,
         fn: Callable[..., Any],
         name: str,
         context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
         mailbox: TaskMailbox,
     ) -> None:
-        self._owner = attempts
+        self._scheduler = scheduler
         self._fn = fn
         self._name = name
-        self.limit = attempts.capacity.limit
+        self.limit = scheduler.concurrency.limit
         self._context = context
         self._loop = loop
         self._mailbox = mailbox
@@ -76,7 +76,7 @@ class ThreadCalls:
         self._threads = 0
         self._started: list[threading.Thread] = []
         self._active = 0
-        self._attempts: set[_Attempt] = set()
+        self._executions: set[_Attempt] = set()
         self._lock = threading.Lock()
         self._running = 0
         self._awaited = 0
@@ -91,15 +91,15 @@ class ThreadCalls:
         """Calls that hold a slot now."""
         return self._active
 
-    def feed(self) -> None:
+    def dispatch(self) -> None:
         """Give waiting calls to threads while there are slots."""
-        attempts = self._owner
-        waiting = attempts.waiting
-        admission = attempts.admission
+        scheduler = self._scheduler
+        waiting = scheduler.waiting
+        throttle = scheduler.throttle
         while waiting and self._active < self.limit and not self._closed:
-            if attempts.look_first is not None and not attempts.look_first():
+            if scheduler.look_first is not None and not scheduler.look_first():
                 return
-            call = waiting.popleft() if admission is None else admission.next()
+            call = waiting.popleft() if throttle is None else throttle.next()
             if call is None:
                 return
             # Those that have returned a future need no thread.
@@ -109,10 +109,10 @@ class ThreadCalls:
                 thread.start()
                 self._started.append(thread)
                 self._threads += 1
-            call.runner = attempt = _Attempt(call)
-            self._attempts.add(attempt)
+            call.execution = attempt = _Attempt(call)
+            self._executions.add(attempt)
             self._active += 1
-            attempts.begin(call)
+            scheduler.begin(call)
             with self._lock:
                 self._running += 1
             self._jobs.put(attempt)
@@ -122,15 +122,15 @@ class ThreadCalls:
 
     def revoke(self, call: Call) -> None:
         """Take `call` from its thread; what it still brings is ignored."""
-        attempt = call.runner
-        call.runner = None
+        attempt = call.execution
+        call.execution = None
         self._take_back(attempt)
-        attempt.grace = self._loop.call_later(GRACE, self._owner.guarded, self._abandon, attempt)
+        attempt.grace = self._loop.call_later(GRACE, self._scheduler.guarded, self._abandon, attempt)
 
     async def close(self) -> None:
         """Wait for the calls that run, for `GRACE` seconds at most, and for the end of their threads."""
         self._closed = True
-        for attempt in self._attempts:
+        for attempt in self._executions:
             self._take_back(attempt)
             if attempt.grace is not None:
                 attempt.grace.cancel()
@@ -227,7 +227,7 @@ class ThreadCalls:
         attempt.finished = True
         if attempt.grace is not None:
             attempt.grace.cancel()
-        self._attempts.discard(attempt)
+        self._executions.discard(attempt)
         if not attempt.abandoned:
             self._active -= 1
             with self._lock:
@@ -237,14 +237,14 @@ class ThreadCalls:
             # A future that was cancelled in time brings nothing late.
             self.late += attempt.future is None or not attempt.future.cancelled()
             if error is None:
-                self._owner.late(attempt.made_for, result)
+                self._scheduler.late(attempt.made_for, result)
         else:
-            call.runner = attempt.call = None
+            call.execution = attempt.call = None
             if error is None:
-                self._owner.succeeded(call, result)
+                self._scheduler.succeeded(call, result)
             else:
-                self._owner.failed(call, error)
-        self.feed()
+                self._scheduler.failed(call, error)
+        self.dispatch()
 
     def _abandon(self, attempt: _Attempt) -> None:
         if attempt.finished or self._closed:
@@ -274,7 +274,7 @@ class ThreadCalls:
                 self._name,
                 GRACE,
             )
-        self.feed()
+        self.dispatch()
 
 
 def _set(future: asyncio.Future[None]) -> None:

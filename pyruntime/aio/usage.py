@@ -14,7 +14,7 @@ from pillarbox.aio.errors import said
 from pillarbox.redaction import DEFAULT, Redact
 
 if TYPE_CHECKING:
-    from pillarbox.aio.limits.gate import Gate
+    from pillarbox.aio.limits.limiter import RateLimiter
     from pillarbox.aio.meter import Meter
 
 log = logging.getLogger("pillarbox")
@@ -43,7 +43,7 @@ def usage_of(said: Any) -> Usage:
     return used
 
 
-class Bill:
+class CostTracker:
     """Adds up what the calls of one operator used, where its hook says it, and tells the gate of the cost."""
 
     __slots__ = ("_gate", "_meter", "_redact", "_usage")
@@ -52,7 +52,7 @@ class Bill:
         self,
         usage: Callable[[Any, Any], Any] | None,
         meter: Meter,
-        gate: Gate | None,
+        gate: RateLimiter | None,
         redact: Redact = DEFAULT,
     ) -> None:
         self._usage = usage

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.check import printable
 from pillarbox.ledger.compaction import compact
-from pillarbox.ledger.errors import LedgerWarning
+from pillarbox.ledger.errors import LedgerWarning, printable
 from pillarbox.ledger.expiry import expire, last_change
 from pillarbox.ledger.export import export, rows_of
 from pillarbox.ledger.ledger import Ledger

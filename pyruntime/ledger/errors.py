@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.ledger.check import printable
+
+
+def printable(text: str) -> str:
+    r"""`text` with `\u....` for what is no visible character: a terminal would obey some of those.
+
+    What was JSON is the same JSON after that.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 class LedgerError(PillarboxError):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 
-from pillarbox.ledger.check import printable
-from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
 from pillarbox.ledger.folder import ROWS_NAME, SUFFIX
 from pillarbox.ledger.ledger import Ledger
 from pillarbox.ledger.reader import is_own

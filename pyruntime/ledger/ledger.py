@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pillarbox.ledger.check import check_count, check_seconds
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError, LedgerWarning
 from pillarbox.ledger.folder import REMEDY, LocalFolder
 from pillarbox.ledger.forks import check_locks
@@ -30,8 +29,8 @@ from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out
 from pillarbox.ledger.reader import Folder, LedgerReader
 from pillarbox.ledger.scope import Scope, quoted
 from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
-from pillarbox.mailbox.check import check_bool, check_choice
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
+from pillarbox.validate import check_bool, check_choice, check_duration, check_int
 
 VALUES = ("json", "pickle")
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
@@ -106,9 +105,11 @@ class Ledger:
         if scheme is None and self.filesystem is None:
             location = os.path.abspath(location)
         object.__setattr__(self, "location", location)
-        object.__setattr__(self, "loss_window", check_seconds("loss_window", self.loss_window))
-        check_count("commit_rows", self.commit_rows, 1, MOST_ROWS)
-        check_count("commit_bytes", self.commit_bytes, 1, MOST_BYTES)
+        object.__setattr__(
+            self, "loss_window", check_duration("loss_window", self.loss_window, above_zero=True)
+        )
+        check_int("commit_rows", self.commit_rows, 1, MOST_ROWS)
+        check_int("commit_bytes", self.commit_bytes, 1, MOST_BYTES)
         check_bool("retry_errors", self.retry_errors)
         check_choice("values", self.values, VALUES)
         Scope("run" if self.run is None else self.run, "uid" if self.uid is None else self.uid)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pillarbox.ledger.check import check_count, check_text
 from pillarbox.ledger.keys import config_hash
+from pillarbox.validate import check_int, check_text
 
 NO_BATCH = "none"
 LONGEST = 200
@@ -44,7 +44,7 @@ class Scope:
             if len(quoted(text)) > LONGEST:
                 raise ValueError(f"{name}={text!r}: may have {LONGEST} characters as it is written in a path")
         if self.batch is not None:
-            check_count("batch", self.batch, 0, 2**63 - 1)
+            check_int("batch", self.batch, 0, 2**63 - 1)
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""A connection between two processes: the proof of who they are, frames that nobody can forge, heartbeats.
+"""A connection between two processes: proof of both sides, frames that nobody can forge, heartbeats.
 
 Each side proves that it knows the secret without sending it (challenge and response), then each frame carries
 a code over its number, its direction and its text (HMAC-SHA256, RFC 2104), under a key of this connection
@@ -9,10 +9,20 @@ with the kind of the message. It is bounded and checked here, on both sides, bef
 Used on the event loop of either side.
 """
 
+# grpcio and `multiprocessing.connection` were weighed, see docs/decisions/one-transport.md: the first is 18
+# MB and proves no shared secret, the second proves one at the beginning and then unpickles whatever comes.
+#
+# TLS is `ssl.SSLObject` over memory, not the transport's (`loop.start_tls`). A transport hands what is
+# written to the loop, which encrypts and sends it later; a process that dies in between has said nothing. A
+# task of a shared budget has to say that a call begins *before* it does, so its frame must be with the
+# system when `send` returns. Encrypted here, a frame is bytes like any other, and goes the same way with
+# TLS as without.
+
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -20,7 +30,7 @@ import secrets
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 MAGIC = b"pillarbox-rpc-1\n"
@@ -100,11 +110,66 @@ def pieces(items: Collection[T]) -> Iterator[list[T]]:
         yield piece
 
 
+class TlsStream:
+    """TLS over two streams. What `encrypt` returns is to be sent at once, in order. Confined to a loop."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        context: ssl.SSLContext,
+        server_side: bool,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+
+    async def handshake(self) -> None:
+        """Agree on keys with the peer. Raises what is in `BROKEN`; ssl.SSLError is an OSError."""
+        await self._done(self._object.do_handshake)
+
+    async def readexactly(self, size: int) -> bytes:
+        """See `asyncio.StreamReader.readexactly`."""
+        found = bytearray()
+        while len(found) < size:
+            some = await self._done(functools.partial(self._object.read, size - len(found)))
+            if not some:
+                raise EOFError("the peer has ended the encrypted connection")
+            found += some
+        return bytes(found)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """Return what is to be sent for `data`."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def certificate(self) -> bytes:
+        """Return the peer's certificate; empty if it has shown none."""
+        return self._object.getpeercert(binary_form=True) or b""
+
+    async def _done(self, step: Callable[[], T]) -> T:
+        """The result of a step of TLS, which is tried again for as long as it lacks bytes of the peer."""
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                if self._outgoing.pending:
+                    _write(self._writer, self._outgoing.read())
+            data = await self._reader.read(MAX_BUFFER_NBYTES)
+            if not data:
+                raise EOFError("the peer has ended the connection")
+            self._incoming.write(data)
+
+
 class Connection:
     """A connection whose peer is known. Confined to the loop of its streams.
 
-    direct: the socket of the same connection, where what is sent is to be with the system when `send` returns
-    (see `connect`). Otherwise it is with the loop, and ends with the process.
+    tls: encrypts what is sent; None for plain frames. direct: the socket of the same connection, where what
+    is sent is to be with the system when `send` returns (see `connect`). Otherwise it is with the loop, and
+    ends with the process.
     """
 
     def __init__(
@@ -113,9 +178,11 @@ class Connection:
         writer: asyncio.StreamWriter,
         send_key: bytes,
         receive_key: bytes,
+        tls: TlsStream | None = None,
         direct: socket.socket | None = None,
     ) -> None:
-        self._reader = reader
+        self._reader: asyncio.StreamReader | TlsStream = tls or reader
+        self._tls = tls
         self._writer = writer
         self._direct = direct
         self._send_key = send_key
@@ -144,6 +211,8 @@ class Connection:
         if transport.is_closing():
             return False
         frame = len(text).to_bytes(4, "big") + code + text
+        if self._tls is not None:
+            frame = self._tls.encrypt(frame)
         if self._direct is None:
             if transport.get_write_buffer_size() <= MAX_UNREAD_NBYTES:
                 self._writer.write(frame)
@@ -243,40 +312,30 @@ def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(data)
 
 
-async def _start_tls(
-    writer: asyncio.StreamWriter, context: ssl.SSLContext, server_side: bool
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The streams of the same connection, encrypted from here on."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=MAX_BUFFER_NBYTES, loop=loop)
-    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    transport = await loop.start_tls(writer.transport, protocol, context, server_side=server_side)
-    if transport is None:
-        raise ConnectionResetError("the peer has gone")
-    protocol.connection_made(transport)
-    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
 async def server_handshake(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     secret: bytes,
-    tls: ssl.SSLContext | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> Connection:
     """Prove both sides to each other, as the server. Raises ProtocolError for a peer without the secret."""
     server = secrets.token_bytes(NONCE_NBYTES)
     _write(writer, MAGIC + server)
-    if tls is not None:
-        # Only now: who is slow with TLS counts as one who has not proved himself, too.
-        reader, writer = await _start_tls(writer, tls, True)
-    client = await reader.readexactly(NONCE_NBYTES)
-    proof = await reader.readexactly(CODE_NBYTES)
+    tls = None
+    if context is not None:
+        # Only now: a client that is slow with TLS counts as one that has not proved itself, too.
+        tls = TlsStream(reader, writer, context, True)
+        await tls.handshake()
+    source = tls or reader
+    client = await source.readexactly(NONCE_NBYTES)
+    proof = await source.readexactly(CODE_NBYTES)
     if not hmac.compare_digest(proof, _code(secret, b"client", server, client)):
         raise ProtocolError("a client without the secret")
-    _write(writer, _code(secret, b"server", server, client))
+    own = _code(secret, b"server", server, client)
+    _write(writer, own if tls is None else tls.encrypt(own))
     to_client = _code(secret, b"to client", server, client)
     to_server = _code(secret, b"to server", server, client)
-    return Connection(reader, writer, to_client, to_server)
+    return Connection(reader, writer, to_client, to_server, tls)
 
 
 async def client_handshake(
@@ -291,20 +350,24 @@ async def client_handshake(
     if not greeting.startswith(MAGIC):
         raise ProtocolError("not a server of Pillarbox, or one of another version")
     server = greeting[len(MAGIC) :]
+    tls = None
     if fingerprint is not None:
-        reader, writer = await _start_tls(writer, _pinned_tls(), False)
-        _check_certificate(writer, fingerprint)
+        tls = TlsStream(reader, writer, _pinned_context(), False)
+        await tls.handshake()
+        if not hmac.compare_digest(hashlib.sha256(tls.certificate()).digest(), fingerprint):
+            raise ProtocolError("its certificate is not the one that this client was told of")
     client = secrets.token_bytes(NONCE_NBYTES)
-    _write(writer, client + _code(secret, b"client", server, client))
+    own = client + _code(secret, b"client", server, client)
+    _write(writer, own if tls is None else tls.encrypt(own))
     try:
-        proof = await reader.readexactly(CODE_NBYTES)
+        proof = await (tls or reader).readexactly(CODE_NBYTES)
     except (EOFError, OSError):
         raise ProtocolError("it does not accept this task's secret") from None
     if not hmac.compare_digest(proof, _code(secret, b"server", server, client)):
         raise ProtocolError("it does not know the secret")
     to_client = _code(secret, b"to client", server, client)
     to_server = _code(secret, b"to server", server, client)
-    return Connection(reader, writer, to_server, to_client, direct)
+    return Connection(reader, writer, to_server, to_client, tls, direct)
 
 
 def _own_socket(writer: asyncio.StreamWriter) -> socket.socket:
@@ -314,18 +377,12 @@ def _own_socket(writer: asyncio.StreamWriter) -> socket.socket:
     return own
 
 
-def _pinned_tls() -> ssl.SSLContext:
+def _pinned_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # The certificate is compared as a whole: who has signed it, and for which name, does not matter.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _check_certificate(writer: asyncio.StreamWriter, fingerprint: bytes) -> None:
-    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    if not hmac.compare_digest(hashlib.sha256(found).digest(), fingerprint):
-        raise ProtocolError("its certificate is not the one that this client was told of")
 
 
 @contextlib.asynccontextmanager
@@ -335,8 +392,7 @@ async def connect(
     """A connection to a server that knows `secret`; cut off at the end, and what is unsent is lost.
 
     fingerprint: the SHA-256 of the server's certificate, for TLS; None for none.
-    direct: what is sent is with the system when `send` returns, whatever becomes of this process; not with
-        TLS.
+    direct: what is sent is with the system when `send` returns, whatever becomes of this process.
     Raises what is in `BROKEN` where there is no such server.
     """
     opening = asyncio.open_connection(host, port, limit=MAX_BUFFER_NBYTES)
@@ -351,10 +407,8 @@ async def connect(
                 connection.abort()
     finally:
         writer.transport.abort()
-        if fingerprint is None:
-            # Over TLS these streams are told nothing any more.
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 # -- messages that outlive a connection ---------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The server's side: `RpcServer` listens, `Sessions` answers clients of one service, `Hosted` gives it life.
+"""The server's side: `RpcServer` listens, `Sessions` answers clients, `ServiceHost` gives it its life.
 
 A server has any number of services by name. One that serves connections itself is a `ConnectionService`;
 one that has to outlive them, so that no message is lost or comes twice, is a `Service`, served by `Sessions`.
@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
+import os
 import random
 import secrets
 import socket
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pillarbox.rpc import connection as connections
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import (
     BROKEN,
     MAX_BUFFER_NBYTES,
@@ -43,6 +45,8 @@ MAX_UNAUTHENTICATED = 64
 SECRET_NBYTES = 32
 MAX_REASON_LENGTH = 16 * 1024
 """Of what a client is told of an error: it is a message then, also where each character is twelve bytes."""
+RECONNECT_TIMEOUT_S = 5.0
+"""Seconds after its connection has broken in which a client may come back."""
 STOP_TIMEOUT_S = 10.0
 """Seconds for a server to answer or to end."""
 
@@ -413,25 +417,53 @@ H = TypeVar("H", bound="Hosted[Any]")
 class Hosted(ABC, Generic[V]):
     """Starts a server and ends it, for a `with` block. Another start has the same port and secret.
 
-    kind: the word for it in errors. Raises TypeError or ValueError for an address that is none.
+    kind: the word for it in errors. certificate: see `Certificate`; None for no TLS.
+    Raises TypeError or ValueError for an address that is not one.
     """
 
-    def __init__(self, kind: str, host: str, port: int, advertise: str | None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        host: str,
+        port: int,
+        advertise: str | None,
+        certificate: str | os.PathLike[str] | None = None,
+    ) -> None:
         check_address(host, port, advertise)
         self._kind = kind
         self._host = host
         self._port = port
         self._advertise = advertise
+        self._certificate_path = None if certificate is None else Path(certificate)
+        self._certificate: Certificate | None = None
         self._secret = secrets.token_bytes(SECRET_NBYTES)
         self._hosted: tuple[LoopThread, V] | None = None
 
     @abstractmethod
-    def start(self: H) -> H:
-        """Listen: `_begin`."""
+    def _make(self) -> V:
+        """A server that is to listen, with the secret and the certificate of this moment."""
 
-    @abstractmethod
+    def start(self: H) -> H:
+        """Listen. Any thread, once; again after `close`. Raises OSError, also for the certificate."""
+        if self._hosted is not None:
+            raise RuntimeError(f"the {self._kind} has been started")
+        if self._certificate_path is not None:
+            self._certificate = Certificate(self._certificate_path)
+        server = self._make()
+        thread = acquire_loop()
+        listening = thread.submit(server.listen(self._host, self._port))
+        try:
+            self._port = listening.result()
+        except BaseException:
+            listening.cancel()
+            release_loop(thread)
+            raise
+        self._hosted = thread, server
+        return self
+
     def close(self) -> None:
-        """Stop listening: `_end`. Idempotent."""
+        """Stop listening and end every connection. Any thread but the server's own; idempotent."""
+        self._end()
 
     def __enter__(self: H) -> H:
         return self if self._hosted is not None else self.start()
@@ -444,19 +476,12 @@ class Hosted(ABC, Generic[V]):
         """The host and port where it listens."""
         return self._host, self._port
 
-    def _begin(self, make: Callable[[], V]) -> None:
-        if self._hosted is not None:
-            raise RuntimeError(f"the {self._kind} has been started")
-        server = make()
-        thread = acquire_loop()
-        listening = thread.submit(server.listen(self._host, self._port))
-        try:
-            self._port = listening.result()
-        except BaseException:
-            listening.cancel()
-            release_loop(thread)
-            raise
-        self._hosted = thread, server
+    def handle(self, service: str) -> RpcHandle:
+        """Give a task the way to a service. Any thread; raises RuntimeError unless started."""
+        self._running()
+        addresses = tuple((host, self._port) for host in addresses_of(self._host, self._advertise))
+        fingerprint = None if self._certificate is None else self._certificate.fingerprint
+        return RpcHandle(addresses, self._secret, service, fingerprint)
 
     def _end(self) -> Any:
         """The result of the server's `stop`; None if there is no server."""
@@ -483,11 +508,50 @@ class Hosted(ABC, Generic[V]):
 
         return thread.submit(ask()).result(STOP_TIMEOUT_S)
 
-    def _addresses(self) -> tuple[tuple[str, int], ...]:
-        """The places where others are to look for the server."""
-        self._running()
-        return tuple((host, self._port) for host in addresses_of(self._host, self._advertise))
-
     def __repr__(self) -> str:
         state = "stopped" if self._hosted is None else "running"
         return f"<{type(self).__name__} on {self._host}:{self._port}, {state}>"
+
+
+class ServiceHost(Hosted[RpcServer]):
+    """Serves any number of services, each with a name, to clients that outlive their connections.
+
+    host, port, advertise, grace, certificate: see `pillarbox.sources.SourceChannel`.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        advertise: str | None = None,
+        grace: float = RECONNECT_TIMEOUT_S,
+        certificate: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__("channel", host, port, advertise, certificate)
+        if not grace > 0.0:
+            raise ValueError(f"grace={grace!r}: must be more than 0 seconds")
+        self._grace = grace
+        self._services: dict[str, Service] = {}
+
+    def _make(self) -> RpcServer:
+        server = RpcServer(self._secret, self._certificate)
+        for name, service in self._services.items():
+            # Before it listens: a client of a service that is not there is refused for good.
+            server.add(name, Sessions(name, service, self._grace))
+        return server
+
+    def serve(self, name: str, service: Service) -> RpcHandle:
+        """Have `service` answer under `name`; gives the way to it. Any thread.
+
+        Raises ValueError for a name that is served already, RuntimeError unless started.
+        """
+        self._ask(lambda server: server.add(name, Sessions(name, service, self._grace)))
+        self._services[name] = service
+        return self.handle(name)
+
+    def withdraw(self, name: str) -> None:
+        """End a service: its clients fail. Nothing if there is none. Any thread but the server's."""
+        self._services.pop(name, None)
+        if self._hosted is not None:
+            self._ask(lambda server: server.remove(name))

@@ -3,10 +3,9 @@
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import SourceCoordinator
 from pillarbox.sources.enumerator import EnumeratorContext, ReaderInfo, ReadLimit, SplitEnumerator
-from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.event_time import WatermarkStrategy
-from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.fetching import FetchingReader, ReadFailed, Threading
+from pillarbox.sources.link import SourceEvent
 from pillarbox.sources.reader import (
     Fetched,
     ReaderContext,
@@ -20,7 +19,7 @@ from pillarbox.sources.reading import read_splits
 from pillarbox.sources.serializer import DataclassSerializer, JsonSerializer, Serializer
 from pillarbox.sources.simple import SimpleSource
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import OffsetSplit, Split
+from pillarbox.sources.split import DataLossError, OffsetSplit, Split
 from pillarbox.sources.task_input import SourceInput
 
 __all__ = [

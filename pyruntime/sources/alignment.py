@@ -98,7 +98,7 @@ class Alignment:
         """Take what readers say of their splits: a watermark in seconds, or None for a split that is idle.
 
         Of an idle split the last watermark is kept: it may be held, and holds nobody. Raises ValueError for
-        what is no time.
+        what is not a time.
         """
         # spec: Alignment!Hear
         for split_id, watermark in watermarks.items():

@@ -12,18 +12,26 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from pillarbox.mailbox.check import check_positive_int
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.sources.alignment import Hold
-from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.enumerating import Checkpoint, Waiting
 from pillarbox.sources.event_time import WatermarkStrategy
-from pillarbox.sources.events import SourceEvent
-from pillarbox.sources.link import Failed, Message, ReaderState, digest_of, state_from_json, state_to_json
+from pillarbox.sources.link import (
+    Failed,
+    Message,
+    ReaderState,
+    SourceEvent,
+    digest_of,
+    state_from_json,
+    state_to_json,
+)
 from pillarbox.sources.remote_link import LinkService
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Source
 from pillarbox.sources.split import Split
 from pillarbox.sources.split_coordinator import ReaderEnd, SplitCoordinator
+from pillarbox.validate import check_positive_int
 
 S = TypeVar("S", bound=Split)
 
@@ -121,7 +129,7 @@ class SourceCoordinator(Generic[S]):
         return LocalLink(self, subtask)
 
     @property
-    def handle(self) -> ChannelHandle:
+    def handle(self) -> RpcHandle:
         """The way here for readers in other processes. It pickles, with its secret. See `RemoteLink`.
 
         Raises RuntimeError without a channel.

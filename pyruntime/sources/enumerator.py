@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.link import SourceEvent
 from pillarbox.sources.split import Split
 
 S = TypeVar("S", bound=Split)
@@ -26,7 +26,7 @@ class ReaderInfo(NamedTuple):
 
 
 class ReadLimit(NamedTuple):
-    """The most that a micro-batch, or the rest of it, may read. None is no limit. A plain value."""
+    """The most that a micro-batch, or the rest of it, may read. None for no limit. A plain value."""
 
     rows: int | None = None
     nbytes: int | None = None

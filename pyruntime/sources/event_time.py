@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from pillarbox.sources.reader import Fetched, SourceReader, approximate_nbytes
-from pillarbox.task.moments import check_callable, check_duration
+from pillarbox.validate import check_callable, check_duration
 
 TOLERANCE_S = 1e-6
 """Seconds that make no difference: sums of times are not exact."""
@@ -78,7 +78,7 @@ class EventTimes:
     def latest(self, fetched: Fetched) -> float | None:
         """The latest event time in the rows: what the reader says, or else the strategy; None for none.
 
-        Raises ValueError for a column that is not there, TypeError for a value that is no time.
+        Raises ValueError for a column that is not there, TypeError for a value that is not a time.
         """
         if fetched.timestamp is not None:
             return fetched.timestamp
@@ -93,7 +93,7 @@ class EventTimes:
             key = timestamp if records and isinstance(records[0], Mapping) else self._at
             if key is None:
                 raise ValueError(
-                    f"timestamp={timestamp!r}: the rows are no Arrow batches and the source has no "
+                    f"timestamp={timestamp!r}: the rows are not Arrow batches and the source has no "
                     "arrow_schema, so that nothing says where this column is; give a function of a row"
                 )
             timestamp = itemgetter(key)

@@ -23,7 +23,6 @@ from typing import Any, Generic, TypeVar
 
 from pillarbox.kernel import Handover, HandoverClosedError, PillarboxError, WrongThreadError
 from pillarbox.kernel.confined import described_thread
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.redaction import DEFAULT
 from pillarbox.sources.reader import (
     Doorbell,
@@ -39,7 +38,7 @@ from pillarbox.sources.reader import (
     rest_of,
 )
 from pillarbox.sources.split import Split
-from pillarbox.task.moments import check_callable, check_duration
+from pillarbox.validate import check_callable, check_duration, check_positive_int
 
 log = logging.getLogger("pillarbox")
 

@@ -22,7 +22,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.files.discovery import FileEnumerator
 from pillarbox.sources.connectors.files.source import FileSource
@@ -35,7 +34,7 @@ from pillarbox.sources.simple import LoopReader, Yielded
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.task import legacy
-from pillarbox.task.moments import check_callable, check_duration
+from pillarbox.validate import check_callable, check_duration, check_positive_int
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +133,7 @@ class FromSourceFunction(_LegacySource):
             raise ValueError(f"{what}: it must have both snapshot_state and restore_state")
         parallel = isinstance(function, legacy.ParallelSourceFunction)
         if check_positive_int("parallelism", self.parallelism) > 1 and not parallel:
-            what = f"{name} is no ParallelSourceFunction"
+            what = f"{name} is not a ParallelSourceFunction"
             raise ValueError(f"parallelism={self.parallelism}: must be 1, {what}")
         check_positive_int("capacity", self.capacity)
         check_duration("grace", self.grace)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
-from pillarbox.sources.events import SourceEvent
+from pillarbox.sources.link import SourceEvent
 from pillarbox.sources.split import Split
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class ReaderContract:
         self._fitting: set[type[Any]] = {list, tuple}
 
     def check_list(self, fetched: Any) -> None:
-        """Raise TypeError for what is no sequence of `Fetched`."""
+        """Raise TypeError for what is not a sequence of `Fetched`."""
         if type(fetched) is list:
             return
         if isinstance(fetched, Fetched) or not _is_sequence(type(fetched)):
@@ -258,7 +258,7 @@ class ReaderContract:
             raise TypeError(f"{self._method} returned {what}: {FETCH_RETURNS}")
 
     def check_kind(self, fetched: Any) -> None:
-        """Raise TypeError for what is no `Fetched`, or has records that are no rows."""
+        """Raise TypeError for what is not a `Fetched`, or has records that are not rows."""
         if not isinstance(fetched, Fetched):
             raise TypeError(
                 f"{self._method} returned {_told(fetched)} where a Fetched must be: {FETCH_RETURNS}"

@@ -14,7 +14,6 @@ from pillarbox.rpc.client import RpcClient, RpcHandle
 from pillarbox.rpc.codec import Codec
 from pillarbox.rpc.connection import pieces
 from pillarbox.rpc.server import Peer
-from pillarbox.sources.events import SourceEvent, check_event
 from pillarbox.sources.link import (
     AddSplits,
     Event,
@@ -23,6 +22,8 @@ from pillarbox.sources.link import (
     Message,
     NoMoreSplits,
     ReaderState,
+    SourceEvent,
+    check_event,
     digest_of,
 )
 from pillarbox.sources.serializer import Serializer
@@ -209,7 +210,7 @@ class LinkService(Generic[S]):
         self._ends: dict[str, RemoteEnd[S]] = {}
 
     def opened(self, peer: Peer, about: Any) -> None:
-        """See `Service`. Raises ValueError for what is no reader."""
+        """See `Service`. Raises ValueError for what is not a reader."""
         subtask, host, restored = TO_COORDINATOR.from_json(about)
         if not 0 <= subtask < self._coordinator.parallelism:
             raise ValueError(f"subtask={subtask!r}: must be from 0 to {self._coordinator.parallelism - 1}")

@@ -53,7 +53,7 @@ class JsonSerializer:
 class DataclassSerializer(JsonSerializer, Generic[T]):
     """The serializer of a dataclass whose fields hold what JSON can. Thread-safe.
 
-    Version 1; a field that is added later needs a default. Raises TypeError for what is no dataclass.
+    Version 1; a field that is added later needs a default. Raises TypeError for what is not a dataclass.
     """
 
     def __init__(self, kind: type[T]) -> None:

@@ -1,13 +1,24 @@
-"""A split: the part of a source that one reader reads, from a position up to another. A plain value.
+"""A split: the part of a source that one reader reads, from a position up to another; its lost data.
 
 The idea is Flink's `SourceSplit` (FLIP-27). Here a split says from where to where, so that one shape serves a
-range of a file, a partition of a log, and the piece of it that a micro-batch reads.
+range of a file, a partition of a log, and the piece of it that a micro-batch reads. Plain values, any thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from pillarbox.kernel import PillarboxError
+
+
+class DataLossError(PillarboxError):
+    """Data that was to be read is gone: expired, trimmed or deleted before it was read. The text says which.
+
+    Raised in a task it is the `__cause__` of a `ReadFailed`. Connectors that can go on without take
+    `on_data_loss="ignore"`.
+    """
+
 
 S = TypeVar("S", bound="Split")
 

@@ -31,7 +31,6 @@ from pillarbox.sources.alignment import Alignment, HoldReport
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread, Waiting, waiting_of
 from pillarbox.sources.enumerator import ReaderInfo, SplitEnumerator
 from pillarbox.sources.event_time import WatermarkStrategy
-from pillarbox.sources.events import SourceEvent
 from pillarbox.sources.link import (
     AddSplits,
     Event,
@@ -40,6 +39,7 @@ from pillarbox.sources.link import (
     Message,
     NoMoreSplits,
     ReaderState,
+    SourceEvent,
     digest_of,
 )
 from pillarbox.sources.source import Boundedness, Source

@@ -40,9 +40,8 @@ from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split import Split
 from pillarbox.task.alarm import Alarm
 from pillarbox.task.failures import Failures
-from pillarbox.task.moments import check_duration
-from pillarbox.task.output import OperatorOutput, TaskOutput
-from pillarbox.task.status import InputStatus
+from pillarbox.task.protocols import InputStatus, OperatorOutput, TaskOutput
+from pillarbox.validate import check_duration
 
 S = TypeVar("S", bound=Split)
 

@@ -23,8 +23,7 @@ from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
@@ -40,7 +39,6 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.ledger import Ledger
-from pillarbox.mailbox.check import check_bool
 from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.dead_letter import dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
@@ -55,6 +53,7 @@ from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.task import RowBatch
+from pillarbox.validate import check_bool
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

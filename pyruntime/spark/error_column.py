@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.errors import CallFailed, CallTimeout, NotCalled, TooManyFailures, from_text
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, NotCalled, TooManyFailures, from_text
 from pillarbox.spark.schema import kept_columns
 from pillarbox.spark.types import arrow_type
 

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import (
     UNSET,
     Budget,
@@ -31,7 +31,6 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.aio.usage import usage_of
-from pillarbox.mailbox.check import check_positive_int
 from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
@@ -40,6 +39,7 @@ from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
 from pillarbox.spark.worker import run_job
+from pillarbox.validate import check_positive_int
 
 SEED = 20
 """Of the sample, so that two estimates of the same data call for the same rows."""

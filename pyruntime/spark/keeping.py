@@ -123,7 +123,7 @@ class Keeping:
             self._tell(stale)
             return
         assert options.ledger is not None
-        for message in stale.messages(options.ledger, run, options.ledger.uid, "the function"):
+        for message in stale.messages(options.ledger, run, str(options.ledger.uid), "the function"):
             log.warning("%s", message)
 
     def execution(self) -> bytes:
@@ -293,7 +293,7 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         options = self._options
         assert options.ledger is not None
         run = "of the streaming query" if options.ledger.run is None else options.ledger.run
-        for message in stale.messages(options.ledger, run, options.ledger.uid, self._name):
+        for message in stale.messages(options.ledger, run, str(options.ledger.uid), self._name):
             log.warning("%s", message)
 
 

@@ -14,11 +14,10 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pillarbox.aio.check import check_function_or_none
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.observe.words import number, seconds
-from pillarbox.mailbox.check import check_bool
 from pillarbox.spark.progress import Progress
+from pillarbox.validate import check_bool, check_function_or_none
 
 log = logging.getLogger("pillarbox")
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pyspark import TaskContext
 
-from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.observe.totals import to_json, totals_of
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, replacing
 

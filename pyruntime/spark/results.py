@@ -18,8 +18,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import field_names
-from pillarbox.aio.errors import shorten
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed, shorten
 from pillarbox.kernel import PillarboxError
 from pillarbox.spark.forms import (
     BY_NAME,

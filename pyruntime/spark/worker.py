@@ -18,10 +18,10 @@ from typing import Any
 
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.chained import Stage, chain_of
-from pillarbox.aio.counts import OperatorStatistics
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
+from pillarbox.aio.function import enter_function, is_resource
 from pillarbox.aio.journal import Journal
-from pillarbox.aio.resource import enter_function, is_resource
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.task_io import Chunk, IterableInput
 from pillarbox.aio.task_run import CLOSE, ThreadRun
 from pillarbox.ledger import RowIdentity
@@ -218,7 +218,7 @@ def _run_job(
         for each, journal in zip(works, journals, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.uid or "", each.options, each.letters, journal))
+            stages.append(Stage(entered, each.uid or "", each.options, journal))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ThreadRun(
             stages[0].fn,

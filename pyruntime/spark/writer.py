@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from pillarbox.aio.attempts import Call
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import Chunk
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
 from pillarbox.spark.letters import LetterWriter

@@ -15,7 +15,6 @@ from pillarbox.task.checkpoint import (
     TaskSnapshot,
 )
 from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.input import StatefulInput, TaskInput
 from pillarbox.task.legacy import (
     CheckpointedSource,
     InputFormat,
@@ -29,20 +28,22 @@ from pillarbox.task.legacy import (
     SourceFunction,
 )
 from pillarbox.task.operator import Operator, OperatorContext
-from pillarbox.task.output import (
+from pillarbox.task.protocols import (
     MAX_WATERMARK,
     Idleness,
+    InputStatus,
     LatencyMarker,
     OperatorOutput,
     RowBatch,
+    StatefulInput,
+    TaskCancelled,
+    TaskInput,
     TaskOutput,
+    TaskState,
     Watermark,
 )
-from pillarbox.task.state import TaskCancelled, TaskState
-from pillarbox.task.status import InputStatus
 from pillarbox.task.stream_task import StreamTask
-from pillarbox.task.timer import Timer
-from pillarbox.task.timers import ProcessingTimeService
+from pillarbox.task.timers import ProcessingTimeService, Timer
 
 __all__ = [
     "MAX_WATERMARK",

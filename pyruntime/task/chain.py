@@ -10,52 +10,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedError
-from pillarbox.mailbox import MailboxExecutor
+from pillarbox.mailbox import MailboxExecutor, TaskActionExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier, CheckpointDeclined, OperatorSnapshot
-from pillarbox.task.failures import Failures
+from pillarbox.task.failures import Failures, raise_of
 from pillarbox.task.operator import Operator, OperatorContext
-from pillarbox.task.output import MAX_WATERMARK, Idleness, LatencyMarker, RowBatch, TaskOutput, Watermark
-from pillarbox.task.timers import ProcessingTimeService
+from pillarbox.task.protocols import MAX_WATERMARK, Idleness, LatencyMarker, RowBatch, TaskOutput, Watermark
 
 log = logging.getLogger("pillarbox")
 
+T = TypeVar("T")
+
 NOTHING: Final = object()
 END_OF_TIME: Final = Watermark(MAX_WATERMARK)
-
-
-class ChainState:
-    """State that the links of a chain share with it. Confined as they are.
-
-    check: raises `WrongThreadError` for a thread that must not touch the chain.
-    """
-
-    __slots__ = ("check", "closed", "dirty", "look", "output", "paused", "time_ended", "waits", "work_off")
-
-    def __init__(
-        self,
-        output: TaskOutput,
-        check: Callable[[], None],
-        work_off: Callable[[], None],
-        look: Callable[[], None],
-    ) -> None:
-        self.output = output
-        self.check = check
-        self.work_off = work_off
-        """Called by the entry after each element, for who knows whether somebody else will."""
-        self.look = look
-        """Called when somebody waits for room: outside of an action nobody else would look for it."""
-        self.dirty = False
-        """A link may hold something."""
-        self.waits = False
-        """Somebody waits for room in a link, or for a link to be empty."""
-        self.paused = False
-        """No element moves, and none leaves the task."""
-        self.closed = False
-        self.time_ended = False
-        """`MAX_WATERMARK` is on its way or has left, in this life of the task or in one before."""
 
 
 class Link:
@@ -65,10 +34,10 @@ class Link:
     which is part of every snapshot.
     """
 
-    __slots__ = ("_emptied", "_state", "_waiters", "queue", "target")
+    __slots__ = ("_chain", "_emptied", "_waiters", "queue", "target")
 
-    def __init__(self, state: ChainState, target: Operator | None) -> None:
-        self._state = state
+    def __init__(self, chain: OperatorChain, target: Operator | None) -> None:
+        self._chain = chain
         self.queue: deque[Any] = deque()
         self.target = target
         self._waiters: list[Callable[[], object]] = []
@@ -78,16 +47,16 @@ class Link:
         """Put here what was on its way in a snapshot."""
         # The snapshot may be restored once more.
         self.queue.extend(one.rest() if type(one) is RowBatch else one for one in pending)
-        self._state.time_ended |= any(type(one) is Watermark and one == END_OF_TIME for one in pending)
+        self._chain.time_ended |= any(type(one) is Watermark and one == END_OF_TIME for one in pending)
 
     def collect(self, record: Any) -> None:
         """Put a record, or a `RowBatch`, on its way to the next operator, which takes it after this one."""
-        state = self._state
-        state.check()
-        if state.closed:
+        chain = self._chain
+        chain.check()
+        if chain.closed:
             raise RuntimeError(f"record {record!r} was emitted after the task had closed the chain")
         self.queue.append(record)
-        state.dirty = True
+        chain.dirty = True
 
     def emit_watermark(self, timestamp: float) -> None:
         """Put a watermark, in seconds of event time, on its way; the newest of several that wait counts."""
@@ -128,10 +97,10 @@ class Link:
 
     def call_when_room(self, wake: Callable[[], object]) -> None:
         """Have `wake` called once when there is room again, at the end of the action that made it."""
-        self._state.check()
+        self._chain.check()
         self._waiters.append(wake)
-        self._state.waits = True
-        self._state.look()
+        self._chain.waits = True
+        self._chain.look_outside()
 
     def available(self) -> Future[Any]:
         """A future that is done when there is room again."""
@@ -144,7 +113,7 @@ class Link:
         if not self.queue:
             return None
         self._emptied = Future()
-        self._state.waits = True
+        self._chain.waits = True
         return self._emptied
 
     def wake(self) -> bool:
@@ -165,11 +134,11 @@ class Exit(Link):
 
     __slots__ = ("_armed", "_executor", "_is_mailed", "_is_told", "_room_mail")
 
-    def __init__(self, state: ChainState) -> None:
-        super().__init__(state, None)
+    def __init__(self, chain: OperatorChain) -> None:
+        super().__init__(chain, None)
         self._armed = False
         self._is_told: Callable[[Callable[[], None]], None] | None = getattr(
-            state.output, "call_when_room", None
+            chain.output, "call_when_room", None
         )
         self._executor: MailboxExecutor | None = None
         self._room_mail = Mail(self._look, priority=MIN_PRIORITY, description="the output has room")
@@ -181,65 +150,65 @@ class Exit(Link):
 
     def collect(self, record: Any) -> None:
         """Give a record to the task's output; while the chain is paused, keep it."""
-        state = self._state
-        if state.paused or state.closed:
+        chain = self._chain
+        if chain.paused or chain.closed:
             super().collect(record)
         else:
-            state.check()
-            state.output.collect(record)
+            chain.check()
+            chain.output.collect(record)
 
     def emit_watermark(self, timestamp: float) -> None:
         """Give a watermark to the task's output; while the chain is paused, keep it."""
-        state = self._state
-        if state.paused or state.closed:
+        chain = self._chain
+        if chain.paused or chain.closed:
             super().emit_watermark(timestamp)
         else:
-            state.check()
-            state.output.emit_watermark(timestamp)
+            chain.check()
+            chain.output.emit_watermark(timestamp)
 
     def emit_status(self, idle: bool) -> None:
         """Tell the task's output, if it wants to know; while the chain is paused, keep it."""
-        state = self._state
-        if state.paused or state.closed:
+        chain = self._chain
+        if chain.paused or chain.closed:
             super().collect(Idleness(idle))
         else:
-            state.check()
-            emit_status: Callable[[bool], None] | None = getattr(state.output, "emit_status", None)
+            chain.check()
+            emit_status: Callable[[bool], None] | None = getattr(chain.output, "emit_status", None)
             if emit_status is not None:
                 emit_status(idle)
 
     def emit_latency_marker(self, marker: LatencyMarker) -> None:
         """Give a marker to the task's output, if wanted; a pause drops it, which it would measure else."""
-        emit = getattr(self._state.output, "emit_latency_marker", None)
-        if emit is not None and not self._state.paused and not self._state.closed:
+        emit = getattr(self._chain.output, "emit_latency_marker", None)
+        if emit is not None and not self._chain.paused and not self._chain.closed:
             emit(marker)
 
     @property
     def is_available(self) -> bool:
         """True while the task's output has room and nothing is kept back for it."""
-        return not self.queue and self._state.output.is_available
+        return not self.queue and self._chain.output.is_available
 
     @property
     def room(self) -> int | None:
         """Rows that the task's output takes at a time; None for any number."""
-        room: int | None = getattr(self._state.output, "room", None)
+        room: int | None = getattr(self._chain.output, "room", None)
         return room
 
     @property
     def held_bytes(self) -> int:
         """Bytes that the task's output says it holds."""
-        held: int = getattr(self._state.output, "held_bytes", 0)
+        held: int = getattr(self._chain.output, "held_bytes", 0)
         return held
 
     def watch(self) -> None:
         """Have the output say when it has room again, if it has none. The chain only."""
-        if self._armed or self._state.output.is_available:
+        if self._armed or self._chain.output.is_available:
             return
         self._armed = True
         if self._is_told is not None:
             self._is_told(self._has_room)
         else:
-            available: Callable[[], Future[Any]] = self._state.output.available  # type: ignore[attr-defined]
+            available: Callable[[], Future[Any]] = self._chain.output.available  # type: ignore[attr-defined]
             available().add_done_callback(self._may_have_room)
 
     def _has_room(self) -> None:
@@ -256,15 +225,11 @@ class Exit(Link):
     def _may_have_room(self, future: Future[Any]) -> None:
         """Any thread."""
         assert self._executor is not None
-        try:
-            self._executor.execute(self._future_done, future, description="the output has room")
-        except MailboxClosedError:
-            return
+        self._executor.try_execute(self._future_done, future, description="the output has room")
 
     def _future_done(self, future: Future[Any]) -> None:
         self._armed = False
-        if not future.cancelled() and (error := future.exception()) is not None:
-            raise error
+        raise_of(future)
 
     def work_off(self) -> None:
         """Give what was kept to the task's output."""
@@ -288,8 +253,8 @@ class Entry(Link):
 
     __slots__ = ("overtaking", "refusal")
 
-    def __init__(self, state: ChainState, target: Operator) -> None:
-        super().__init__(state, target)
+    def __init__(self, chain: OperatorChain, target: Operator) -> None:
+        super().__init__(chain, target)
         self.refusal: str | None = None
         """Why no record is taken."""
         self.overtaking: deque[CheckpointBarrier] = deque()
@@ -300,38 +265,38 @@ class Entry(Link):
         if self.refusal is not None:
             raise RuntimeError(f"the input emitted {record!r} {self.refusal}")
         super().collect(record)
-        self._state.work_off()
+        self._chain.work_off_outside()
 
     def emit_watermark(self, timestamp: float) -> None:
         """Take a watermark of the input, the last one once. Raises RuntimeError as `collect` does."""
-        state = self._state
-        if timestamp == MAX_WATERMARK and state.time_ended and self.refusal is None:
+        chain = self._chain
+        if timestamp == MAX_WATERMARK and chain.time_ended and self.refusal is None:
             # An input that was restored at its end says the end again.
             return
         super().emit_watermark(timestamp)
-        state.time_ended |= timestamp == MAX_WATERMARK
+        chain.time_ended |= timestamp == MAX_WATERMARK
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Take a barrier: an aligned one in its place, an unaligned one before all that waits.
 
         Neither is taken before the input's call has returned: only then does the input know its position.
         """
-        self._state.check()
+        self._chain.check()
         if barrier.options.aligned:
             self.queue.append(barrier)
-            self._state.dirty = True
+            self._chain.dirty = True
             if self.refusal is None:
                 self.refusal = AFTER_BARRIER
         else:
             self.overtaking.append(barrier)
-        self._state.work_off()
+        self._chain.work_off_outside()
 
 
 AFTER_BARRIER = "after a barrier, in the same call; a barrier must be the last element of a call"
 AFTER_DATA = "after the end of its data"
 
 
-class OperatorChain:
+class OperatorChain(TaskActionExecutor):
     """Runs elements through operators. Confined.
 
     1. The operator at position i gets elements from link i and emits into link i + 1; the last one emits into
@@ -348,8 +313,8 @@ class OperatorChain:
        that is empty now and by an operator that has emitted, so each link is asked and no event is relied on.
 
     operators: at least one, with different `uid`s. check: raises for a thread that must not touch the
-    chain. on_barrier: called with each barrier of the input, when all before it has been worked off.
-    Raises TypeError for what is no operator, ValueError for no operators, one that stands there twice, or
+    chain.
+    Raises TypeError for what is not an operator, ValueError for no operators, one that stands there twice, or
     two of one `uid`.
     """
 
@@ -364,12 +329,18 @@ class OperatorChain:
         "_on_barrier",
         "_process",
         "_process_batch",
-        "_state",
         "_waits_for_room",
+        "check",
+        "closed",
         "contexts",
+        "dirty",
         "entry",
         "operators",
+        "output",
+        "paused",
+        "time_ended",
         "uids",
+        "waits",
     )
 
     def __init__(
@@ -378,7 +349,6 @@ class OperatorChain:
         output: TaskOutput,
         *,
         check: Callable[[], None],
-        on_barrier: Callable[[CheckpointBarrier], None],
     ) -> None:
         self.operators = tuple(operators)
         if not self.operators:
@@ -389,11 +359,20 @@ class OperatorChain:
         twice = sorted({uid for uid in self.uids if self.uids.count(uid) > 1})
         if twice:
             raise ValueError(f"uids {', '.join(map(repr, twice))}: each operator of a chain needs its own")
-        self._state = ChainState(output, check, self._work_off_outside, self._look_outside)
-        self._on_barrier = on_barrier
-        self.entry = Entry(self._state, self.operators[0])
-        self._exit = Exit(self._state)
-        behind = (Link(self._state, operator) for operator in self.operators[1:])
+        self.output = output
+        self.check = check
+        self.dirty = False
+        """A link may hold something."""
+        self.waits = False
+        """Somebody waits for room in a link, or for a link to be empty."""
+        self.paused = False
+        """No element moves, and none leaves the task."""
+        self.closed = False
+        self.time_ended = False
+        """`MAX_WATERMARK` is on its way or has left, in this life or in one before: it comes once."""
+        self.entry = Entry(self, self.operators[0])
+        self._exit = Exit(self)
+        behind = (Link(self, operator) for operator in self.operators[1:])
         self._links: list[Link] = [self.entry, *behind]
         self._process = tuple(operator.process for operator in self.operators)
         # None where rows are taken one by one.
@@ -416,20 +395,23 @@ class OperatorChain:
     def setup(
         self,
         executor: Callable[[int], MailboxExecutor],
-        make_timers: Callable[[MailboxExecutor], ProcessingTimeService],
+        clock: Callable[[], float],
         fail: Callable[[BaseException], None],
+        on_barrier: Callable[[CheckpointBarrier], None],
     ) -> None:
-        """Give each operator its context; `executor(priority)` makes its executor, `fail` ends the task."""
-        self._state.check()
+        """Give each operator its context, with an executor of its own and what ends the task.
+
+        on_barrier: called with each barrier of the input, when all before it has been worked off.
+        """
+        self.check()
+        self._on_barrier = on_barrier
         self._exit.setup(executor(MIN_PRIORITY))
         last = len(self.operators) - 1
         contexts = []
         for position, uid in enumerate(self.uids):
             output = self._exit if position == last else self._links[position + 1]
             admitted = partial(self._admitted, position)
-            contexts.append(
-                OperatorContext(uid, position, executor(position), output, make_timers, admitted, fail)
-            )
+            contexts.append(OperatorContext(uid, position, executor(position), output, clock, admitted, fail))
         self.contexts = tuple(contexts)
         for operator, context in zip(self.operators, contexts, strict=True):
             operator.setup(context)
@@ -440,8 +422,8 @@ class OperatorChain:
         time_ended: `MAX_WATERMARK` was on its way in the snapshot, or had left.
         Raises ValueError if `snapshots` has a `uid` that the chain has not: its state would be lost.
         """
-        self._state.check()
-        self._state.time_ended = time_ended
+        self.check()
+        self.time_ended = time_ended
         known = {} if snapshots is None else snapshots
         lost = sorted(set(known) - set(self.uids))
         if lost:
@@ -457,7 +439,7 @@ class OperatorChain:
                 self._finished[position] = snapshot.finished
                 # In front of what an upstream `open` will emit.
                 self._links[position].restore(snapshot.pending)
-                self._state.dirty |= bool(snapshot.pending)
+                self.dirty |= bool(snapshot.pending)
             self._call(position, operator.open)
 
     def finishing(self) -> Iterator[Future[Any]]:
@@ -468,12 +450,11 @@ class OperatorChain:
         Of those that were restored as finished only the timers end. Once the task has failed or was
         cancelled, which any step may bring about, no operator is finished.
         """
-        state = self._state
         left = [position for position, finished in enumerate(self._finished) if not finished]
-        if left and not state.time_ended:
+        if left and not self.time_ended:
             # spec: Chain!EndOfInput
             self._links[left[0]].queue.append(END_OF_TIME)
-            state.time_ended = state.dirty = True
+            self.time_ended = self.dirty = True
         self.end_data()
         self.work_off()
         for position, (operator, context) in enumerate(zip(self.operators, self.contexts, strict=True)):
@@ -483,7 +464,7 @@ class OperatorChain:
             # spec: Chain!EndInput
             while (on_its_way := self._links[position].emptied()) is not None:
                 yield on_its_way
-            if state.closed or state.paused:
+            if self.closed or self.paused:
                 return
             under_way = self._call(position, operator.end_input)
             self.work_off()
@@ -491,7 +472,7 @@ class OperatorChain:
                 yield under_way
             yield from self._quiesce_timers(context)
             # spec: Chain!Finish
-            if state.closed or state.paused:
+            if self.closed or self.paused:
                 return
             self._call(position, operator.finish)
             self._finished[position] = True
@@ -501,17 +482,17 @@ class OperatorChain:
 
     def end_data(self) -> None:
         """Take nothing from the input any more but barriers."""
-        self._state.check()
+        self.check()
         self.entry.refusal = AFTER_DATA
 
     def end_mail(self) -> None:
         """From now on a mail that puts mail, such as itself again, just ends: the mailbox is quiesced."""
-        self._state.check()
+        self.check()
         self._mail_ended = True
 
     def quiesce_timers(self) -> Iterator[Future[Any]]:
         """Let no timer begin any more; the caller waits for each future given. Idempotent."""
-        self._state.check()
+        self.check()
         for context in self.contexts:
             yield from self._quiesce_timers(context)
 
@@ -522,10 +503,10 @@ class OperatorChain:
 
     def stop(self, failures: Failures) -> None:
         """Let no operator emit any more, and drop what is on its way. Idempotent."""
-        self._state.check()
-        if self._state.closed:
+        self.check()
+        if self.closed:
             return
-        self._state.closed = True
+        self.closed = True
         for link in (*self._links, self._exit):
             link.queue.clear()
         for position, operator in enumerate(self.operators):
@@ -550,16 +531,15 @@ class OperatorChain:
 
     # -- elements -----------------------------------------------------------------------------
 
-    def act(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def run(self, fn: Callable[..., T], /, *args: Any) -> T:
         """Call `fn(*args)`, an action of the task, then move what it has emitted."""
         self._depth += 1
         try:
             mail = getattr(fn, "__self__", None)
-            result = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
-            state = self._state
-            if state.dirty:
+            result: T = self._run_mail(mail, fn, args) if isinstance(mail, Mail) else fn(*args)
+            if self.dirty:
                 self.work_off()
-            if (state.waits or state.dirty) and not state.paused:
+            if (self.waits or self.dirty) and not self.paused:
                 self.wake()
         finally:
             self._depth -= 1
@@ -593,13 +573,12 @@ class OperatorChain:
 
         Not checked for its thread, as it ends every action: what runs the actions has checked it.
         """
-        state = self._state
         first = self._first_free
         links = self._links
         last = len(links) - 1
         position = last
         stuck = False
-        while position >= first and not state.paused:
+        while position >= first and not self.paused:
             queue = links[position].queue
             if not queue:
                 position -= 1
@@ -608,8 +587,8 @@ class OperatorChain:
                 position -= 1
             elif position != last:
                 position += 1
-        if first == 0 and not state.paused:
-            state.dirty = stuck
+        if first == 0 and not self.paused:
+            self.dirty = stuck
 
     def _move(self, position: int, queue: deque[Any]) -> bool:
         """Give the operator at `position` what comes next; False if it has no room for any of it."""
@@ -673,20 +652,20 @@ class OperatorChain:
         for link in reversed(self._links[first:]):
             waits |= link.wake()
         if first == 0:
-            self._state.waits = waits
-        if waits or self._state.dirty:
+            self.waits = waits
+        if waits or self.dirty:
             # Whoever waits does so because of the output in the end, or of an operator whose mail will come.
             self._exit.watch()
 
     def pause(self) -> None:
         """Let nothing move, and nothing leave the task, until `resume`."""
-        self._state.check()
-        self._state.paused = True
+        self.check()
+        self.paused = True
 
     def resume(self) -> None:
         """Let everything move again, what was kept back first."""
-        self._state.check()
-        self._state.paused = False
+        self.check()
+        self.paused = False
         self._exit.work_off()
         self.work_off()
 
@@ -702,26 +681,22 @@ class OperatorChain:
             self._on_barrier(overtaking.popleft())
 
     def _admitted(self, position: int) -> None:
-        self._state.check()
+        self.check()
         self._at_work[position] = NOTHING
 
-    def _work_off_outside(self) -> None:
-        # A legacy source emits from its own thread, under the lock, where no action of the task ends.
+    def work_off_outside(self) -> None:
+        """Move what the input emits outside of an action, as a thread that holds the task's lock does."""
         if self._depth == 0:
             self.take_overtaking()
             self.work_off()
-            self._look_outside()
+            self.look_outside()
 
-    def _look_outside(self) -> None:
-        if self._depth == 0 and not self._state.paused:
+    def look_outside(self) -> None:
+        """Wake who has begun to wait outside of an action: nobody else would look for room then."""
+        if self._depth == 0 and not self.paused:
             self.wake()
 
     # -- checkpoints --------------------------------------------------------------------------
-
-    @property
-    def time_ended(self) -> bool:
-        """True if `MAX_WATERMARK` is on its way or has left: it comes once in all lives of a task."""
-        return self._state.time_ended
 
     def snapshot(self, barrier: CheckpointBarrier, check: Callable[[], None]) -> dict[str, OperatorSnapshot]:
         """The state of all operators and what is on its way to them, by `uid`.
@@ -729,7 +704,7 @@ class OperatorChain:
         `check()` raises `CheckpointDeclined` when the checkpoint is no longer wanted. What an operator raises
         declines it, and so does an operator that fails the task; those that have heard of it hear of that.
         """
-        self._state.check()
+        self.check()
         heard = []
         asked = 0
         try:
@@ -747,7 +722,7 @@ class OperatorChain:
             for asked, operator in enumerate(self.operators):  # noqa: B007
                 states.append(operator.snapshot_state(barrier))
             check()
-            if self._state.closed:
+            if self.closed:
                 # What was on its way is dropped, and operators that were stopped have let go of their rows.
                 raise CheckpointDeclined(barrier.id, "the task had failed before it was taken")
         except Exception as error:
@@ -774,13 +749,13 @@ class OperatorChain:
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Tell every operator that a checkpoint is complete."""
-        self._state.check()
+        self.check()
         for position, operator in enumerate(self.operators):
             self._call(position, operator.notify_checkpoint_complete, checkpoint_id)
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """Tell every operator that a checkpoint will not complete."""
-        self._state.check()
+        self.check()
         for position, operator in enumerate(self.operators):
             self._call(position, operator.notify_checkpoint_aborted, checkpoint_id)
 

@@ -1,35 +1,37 @@
-"""The checkpoints of one task: asked for, taken, declined, completed, aborted; and the stop with a savepoint.
+"""The checkpoints of one task: asked for, taken, written, declined, completed, aborted.
 
-The requests are for any thread; everything else is confined to the mailbox thread.
+Requests are for any thread; everything else is confined to the mailbox thread. The stop with a savepoint is
+the task's: what is here knows the chain and its two ends, and nothing of the task's life.
 """
 
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError
+from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
+from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     CheckpointBarrier,
     CheckpointDeclined,
-    CheckpointOptions,
     CheckpointOrder,
     CheckpointResponder,
     SnapshotStorage,
-    StopAborted,
     TaskSnapshot,
 )
-from pillarbox.task.input import state_of
-from pillarbox.task.requests import Requests, decline
-
-if TYPE_CHECKING:
-    from pillarbox.task.stream_task import StreamTask
+from pillarbox.task.failures import Failures
+from pillarbox.task.protocols import TaskInput, state_of
 
 log = logging.getLogger("pillarbox")
+
+T = TypeVar("T")
+Declined = Callable[[CheckpointDeclined], object]
+"""Hears that a checkpoint was declined."""
 
 
 class _Writing(NamedTuple):
@@ -37,11 +39,83 @@ class _Writing(NamedTuple):
 
     snapshot: TaskSnapshot
     taken: Callable[[TaskSnapshot], object]
-    declined: Callable[[CheckpointDeclined], object]
+    declined: Declined
+
+
+class Requests:
+    """Puts requests as mail and keeps their futures until they are answered. Thread-safe."""
+
+    __slots__ = ("_lock", "_open")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[Future[Any], int] = {}
+
+    def put(
+        self,
+        executor: MailboxExecutor,
+        checkpoint_id: int,
+        answer: Callable[[Future[T]], object],
+        description: Callable[[], str],
+        *,
+        urgent: bool = False,
+    ) -> Future[T]:
+        """Have `answer(future)` run as mail, which completes the future, then or later. Any thread.
+
+        The future gets `CheckpointDeclined` if the task ends before. A future that is cancelled before its
+        mail runs has no effect.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            self._open[future] = checkpoint_id
+        future.add_done_callback(self._forget)
+        try:
+            executor.execute(self._run, answer, future, description=description, urgent=urgent)
+        except MailboxClosedError as error:
+            self._decline(future, checkpoint_id, f"the task has ended; its mailbox is {error.state}")
+        return future
+
+    def end(self) -> None:
+        """Decline whatever is not answered: the task has ended. Mailbox thread.
+
+        All of it is declined, also if a callback of one future raises; then raises what that raised first.
+        """
+        with self._lock:
+            left = list(self._open.items())
+        failures = Failures()
+        for future, checkpoint_id in left:
+            failures.run("declining a checkpoint", self._decline, future, checkpoint_id, "the task has ended")
+        if failures.first is not None:
+            raise failures.first
+
+    def _decline(self, future: Future[Any], checkpoint_id: int, why: str) -> None:
+        """Any thread."""
+        # `put` and `end` may both come here; whoever takes the future out resolves it.
+        with self._lock:
+            if future not in self._open:
+                return
+            del self._open[future]
+        decline(future, CheckpointDeclined(checkpoint_id, why))
+
+    @staticmethod
+    def _run(answer: Callable[[Future[T]], object], future: Future[T]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            answer(future)
+        except BaseException as error:
+            # Both who asked and the task must hear of it.
+            if not future.done():
+                future.set_exception(error)
+            raise
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._open.pop(future, None)
 
 
 class Checkpointing:
-    """Takes the checkpoints of `task`. Made by the task only.
+    """Takes the checkpoints of a chain and of its ends. Confined, but for `request` and `notify`.
 
     A checkpoint is one action on the mailbox thread: operators emit what should not be kept, then all give
     their states, then the barrier goes to the output. With a storage another thread writes the snapshot while
@@ -50,24 +124,20 @@ class Checkpointing:
     """
 
     __slots__ = (
-        "_highest",
-        "_lowest",
-        "_order",
-        "_requests",
-        "_responder",
-        "_stopping",
-        "_storage",
-        "_task",
-        "_writer",
-        "_writing",
-        "_written_now",
-        "last_write",
-    )
+        "_chain", "_highest", "_input", "_lowest", "_order", "_requests", "_responder", "_storage", "_writer",
+        "_writing", "_written_now", "last_write",
+    )  # fmt: skip
 
     def __init__(
-        self, task: StreamTask, responder: CheckpointResponder | None, storage: SnapshotStorage | None
+        self,
+        input: TaskInput,
+        chain: OperatorChain,
+        processor: MailboxProcessor,
+        responder: CheckpointResponder | None,
+        storage: SnapshotStorage | None,
     ) -> None:
-        self._task = task
+        self._input = input
+        self._chain = chain
         self._responder = responder
         self._storage = storage
         self._writer: ThreadPoolExecutor | None = None
@@ -79,47 +149,32 @@ class Checkpointing:
         self._written_now: int | None = None
         self._order = CheckpointOrder()
         # An operator may yield while it is opened, and a yield runs urgent checkpoints.
-        self._order.end("the task is being restored")
+        self.refuse("the task is being restored")
         self._requests = Requests()
-        self._lowest = task.processor.executor(MIN_PRIORITY)
-        self._highest = task.processor.executor(MAX_PRIORITY)
-        self._stopping: CheckpointBarrier | None = None
+        self._lowest = processor.executor(MIN_PRIORITY)
+        self._highest = processor.executor(MAX_PRIORITY)
 
-    # -- requests, any thread -----------------------------------------------------------------
+    # -- any thread ---------------------------------------------------------------------------
 
-    def trigger(
-        self, checkpoint_id: int, options: CheckpointOptions, timestamp: float | None
+    def trigger(self, barrier: CheckpointBarrier) -> Future[TaskSnapshot]:
+        """Have a checkpoint taken; the future gets its snapshot."""
+        return self.request(barrier, self._trigger, partial(str, barrier))
+
+    def request(
+        self,
+        barrier: CheckpointBarrier,
+        answer: Callable[[CheckpointBarrier, Future[TaskSnapshot]], object],
+        description: Callable[[], str],
     ) -> Future[TaskSnapshot]:
-        """Have a checkpoint taken."""
-        if options.drain:
-            raise ValueError(f"options={options!r}: to drain the task, stop it with a savepoint")
-        barrier = CheckpointBarrier(checkpoint_id, _now(timestamp), options)
-        return self._requests.put(
-            self._lowest if options.aligned else self._highest,
-            checkpoint_id,
-            partial(self._trigger, barrier),
-            partial(str, barrier),
-            urgent=not options.aligned,
-        )
+        """Have `answer(barrier, future)` run as mail: of the lowest priority, or urgent if unaligned."""
+        aligned = barrier.options.aligned
+        executor = self._lowest if aligned else self._highest
+        run = partial(answer, barrier)
+        return self._requests.put(executor, barrier.id, run, description, urgent=not aligned)
 
-    def stop(self, checkpoint_id: int, drain: bool, timestamp: float | None) -> Future[TaskSnapshot]:
-        """Have a savepoint taken and the task stopped."""
-        options = CheckpointOptions(savepoint=True, drain=drain)
-        barrier = CheckpointBarrier(checkpoint_id, _now(timestamp), options)
-        answer = self._drain if drain else self._stop
-        return self._requests.put(
-            self._lowest, checkpoint_id, partial(answer, barrier), partial("stop with {}".format, barrier)
-        )
+    def notify(self, checkpoint_id: int, notify: Callable[[int], bool], what: str) -> Future[bool]:
+        """Have `notify(checkpoint_id)` run as mail of the highest priority; the future gets its answer."""
 
-    def complete(self, checkpoint_id: int) -> Future[bool]:
-        """Have the operators told that a checkpoint is complete."""
-        return self._notify(checkpoint_id, self._complete, "complete")
-
-    def abort(self, checkpoint_id: int) -> Future[bool]:
-        """Have the operators told that a checkpoint will not complete."""
-        return self._notify(checkpoint_id, self._abort, "aborted")
-
-    def _notify(self, checkpoint_id: int, notify: Callable[[int], bool], what: str) -> Future[bool]:
         def answer(future: Future[bool]) -> None:
             future.set_result(notify(checkpoint_id))
 
@@ -129,14 +184,14 @@ class Checkpointing:
     # -- mailbox thread -----------------------------------------------------------------------
 
     def barrier(self, barrier: CheckpointBarrier) -> None:
-        """A barrier has come through the input. If it is declined, only the responder hears of it."""
-        snapshot = self._begin_and_take(barrier, _nothing)
+        """Take a barrier that has come through the input. If declined, only the responder hears of it."""
+        snapshot = self.begin_and_take(barrier, _nothing)
         if snapshot is not None:
-            self._keep(snapshot, _nothing, _nothing)
+            self.keep(snapshot, _nothing, _nothing)
 
-    def begin(self) -> None:
-        """Take checkpoints from now on: the operators are open."""
-        self._order.end(None)
+    def refuse(self, reason: str | None) -> None:
+        """Decline every checkpoint that begins from now on, for `reason`; None: take them again."""
+        self._order.end(reason)
 
     def end(self) -> None:
         """Decline what is still asked for or written: the task has ended."""
@@ -154,39 +209,45 @@ class Checkpointing:
 
     def _trigger(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
         declined = partial(decline, future)
-        snapshot = self._begin_and_take(barrier, declined)
+        snapshot = self.begin_and_take(barrier, declined)
         if snapshot is not None:
-            self._keep(snapshot, future.set_result, declined)
+            self.keep(snapshot, future.set_result, declined)
 
-    def _begin_and_take(
-        self, barrier: CheckpointBarrier, declined: Callable[[CheckpointDeclined], object]
-    ) -> TaskSnapshot | None:
-        """The snapshot of a checkpoint that begins now; None for one that is declined."""
+    def begin(self, barrier: CheckpointBarrier, declined: Declined) -> bool:
+        """Begin a checkpoint; False for one that is declined."""
         try:
             self._order.begin(barrier.id)
-            return self._take(barrier)
         except CheckpointDeclined as error:
-            self._decline(error, declined)
+            self.decline(error, declined)
+            return False
+        return True
+
+    def begin_and_take(self, barrier: CheckpointBarrier, declined: Declined) -> TaskSnapshot | None:
+        """Take a checkpoint that begins now; None for one that is declined."""
+        if not self.begin(barrier, declined):
+            return None
+        try:
+            return self.take(barrier)
+        except CheckpointDeclined as error:
+            self.decline(error, declined)
             return None
 
-    def _take(self, barrier: CheckpointBarrier) -> TaskSnapshot:
+    def take(self, barrier: CheckpointBarrier) -> TaskSnapshot:
+        """Take the snapshot of a checkpoint that has begun. Raises `CheckpointDeclined`."""
         # spec: Chain!Snapshot
-        task = self._task
-        position = _state_of("input", task._input, barrier)
-        operators = task.chain.snapshot(barrier, partial(self._order.check, barrier.id))
+        chain = self._chain
+        position = _state_of("input", self._input, barrier)
+        operators = chain.snapshot(barrier, partial(self._order.check, barrier.id))
         try:
-            rows = _state_of("output", task.output, barrier)
+            rows = _state_of("output", chain.output, barrier)
         except CheckpointDeclined:
-            task.chain.notify_aborted(barrier.id)
+            chain.notify_aborted(barrier.id)
             raise
-        task.output.emit_barrier(barrier)
-        return TaskSnapshot(barrier, position, operators, rows, task.chain.time_ended)
+        chain.output.emit_barrier(barrier)
+        return TaskSnapshot(barrier, position, operators, rows, chain.time_ended)
 
-    def _keep(
-        self,
-        snapshot: TaskSnapshot,
-        taken: Callable[[TaskSnapshot], object],
-        declined: Callable[[CheckpointDeclined], object],
+    def keep(
+        self, snapshot: TaskSnapshot, taken: Callable[[TaskSnapshot], object], declined: Declined
     ) -> None:
         """Have a snapshot written, where there is a storage; without one, the checkpoint is taken."""
         if self._storage is None:
@@ -220,11 +281,8 @@ class Checkpointing:
             reason = f"its snapshot was not written: {type(raised).__name__}: {raised}"
             error = CheckpointDeclined(checkpoint_id, reason)
             error.__cause__ = raised
-        try:
-            self._highest.execute(self._written, checkpoint_id, error, description="a snapshot is written")
-        except MailboxClosedError:
-            # The task has ended; what was being written is removed.
-            return
+        # Where the task has ended, what was being written is removed.
+        self._highest.try_execute(self._written, checkpoint_id, error, description="a snapshot is written")
 
     def _written(self, checkpoint_id: int, error: CheckpointDeclined | None) -> None:
         writing = self._writing.pop(checkpoint_id, None)
@@ -247,21 +305,26 @@ class Checkpointing:
             log.warning("the snapshot of checkpoint %d was not removed: %s", checkpoint_id, error)
 
     def _give_up(self, error: CheckpointDeclined, writing: _Writing) -> None:
-        """A checkpoint whose barrier has left is declined."""
+        """Decline a checkpoint whose barrier has left."""
         # spec: Chain!Decline
-        self._task.chain.notify_aborted(error.id)
-        self._decline(error, writing.declined)
-        self._stop_no_more(error.id)
+        self._chain.notify_aborted(error.id)
+        self.decline(error, writing.declined)
 
-    def _complete(self, checkpoint_id: int) -> bool:
+    def decline(self, error: CheckpointDeclined, declined: Declined) -> None:
+        """Tell the responder, and who has asked, that a checkpoint is declined."""
+        if self._responder is not None:
+            self._responder.decline(error)
+        declined(error)
+
+    def complete(self, checkpoint_id: int) -> bool:
+        """Tell the operators that a checkpoint is complete; False, without effect, if it was not taken."""
         if not self._order.complete(checkpoint_id):
             return False
-        self._task.chain.notify_complete(checkpoint_id)
-        if self._stopping is not None and self._stopping.id == checkpoint_id:
-            self._task._end_loop()
+        self._chain.notify_complete(checkpoint_id)
         return True
 
-    def _abort(self, checkpoint_id: int) -> bool:
+    def abort(self, checkpoint_id: int) -> bool:
+        """Tell the operators that a checkpoint will not complete; returns whether it was taken here."""
         writing = self._writing.pop(checkpoint_id, None)
         if writing is not None:
             if checkpoint_id == self._written_now:
@@ -272,69 +335,8 @@ class Checkpointing:
             return True
         if not self._order.abort(checkpoint_id):
             return False
-        self._task.chain.notify_aborted(checkpoint_id)
-        self._stop_no_more(checkpoint_id)
+        self._chain.notify_aborted(checkpoint_id)
         return True
-
-    # -- stop with savepoint ------------------------------------------------------------------
-
-    def _stop(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        if self._task._is_finishing:
-            error = CheckpointDeclined(barrier.id, "the operators are being finished already")
-            self._decline(error, partial(decline, future))
-            return
-        declined = partial(decline, future)
-        snapshot = self._begin_and_take(barrier, declined)
-        if snapshot is not None:
-            self._last(barrier)
-            self._task._hold()
-            self._keep(snapshot, future.set_result, declined)
-
-    def _drain(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
-        if self._task._data_ended:
-            self._stop(barrier, future)
-            return
-        try:
-            # Before anything that cannot be undone.
-            self._order.begin(barrier.id)
-        except CheckpointDeclined as error:
-            self._decline(error, partial(decline, future))
-            return
-        self._last(barrier)
-        self._task._end_data(partial(self._drained, barrier, future))
-
-    def _drained(self, barrier: CheckpointBarrier, future: Future[Any]) -> None:
-        declined = partial(decline, future)
-        try:
-            snapshot = self._take(barrier)
-        except CheckpointDeclined as error:
-            self._decline(error, declined)
-            raise StopAborted(barrier.id) from error
-        self._task._hold()
-        self._keep(snapshot, future.set_result, declined)
-
-    def _decline(self, error: CheckpointDeclined, declined: Callable[[CheckpointDeclined], object]) -> None:
-        declined(error)
-        if self._responder is not None:
-            self._responder.decline(error)
-
-    def _last(self, barrier: CheckpointBarrier) -> None:
-        self._stopping = barrier
-        self._order.end(f"the task stops with savepoint {barrier.id}")
-
-    def _stop_no_more(self, checkpoint_id: int) -> None:
-        """The savepoint with which the task was to stop, if this is it, will not complete."""
-        if self._stopping is None or self._stopping.id != checkpoint_id:
-            return
-        if self._stopping.options.drain:
-            raise StopAborted(checkpoint_id)
-        self._stopping = None
-        self._order.end(None)
-        self._task._release()
-
-
-def _now(timestamp: float | None) -> float:
-    return time.time() if timestamp is None else timestamp
 
 
 def _state_of(name: str, end: Any, barrier: CheckpointBarrier) -> Any:
@@ -350,3 +352,9 @@ def _state_of(name: str, end: Any, barrier: CheckpointBarrier) -> Any:
 
 def _nothing(_: object) -> None:
     """For a barrier of the input, of which only the responder hears, and behind the last write."""
+
+
+def decline(future: Future[Any], error: CheckpointDeclined) -> None:
+    """Give `error` to a future unless it is done or cancelled. One thread at a time, whichever it is."""
+    if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
+        future.set_exception(error)

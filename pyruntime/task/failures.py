@@ -6,6 +6,7 @@ Confined to the thread that runs the steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 INTERRUPTS = (KeyboardInterrupt, SystemExit)
@@ -74,3 +75,9 @@ def contexts(error: BaseException) -> list[BaseException]:
         if before is None or any(before is one for one in found):
             return found
         found.append(before)
+
+
+def raise_of(future: Future[Any]) -> None:
+    """Raise the error of a future that is done; a cancelled one has none. Any thread."""
+    if not future.cancelled() and (error := future.exception()) is not None:
+        raise error

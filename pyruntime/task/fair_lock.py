@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from types import TracebackType
 
-from pillarbox.task.moments import check_duration
+from pillarbox.validate import check_duration
 
 
 class _Waiter:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pillarbox.task.fair_lock import FairLock
-from pillarbox.task.moments import check_duration, check_moment
+from pillarbox.validate import check_duration, check_moment
 
 log = logging.getLogger("pillarbox")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.checkpoint import CheckpointBarrier
-from pillarbox.task.output import OperatorOutput, RowBatch
+from pillarbox.task.protocols import OperatorOutput, RowBatch
 from pillarbox.task.timers import ProcessingTimeService
 
 
@@ -25,7 +25,7 @@ class OperatorContext:
     """
 
     __slots__ = (
-        "_admitted", "_closed", "_make_timers", "_quiesced", "_timers",
+        "_admitted", "_clock", "_closed", "_quiesced", "_timers",
         "executor", "fail", "output", "position", "uid",
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ class OperatorContext:
         position: int,
         executor: MailboxExecutor,
         output: OperatorOutput,
-        make_timers: Callable[[MailboxExecutor], ProcessingTimeService],
+        clock: Callable[[], float],
         admitted: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -45,7 +45,7 @@ class OperatorContext:
         self.output = output
         self.fail = fail
         """End the task at once with an error that comes outside of any action, as in a coroutine."""
-        self._make_timers = make_timers
+        self._clock = clock
         self._admitted = admitted
         self._timers: ProcessingTimeService | None = None
         self._quiesced = self._closed = False
@@ -57,7 +57,8 @@ class OperatorContext:
         In `finish` and `close` no timer begins any more, whether they were asked for before or not.
         """
         if self._timers is None:
-            self._timers = self._make_timers(self.executor)
+            self.executor.mailbox.check_is_mailbox_thread()
+            self._timers = ProcessingTimeService(self.executor, self._clock)
             if self._closed:
                 self._timers.shutdown()
             elif self._quiesced:

@@ -8,77 +8,82 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, MailboxClosedError, TaskMailbox
+from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, TaskMailbox
 from pillarbox.mailbox import (
     IMMEDIATE,
     Controller,
     MailboxExecutor,
     MailboxProcessor,
+    Suspension,
     TaskActionExecutor,
 )
 from pillarbox.task.chain import OperatorChain
 from pillarbox.task.checkpoint import (
     ALIGNED,
     CheckpointBarrier,
+    CheckpointDeclined,
     CheckpointOptions,
     CheckpointResponder,
     SnapshotStorage,
+    StopAborted,
     TaskSnapshot,
 )
-from pillarbox.task.checkpointing import Checkpointing
-from pillarbox.task.failures import Failures
-from pillarbox.task.input import TaskInput, restore_end
+from pillarbox.task.checkpointing import Checkpointing, decline
+from pillarbox.task.failures import Failures, raise_of
 from pillarbox.task.operator import Operator
-from pillarbox.task.output import TaskOutput
-from pillarbox.task.shapes import check_methods
-from pillarbox.task.state import TaskCancelled, TaskState
-from pillarbox.task.status import InputStatus
-from pillarbox.task.steps import Steps
-from pillarbox.task.timers import ProcessingTimeService, monotonic_epoch
-from pillarbox.task.waiting import suspend_until
+from pillarbox.task.protocols import (
+    InputStatus,
+    TaskCancelled,
+    TaskInput,
+    TaskOutput,
+    TaskState,
+    restore_end,
+)
+from pillarbox.task.timers import monotonic_epoch
+from pillarbox.validate import check_methods
 
 log = logging.getLogger("pillarbox")
 
 T = TypeVar("T")
-Act = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+
+END_OF_TASK = "go on with the end of the task"
+"""The description of the mail in which a task that comes to its end goes on."""
 
 
-class ChainActions(TaskActionExecutor):
-    """Runs an action, then has the chain move what the action emitted. Thread-safe if `inner` is.
+class LockedActions(TaskActionExecutor):
+    """Runs the actions of a chain in another executor, such as under a lock. Thread-safe if `inner` is."""
 
-    `act` is the chain's method that does so; set before the first action. `check` raises
-    `WrongThreadError` on a thread that must not touch the chain: any but the mailbox thread and, where there
-    is a lock that says whether a thread holds it, who holds it.
-    """
+    __slots__ = ("_chain", "_inner")
 
-    __slots__ = ("_inner", "_is_held", "_mailbox", "act", "check")
-
-    def __init__(self, inner: TaskActionExecutor, mailbox: TaskMailbox) -> None:
-        self._inner = None if inner is IMMEDIATE else inner
-        self.act: Act = _act
-        self._mailbox = mailbox
-        self._is_held = holder_of(getattr(inner, "lock", None))
-        self.check: Callable[[], None] = (
-            mailbox.check_is_mailbox_thread if inner is IMMEDIATE else self._check_lock
-        )
+    def __init__(self, inner: TaskActionExecutor, chain: OperatorChain) -> None:
+        self._inner = inner
+        self._chain = chain
 
     def run(self, fn: Callable[..., T], /, *args: Any) -> T:
-        """Call `fn(*args)`, then move elements, and return the result of `fn`.
-
-        Any thread that `inner` allows; raises what they raise.
-        """
-        result: T = self.act(fn, args) if self._inner is None else self._inner.run(self.act, fn, args)
+        """Call `fn(*args)` in `inner`, then move elements; returns the result of `fn`. Raises as they do."""
+        result: T = self._inner.run(self._chain.run, fn, *args)
         return result
 
-    def _check_lock(self) -> None:
-        if not self._is_held():
-            self._mailbox.check_is_mailbox_thread()
+
+def check_of(mailbox: TaskMailbox, lock: Any) -> Callable[[], None]:
+    """The check of a task's thread: raises `WrongThreadError` for any but the mailbox thread.
+
+    Where there is a lock that says whether a thread holds it, whoever holds it may touch the chain too.
+    """
+    is_held = holder_of(lock)
+
+    def check() -> None:
+        if not is_held():
+            mailbox.check_is_mailbox_thread()
+
+    return check
 
 
 def holder_of(lock: Any) -> Callable[[], bool]:
@@ -94,10 +99,6 @@ def holder_of(lock: Any) -> Callable[[], bool]:
 
 def _never() -> bool:
     return False
-
-
-def _act(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return fn(*args)
 
 
 class StreamTask:
@@ -145,11 +146,14 @@ class StreamTask:
         self.output = output
         self._clock = monotonic_epoch() if clock is None else clock
         mailbox = TaskMailbox() if mailbox is None else mailbox
-        actions = ChainActions(action_executor, mailbox)
         # For what is no action of the mailbox: under the lock, if there is one, but nothing moves at its end.
         self._call = action_executor.run
-        self.chain = OperatorChain(operators, output, check=actions.check, on_barrier=self._barrier)
-        actions.act = self.chain.act
+        is_alone = action_executor is IMMEDIATE
+        check = mailbox.check_is_mailbox_thread
+        if not is_alone:
+            check = check_of(mailbox, getattr(action_executor, "lock", None))
+        self.chain = OperatorChain(operators, output, check=check)
+        actions = self.chain if is_alone else LockedActions(action_executor, self.chain)
         self.processor = MailboxProcessor(
             self._process_input,
             mailbox,
@@ -158,13 +162,15 @@ class StreamTask:
             latency_interval=latency_interval,
         )
         self._executor: MailboxExecutor = self.processor.executor(MIN_PRIORITY)
-        self._checkpointing = Checkpointing(self, responder, storage)
+        self._checkpointing = Checkpointing(input, self.chain, self.processor, responder, storage)
+        self._stopping: CheckpointBarrier | None = None
         self._state = TaskState.CREATED
         self._in_loop = False
         self._cancelled = False
         self._closed = False
         self._data_ended = False
-        self._steps: Steps | None = None
+        self._is_finishing = False
+        """The operators are being finished at this time."""
         self._complete = False
         self._failure: BaseException | None = None
         self._held: Future[None] | None = None
@@ -181,12 +187,8 @@ class StreamTask:
 
         `run` then raises `TaskCancelled`. No effect once the task has ended.
         """
-        try:
-            self.processor.executor(MAX_PRIORITY).execute(
-                self._cancel, urgent=True, description="cancel the task"
-            )
-        except MailboxClosedError:
-            return
+        highest = self.processor.executor(MAX_PRIORITY)
+        highest.try_execute(self._cancel, urgent=True, description="cancel the task")
 
     def suspend(self) -> None:
         """Have `run` return as soon as it can; running again goes on. Any thread."""
@@ -205,7 +207,9 @@ class StreamTask:
         operators that yield, an unaligned one for the element or mail at work only, or for its next yield.
         Raises TypeError or ValueError for a bad id, ValueError for `drain`, which stops the task.
         """
-        return self._checkpointing.trigger(checkpoint_id, options, timestamp)
+        if options.drain:
+            raise ValueError(f"options={options!r}: to drain the task, stop it with a savepoint")
+        return self._checkpointing.trigger(CheckpointBarrier(checkpoint_id, _now(timestamp), options))
 
     def stop_with_savepoint_async(
         self, checkpoint_id: int, *, drain: bool = False, timestamp: float | None = None
@@ -218,7 +222,10 @@ class StreamTask:
         goes on; a drained one cannot, and `run` raises `StopAborted`. The future gets the snapshot or
         `CheckpointDeclined`. Raises TypeError or ValueError for a bad id.
         """
-        return self._checkpointing.stop(checkpoint_id, drain, timestamp)
+        options = CheckpointOptions(savepoint=True, drain=drain)
+        barrier = CheckpointBarrier(checkpoint_id, _now(timestamp), options)
+        answer = self._drain if drain else self._stop
+        return self._checkpointing.request(barrier, answer, partial("stop with {}".format, barrier))
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> Future[bool]:
         """Say that a checkpoint is complete everywhere. Any thread.
@@ -226,14 +233,14 @@ class StreamTask:
         The future says whether this task had taken it; otherwise the operators do not hear of it. The
         mail has the highest priority, so a yield runs it.
         """
-        return self._checkpointing.complete(checkpoint_id)
+        return self._checkpointing.notify(checkpoint_id, self._checkpoint_complete, "complete")
 
     def notify_checkpoint_aborted_async(self, checkpoint_id: int) -> Future[bool]:
         """Say that a checkpoint will not complete. Any thread; as `notify_checkpoint_complete_async`.
 
         If it has not begun here, it is declined when it comes.
         """
-        return self._checkpointing.abort(checkpoint_id)
+        return self._checkpointing.notify(checkpoint_id, self._checkpoint_aborted, "aborted")
 
     # -- life, on the mailbox thread ----------------------------------------------------------
 
@@ -322,7 +329,7 @@ class StreamTask:
 
     def _restore(self, snapshot: TaskSnapshot | None) -> None:
         self._call(self._open, snapshot)
-        self._checkpointing.begin()
+        self._checkpointing.refuse(None)
         self._state = TaskState.RUNNING
 
     @contextmanager
@@ -374,7 +381,7 @@ class StreamTask:
         return True
 
     def _open(self, snapshot: TaskSnapshot | None) -> None:
-        self.chain.setup(self.processor.executor, self._make_timers, self.fail)
+        self.chain.setup(self.processor.executor, self._clock, self.fail, self._checkpointing.barrier)
         if snapshot is not None:
             restore_end(self._input, snapshot.input, f"input of task {self.name!r}")
             restore_end(self.output, snapshot.output, f"output of task {self.name!r}")
@@ -456,32 +463,115 @@ class StreamTask:
         if self._cancelled:
             raise TaskCancelled(self.name)
 
-    def _make_timers(self, executor: MailboxExecutor) -> ProcessingTimeService:
-        self.processor.mailbox.check_is_mailbox_thread()
-        return ProcessingTimeService(executor, self._clock)
-
-    # -- the end, for this task and its checkpoints; mailbox thread ---------------------------
-
-    @property
-    def _is_finishing(self) -> bool:
-        """Whether the operators are being finished at this time."""
-        return self._steps is not None
+    # -- the end ------------------------------------------------------------------------------
 
     def _end_data(self, then: Callable[[], None]) -> None:
         """Read no more, finish the operators, then call `then`. Once."""
-        self._data_ended = True
-        held = self._hold_input()
-        self._steps = Steps(self.chain.finishing(), self._executor, partial(self._finished, held, then))
-        self._steps.advance()
+        self._data_ended = self._is_finishing = True
+        self._advance(self.chain.finishing(), partial(self._finished, self._hold_input(), then))
 
     def _finished(self, held: Future[None], then: Callable[[], None]) -> None:
         if self._failure is not None or self._cancelled:
             # The operators were not all finished, and a savepoint would say that they were.
             return
-        self._steps = None
+        self._is_finishing = False
         self._held = None
         then()
         held.set_result(None)
+
+    def _end_loop(self) -> None:
+        """Wait for the timers that have begun, and end the loop: the task has come to its end."""
+        self._is_finishing = True
+        self._advance(self.chain.quiesce_timers(), partial(self._loop_ended, self._hold_input()))
+
+    def _loop_ended(self, held: Future[None]) -> None:
+        self._complete = True
+        self.processor.all_actions_completed()
+        held.set_result(None)
+
+    def _advance(self, steps: Iterator[Future[Any]], then: Callable[[], None]) -> None:
+        """Go on to the next future that is not done, and behind the last one call `then`. Other mail runs.
+
+        What a step or a future raises ends the task.
+        """
+        for future in steps:
+            if not future.done():
+                # Once the task was closed nobody waits for its end, and the mail may be refused.
+                go_on = partial(self._executor.try_execute, self._go_on, steps, then, description=END_OF_TASK)
+                future.add_done_callback(go_on)
+                return
+            raise_of(future)
+        then()
+
+    def _go_on(self, steps: Iterator[Future[Any]], then: Callable[[], None], future: Future[Any]) -> None:
+        raise_of(future)
+        self._advance(steps, then)
+
+    def _hold_input(self) -> Future[None]:
+        held: Future[None] = Future()
+        self._held = held
+        return held
+
+    # -- stop with savepoint ------------------------------------------------------------------
+
+    def _stop(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
+        if self._is_finishing:
+            error = CheckpointDeclined(barrier.id, "the operators are being finished already")
+            self._checkpointing.decline(error, partial(decline, future))
+            return
+        snapshot = self._checkpointing.begin_and_take(barrier, partial(decline, future))
+        if snapshot is not None:
+            self._last(barrier)
+            self._hold()
+            self._checkpointing.keep(snapshot, future.set_result, partial(self._stop_declined, future))
+
+    def _drain(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
+        if self._data_ended:
+            self._stop(barrier, future)
+        # Before anything that cannot be undone.
+        elif self._checkpointing.begin(barrier, partial(decline, future)):
+            self._last(barrier)
+            self._end_data(partial(self._drained, barrier, future))
+
+    def _drained(self, barrier: CheckpointBarrier, future: Future[TaskSnapshot]) -> None:
+        try:
+            snapshot = self._checkpointing.take(barrier)
+        except CheckpointDeclined as error:
+            self._checkpointing.decline(error, partial(decline, future))
+            raise StopAborted(barrier.id) from error
+        self._hold()
+        self._checkpointing.keep(snapshot, future.set_result, partial(self._stop_declined, future))
+
+    def _stop_declined(self, future: Future[TaskSnapshot], error: CheckpointDeclined) -> None:
+        decline(future, error)
+        self._stop_no_more(error.id)
+
+    def _last(self, barrier: CheckpointBarrier) -> None:
+        self._stopping = barrier
+        self._checkpointing.refuse(f"the task stops with savepoint {barrier.id}")
+
+    def _stop_no_more(self, checkpoint_id: int) -> None:
+        """The savepoint with which the task was to stop, if this is it, will not complete."""
+        if self._stopping is None or self._stopping.id != checkpoint_id:
+            return
+        if self._stopping.options.drain:
+            raise StopAborted(checkpoint_id)
+        self._stopping = None
+        self._checkpointing.refuse(None)
+        self._release()
+
+    def _checkpoint_complete(self, checkpoint_id: int) -> bool:
+        if not self._checkpointing.complete(checkpoint_id):
+            return False
+        if self._stopping is not None and self._stopping.id == checkpoint_id:
+            self._end_loop()
+        return True
+
+    def _checkpoint_aborted(self, checkpoint_id: int) -> bool:
+        if not self._checkpointing.abort(checkpoint_id):
+            return False
+        self._stop_no_more(checkpoint_id)
+        return True
 
     def _hold(self) -> None:
         """Read nothing and let nothing leave the task, until `_release` or its end."""
@@ -495,32 +585,11 @@ class StreamTask:
         if held is not None:
             held.set_result(None)
 
-    def _end_loop(self) -> None:
-        """Wait for the timers that have begun, and end the loop: the task has come to its end."""
-        held = self._hold_input()
-        self._steps = Steps(self.chain.quiesce_timers(), self._executor, partial(self._loop_ended, held))
-        self._steps.advance()
-
-    def _loop_ended(self, held: Future[None]) -> None:
-        self._complete = True
-        self.processor.all_actions_completed()
-        held.set_result(None)
-
-    def _hold_input(self) -> Future[None]:
-        held: Future[None] = Future()
-        self._held = held
-        return held
-
-    # -- checkpoints, on the mailbox thread ---------------------------------------------------
-
-    def _barrier(self, barrier: CheckpointBarrier) -> None:
-        self._checkpointing.barrier(barrier)
-
     # -- input: the default action ------------------------------------------------------------
 
     def _process_input(self, controller: Controller) -> None:
         if self._held is not None:
-            suspend_until(self._held, controller, self.processor, "idle")
+            self._suspend_until(self._held, controller)
             return
         entry = self.chain.entry
         # spec: Chain!Read, Chain!SuspendInput
@@ -534,12 +603,26 @@ class StreamTask:
             return
         if status is InputStatus.NOTHING_AVAILABLE:
             if entry.queue or entry.is_available:
-                suspend_until(self._input.available(), controller, self.processor, "idle")
+                self._suspend_until(self._input.available(), controller)
             else:
                 entry.call_when_room(controller.suspend_default_action("back_pressured").resume)
             return
         self.chain.work_off()
         self._input_ended(status)
+
+    def _suspend_until(self, future: Future[Any] | None, controller: Controller) -> None:
+        """Read nothing until `future` is done, which any thread may complete; None is done.
+
+        Its error ends the task; a cancelled one is just done.
+        """
+        if future is not None:
+            future.add_done_callback(partial(self._resume, controller.suspend_default_action("idle")))
+
+    def _resume(self, suspension: Suspension, future: Future[Any]) -> None:
+        """Any thread."""
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self.processor.report_error(error)
+        suspension.resume()
 
     def _input_ended(self, status: InputStatus) -> None:
         if status is InputStatus.END_OF_INPUT:
@@ -577,3 +660,7 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 def _nothing() -> None:
     """What follows the end of the data, in a task whose input goes on to its own end."""
+
+
+def _now(timestamp: float | None) -> float:
+    return time.time() if timestamp is None else timestamp

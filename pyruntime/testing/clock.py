@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pillarbox.task.moments import check_moment
+from pillarbox.validate import check_moment
 
 
 class FakeClock:

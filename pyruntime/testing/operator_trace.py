@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Attempts, Call
 from pillarbox.aio.chained import ChainedRow, chained_row
 from pillarbox.aio.deadlines import clock_of
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
-from pillarbox.aio.single_flight import JOINED
-from pillarbox.aio.wait_state import CallState, FinishedRow
+from pillarbox.aio.scheduler import Call, CallScheduler, CallState
+from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.task import Idleness, RowBatch, Watermark
 
 SLACK_VIRTUAL_MS = 2
@@ -279,7 +279,7 @@ class _RecordedOutput:
         self._output.emit_status(idle)
 
 
-class _RecordedAttempts(Attempts):
+class _RecordedScheduler(CallScheduler):
     """The attempts of an operator, and what becomes of each."""
 
     def __init__(self, *words: Any, finish: Callable[[Call, Any], None], stop: Any, **more: Any) -> None:
@@ -382,15 +382,15 @@ def _process_status(method: Any, trace: OperatorTrace, operator: Any, idle: bool
 def _count_in(method: Any, trace: OperatorTrace, operator: Any, admitted: int, done: Any) -> None:
     # spec: Operator!Join
     for call, outcome in done:
-        if outcome is JOINED:
+        if outcome is WAITING:
             trace.of("join", call)
     method(operator, admitted, done)
 
 
-@_wrap("_board")
-def _board(method: Any, trace: OperatorTrace, operator: Any, found: Any, call: Call) -> None:
+@_wrap("_join")
+def _join(method: Any, trace: OperatorTrace, operator: Any, found: Any, call: Call) -> None:
     if found is not None:
-        trace.of("join" if found is JOINED else "find", call)
+        trace.of("join" if found is WAITING else "find", call)
     method(operator, found, call)
 
 
@@ -476,8 +476,8 @@ def record_operators(folder: str | Path) -> None:
         raise RuntimeError("operators are recorded already")
     into = Path(folder)
     into.mkdir(parents=True, exist_ok=True)
-    _ORIGINALS["Attempts"] = _module.Attempts
-    _module.Attempts = _RecordedAttempts
+    _ORIGINALS["CallScheduler"] = _module.CallScheduler
+    _module.CallScheduler = _RecordedScheduler
     original = _ORIGINALS["__init__"] = AsyncWaitOperator.__init__
 
     @wraps(original)
@@ -514,7 +514,7 @@ def stop_recording() -> None:
         trace.close()
     _traces.clear()
     if _ORIGINALS:
-        _module.Attempts = _ORIGINALS.pop("Attempts")
+        _module.CallScheduler = _ORIGINALS.pop("CallScheduler")
         for name, method in _ORIGINALS.items():
             setattr(AsyncWaitOperator, name, method)
         _ORIGINALS.clear()

@@ -29,8 +29,7 @@ from pillarbox.sources import (
     read_splits,
 )
 from pillarbox.sources.enumerating import PendingSplits, Waiting
-from pillarbox.sources.events import event_from_json, event_to_json
-from pillarbox.sources.link import AddSplits, Event, Failed, Message
+from pillarbox.sources.link import AddSplits, Event, Failed, Message, event_from_json, event_to_json
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.task.failures import Failures
 

@@ -1,4 +1,4 @@
-"""What the tests of the operator share."""
+"""Fixtures of the operator's tests."""
 
 from __future__ import annotations
 

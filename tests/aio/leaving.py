@@ -310,7 +310,7 @@ class Starter:
 
 
 def end_on_a_loop_that_stays(mode: str) -> dict[str, list[str]]:
-    """What a job that is closed while all sorts of calls wait leaves on a loop that others use."""
+    """The remains of a job, closed while all sorts of calls wait, on a loop that others use."""
     thread = LoopThread("stays")
     peer = Peer()
     fn: Any = FUNCTIONS[mode](peer, False)

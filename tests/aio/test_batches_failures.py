@@ -12,8 +12,7 @@ import pytest
 
 from pillarbox import CallFailed, Retry, is_permanent
 from pillarbox.aio import Batch
-from pillarbox.aio.errors import BatchResultError
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import BatchResultError, Failed
 from tests.aio.virtual import HOUR, Rig, Scripted, again, answers, infos, play, poison
 
 

@@ -20,7 +20,7 @@ from pillarbox.aio import Batch, Options
         ({"size": 0}, ValueError, "size=0: must be at least 1"),
         ({"size": True}, TypeError, "size=True: must be an int, not bool"),
         ({"size": 1.0}, TypeError, "size=1.0: must be an int, not float"),
-        ({"linger": -1}, ValueError, "linger=-1: must be a finite number of seconds, 0 or more"),
+        ({"linger": -1}, ValueError, "linger=-1: must be a finite number of seconds, at least 0"),
         ({"linger": float("inf")}, ValueError, "linger=inf: must be a finite number of seconds"),
         ({"linger": None}, TypeError, "linger=None: must be a number of seconds, not NoneType"),
         ({"weight": len}, ValueError, "max_weight=None: give both or neither"),

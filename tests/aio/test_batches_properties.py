@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Buffer, Timeout
 from pillarbox.aio import Batch
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, Service, again, answers, play
 from tests.search import examples
 

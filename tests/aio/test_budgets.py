@@ -1,4 +1,4 @@
-"""What is paid for counts, whenever it comes; what is held back is not overtaken."""
+"""Budgets: a paid call counts, whenever it ends, and a row that is held back is not overtaken."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Options, async_map
-from pillarbox.aio.attempts import Call
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.single_flight import SingleFlight
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk, HandoverOutput, cut_chunk
@@ -72,7 +72,7 @@ def test_weighing_takes_a_bounded_time_and_ends_in_a_cycle() -> None:
 
 
 class Living:
-    """How many results of one test live, and how many did at most."""
+    """Counts the living results of one test, and their maximum."""
 
     now = most = 0
 
@@ -226,8 +226,8 @@ def test_chunks_that_are_handed_over_have_no_more_bytes_than_a_chunk_may_have() 
 
 def land(flights: SingleFlight, row: Any, result: Any) -> None:
     call = Call(row, 0)
-    assert flights.board(call) is None
-    flights.land(call, result)
+    assert flights.join(call) is None
+    flights.resolve(call, result)
 
 
 @pytest.mark.contract

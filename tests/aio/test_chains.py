@@ -35,7 +35,6 @@ from pillarbox import (
     async_map,
 )
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.chained import (
     ChainedRow,
     ChainPlace,
@@ -44,10 +43,10 @@ from pillarbox.aio.chained import (
     chained_call,
     chained_row,
 )
-from pillarbox.aio.failure import Failed
-from pillarbox.aio.snapshots import SnapshotCodec
+from pillarbox.aio.errors import Failed
+from pillarbox.aio.scheduler import Call
+from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.aio.task_io import OutputState
-from pillarbox.aio.wait_state import FinishedRow
 from pillarbox.task import CheckpointBarrier, RowBatch, StreamTask, TaskSnapshot, Watermark
 from pillarbox.testing import ReplayedInput, RestingOutput
 from tests.aio.test_wait_snapshots import UNALIGNED

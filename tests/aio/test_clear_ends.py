@@ -14,8 +14,7 @@ import pytest
 from pillarbox import CallFailed, OpenFailed, Retry, Timeout, async_map
 from pillarbox.aio import threads
 from pillarbox.aio.errors import leaves, said
-from pillarbox.aio.failure import describe
-from pillarbox.aio.status import is_overload
+from pillarbox.aio.status import describe, is_overload
 from tests.aio.virtual import Rig, play
 from tests.threads import begun
 

@@ -29,7 +29,7 @@ def leaving(loop: str, mode: str, *endings: str) -> subprocess.Popen[str]:
 
 
 def said_by(process: subprocess.Popen[str], before: list[str]) -> dict[str, dict[str, list[str]]]:
-    """What is left after each ending; the process must have ended well and without a complaint."""
+    """The remains after each ending; the process must have ended well and without a complaint."""
     out, err = process.communicate(timeout=120)
     found = {}
     for line in [*before, *out.splitlines()]:

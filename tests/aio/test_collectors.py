@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import pillarbox
 from pillarbox import Batch, Budget, CallFailed, CallTimeout, Collector, Retry, Timeout, Usage, async_map
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter
 from tests.aio.virtual import HOUR, Rig, again, play
 from tests.search import examples
@@ -356,7 +356,7 @@ def test_in_the_child_of_a_fork_nobody_is_there_to_complete() -> None:
 
 TIME_OUT = 10
 EVENT = st.tuples(st.integers(0, 20).map(lambda tick: tick + 0.5), st.booleans(), st.integers(1, 3))
-"""When, whether it completes or fails, and how many threads do it at once."""
+"""The time, the outcome (complete or fail), and the number of threads that give it at once."""
 ATTEMPT = st.lists(EVENT, max_size=3)
 
 
@@ -581,7 +581,7 @@ def test_a_future_is_cancelled_by_the_time_out_of_its_call(batch: Batch | None, 
         futures.append(Future())
         return futures[-1]
 
-    timeout = {"timeout": Timeout(0.05), "attempt_timeout": Timeout(attempt=0.05)}[limit]
+    timeout = {"timeout": Timeout(Timeout(0.05), attempt=Timeout(attempt=0.05))}[limit]
     results = async_map([1], wait, batch=batch, errors="column", timeout=timeout)
     (outcome,) = results
     assert outcome.error is not None and outcome.error.type == CallTimeout.__name__

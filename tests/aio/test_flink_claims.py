@@ -305,7 +305,7 @@ class Running:
 
     @property
     def left(self) -> list[Any]:
-        """What has left but for barriers."""
+        """The emitted elements but for barriers."""
         return [each for each in self.output.elements if not isinstance(each, CheckpointBarrier)]
 
     def push(self, *elements: Any) -> None:
@@ -469,7 +469,7 @@ class Several(Operator):
 
 
 async def waiting(window: int, *elements: Any) -> tuple[list[Any], list[Any]]:
-    """What waits in front of an operator whose call of row 1 is under way, and what has left in the end."""
+    """The rows in front of an operator that calls row 1, and the rows that have left in the end."""
     input, output = PushedInput(), Results()
     operator = wait("wait", doubled_after({1: 5.0}), ordered=False, capacity=window, buffer=Buffer(window))
     task = StreamTask(input, [Several(), operator], output, latency_interval=None)

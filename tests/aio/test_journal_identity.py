@@ -1,4 +1,4 @@
-"""Whose answer it is: a row gets the answer to its own input, by its own function, and no other row's."""
+"""The owner of an answer: a row gets the answer to its own input, by its own function, and no other row's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pillarbox.aio.async_map import iterate
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
 from pillarbox.aio.journal import open_journal
-from pillarbox.aio.wait_state import FinishedRow
+from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope, execution_id
 from pillarbox.task import StreamTask, TaskSnapshot
 from pillarbox.testing import ReplayedInput
@@ -117,7 +117,7 @@ def test_rows_that_share_a_call_share_its_failure_and_count(location: str) -> No
 
 @pytest.fixture
 def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows are tasks of one execution."""
+    """Make the tasks that follow tasks of one execution."""
     same = execution_id("action")
 
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:

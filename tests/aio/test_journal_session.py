@@ -15,9 +15,10 @@ import pytest
 
 from pillarbox import CallFailed, Options
 from pillarbox.aio import journal
-from pillarbox.aio.attempts import Call
-from pillarbox.aio.failure import Failed, describe
-from pillarbox.aio.single_flight import JOINED
+from pillarbox.aio.errors import Failed
+from pillarbox.aio.scheduler import Call
+from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.status import describe
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Commit, Lease, Ledger, execution_id
 from tests.aio.virtual import play
@@ -156,7 +157,7 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
         # The second one has equal rows, and the calls are the first one's.
         (one, found), (_, other_found) = [second.comes(row) for row in rows]
         assert found is None and other_found is None
-        assert second.comes(rows[0])[1] is second.comes(rows[0])[1] is JOINED
+        assert second.comes(rows[0])[1] is second.comes(rows[0])[1] is WAITING
         assert second.holds == [True] and not second.journal.may_call()
         await asyncio.sleep(10 * journal.LOOK)
         assert second.left == []

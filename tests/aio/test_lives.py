@@ -25,7 +25,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from pillarbox import Batch, Buffer, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.journal import Journal
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.ledger import Ledger, LedgerWriter, Scope, execution_id
@@ -329,7 +329,7 @@ class LedgerLives(Lives):
     @precondition(lambda self: self._has_begun and self.writer is not None)
     @rule()
     def disk_is_slow(self) -> None:
-        """What waits for the disk has waited too long, until the next commit."""
+        """Let waits for the disk be too long until the next commit."""
         assert self.writer is not None
         self.writer.is_slow = not self.writer.is_slow
 

@@ -24,16 +24,15 @@ from hypothesis import strategies as st
 
 from pillarbox import Budget, Buffer, Dedupe, Timeout
 from pillarbox.aio import async_wait as operator_module
-from pillarbox.aio import attempts as attempts_module
+from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.errors import CallFailed, CallTimeout
-from pillarbox.aio.failure import Failed
-from pillarbox.aio.limits.local import LocalGate
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
+from pillarbox.aio.limits.local import LocalLimiter
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.options import UNSET, Options
 from pillarbox.aio.retry import Retry
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import TaskRun
@@ -46,7 +45,7 @@ from tests.search import examples
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one attempt goes: seconds, and whether it gives a result, raises, or raises what is not retried."""
+    """The course of one attempt: its seconds, and a result, an error, or one that is not retried."""
 
     seconds: float
     end: str
@@ -74,7 +73,7 @@ class Answer:
 
 @dataclass
 class Seen:
-    """What the function saw."""
+    """The calls that the function saw."""
 
     running: int = 0
     most: int = 0
@@ -91,7 +90,7 @@ class Load:
     row: int | None = 0
     result: int = 0
     is_held: bool = False
-    """Whether the sink holds what it got last."""
+    """True while the sink holds its last result."""
 
 
 class Fatal(Exception):
@@ -190,7 +189,7 @@ def weight_of(item: Item, load: Load) -> int:
 
 
 def result_bytes(result: Any) -> int:
-    """What a result counts; those that hold next to nothing do not."""
+    """The bytes of a result; those that hold next to nothing count none."""
     return size_of(result) if type(result) in (Answer, str) else 0
 
 
@@ -301,11 +300,11 @@ def run(
                 raise Fatal(number)
             return Answer(number, bytes(load.result)) if load.result else number
 
-        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalGate | None:
+        def gate(rate: Any, max_calls: Any, max_cost: Any, _: Any, cools: bool) -> LocalLimiter | None:
             limited = not (rate is max_calls is max_cost is None)
-            return LocalGate(rate, max_calls, max_cost, loop.time) if limited else None
+            return LocalLimiter(rate, max_calls, max_cost, loop.time) if limited else None
 
-        with mock.patch.object(attempts_module, "open_gate", gate):
+        with mock.patch.object(scheduler_module, "open_limiter", gate):
             run = TaskRun(
                 fn,
                 options,

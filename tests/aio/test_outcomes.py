@@ -1,4 +1,4 @@
-"""What becomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and what calls cost (`usage`)."""
+"""The outcomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and the cost of calls (`usage`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pillarbox import (
     Usage,
     async_map,
 )
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, again, infos, play
 
 
@@ -382,7 +382,7 @@ def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error(
     [
         (lambda: {"errors": "ignore"}, "errors='ignore': must be one of 'fail', 'null', 'column', 'drop'"),
         (
-            lambda: lambda: lambda: lambda: lambda: lambda: lambda: lambda: {"errors": Errors(stop_after=3)},
+            lambda: {"errors": Errors(stop_after=3)},
             "stop_after=3: errors='fail' ends the job with the first failed row",
         ),
         (lambda: {"errors": Errors("null", stop_after=1.5)}, "stop_after=1.5: must be a number of rows"),

@@ -290,10 +290,10 @@ def test_while_calls_are_held_back_none_begins_and_those_that_run_end() -> None:
         rig = Rig(service.call, capacity=2)
         rig.push(*range(6))
         await asyncio.sleep(0.5)
-        rig.operator._attempts.capacity.hold(True)
+        rig.operator._scheduler.concurrency.hold(True)
         await asyncio.sleep(9.0)
         assert service.calls.total() == len(rig.results) == 2
-        rig.operator._attempts.capacity.hold(False)
+        rig.operator._scheduler.concurrency.hold(False)
         await rig.end()
         assert len(rig.results) == 6
 
@@ -317,7 +317,7 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
         finally:
             may_return.set()
         calls: Any = rig.operator._calls
-        while calls._attempts:
+        while calls._executions:
             await asyncio.sleep(0)
         assert calls.late == 1
         await rig.end()

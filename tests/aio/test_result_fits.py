@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, Dedupe, Errors, Options, Retry, Timeout
-from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.journal import open_journal
 from pillarbox.aio.task_run import ThreadRun
 from pillarbox.ledger import Ledger, execution_id

@@ -1,4 +1,4 @@
-"""What is read from the errors of real clients, called against a real service on loopback."""
+"""The pauses read from the errors of real clients, called against a real service on loopback."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ QUOTA = Reply(
 
 
 def calls_of(client: Callable[[str], None], reply: Reply) -> int:
-    """How often a row is called by the default `Retry` where the service always answers `reply`."""
+    """The number of calls of a row by the default `Retry` where the service always answers `reply`."""
     calls = []
 
     def count(path: str) -> Reply:

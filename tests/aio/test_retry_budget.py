@@ -123,11 +123,11 @@ def test_each_operator_has_an_account_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"share": -0.1}, ValueError, "share=-0.1: must be finite and at least 0"),
-        ({"share": math.nan}, ValueError, "share=nan: must be finite"),
+        ({"share": -0.1}, ValueError, "share=-0.1: must be a finite number, at least 0"),
+        ({"share": math.nan}, ValueError, "share=nan: must be a finite number"),
         ({"share": True}, TypeError, "share=True: must be a number"),
         ({"least": -1}, ValueError, "least=-1: must be at least 0"),
-        ({"least": 1.5}, TypeError, "least=1.5: must be a number of retries"),
+        ({"least": 1.5}, TypeError, "least=1.5: must be an int"),
         ({"seconds": 0}, ValueError, "seconds=0: must be a finite number above 0"),
     ],
 )

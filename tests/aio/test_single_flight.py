@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Budget, CallFailed, Dedupe, Errors, Options, Timeout, TooManyFailures, async_map
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, again, infos, play
 
 

@@ -17,10 +17,19 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Call
-from pillarbox.aio.failure import Failed
-from pillarbox.aio.outcomes import FailureCounts
-from pillarbox.aio.snapshots import VERSION, SnapshotCodec, SnapshotError, SnapshotFolder
+from pillarbox.aio.error_policy import FailureCounts
+from pillarbox.aio.errors import Failed
+from pillarbox.aio.scheduler import Call, CallState, SchedulerState
+from pillarbox.aio.snapshots import (
+    FORMAT,
+    VERSION,
+    AsyncWaitState,
+    FinishedRow,
+    SnapshotCodec,
+    SnapshotError,
+    SnapshotFolder,
+    StateEntries,
+)
 from pillarbox.aio.task_io import (
     BATCH_ROWS,
     AsyncIterableInput,
@@ -29,14 +38,6 @@ from pillarbox.aio.task_io import (
     IterableInput,
     LoopOutput,
     OutputState,
-)
-from pillarbox.aio.wait_state import (
-    FORMAT,
-    AsyncWaitState,
-    CallState,
-    FinishedRow,
-    SchedulerState,
-    StateEntries,
 )
 from pillarbox.kernel import Handover
 from pillarbox.task import (
@@ -344,7 +345,7 @@ def test_a_coroutine_that_waits_for_results_gets_those_that_are_restored() -> No
 
 
 class Thing:
-    """What a ledger does not keep."""
+    """A value that a ledger does not keep."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Thing)
@@ -402,7 +403,7 @@ def test_results_of_the_last_operator_are_kept_as_they_are_prepared() -> None:
 
 @dataclass
 class Place:
-    """What a function in front of another one may give."""
+    """A value that a function in front of another one may give."""
 
     name: str
     height: float

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.aio.snapshots import SnapshotFolder
-from pillarbox.aio.wait_state import FinishedRow
+from pillarbox.aio.snapshots import FinishedRow, SnapshotFolder
 from tests.aio.snapshot_life import ROWS, STUCK
 
 ROOT = Path(__file__).resolve().parents[2]

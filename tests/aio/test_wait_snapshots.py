@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.journal import open_journal
-from pillarbox.aio.snapshots import SnapshotCodec
-from pillarbox.aio.wait_state import FinishedRow
+from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.ledger import Ledger, execution_id
 from pillarbox.task import (
     MAX_WATERMARK,
@@ -446,15 +445,15 @@ def test_a_batch_that_has_a_slot_and_has_not_begun_keeps_its_attempts_in_a_snaps
     kept: list[list[int]] = []
 
     async def look() -> None:
-        attempts = life.operator._attempts
-        calls: Any = attempts.calls
-        begin = calls._begin
+        scheduler = life.operator._scheduler
+        runner: Any = scheduler.runner
+        begin = runner._begin
 
         def spy(batch: Any) -> None:
             begin(batch)
-            kept.append([attempts.snapshot_call(call, attempts.clock()).attempts for call in batch.calls])
+            kept.append([scheduler.snapshot_call(call, scheduler.clock()).attempts for call in batch.calls])
 
-        calls._begin = spy
+        runner._begin = spy
 
     life.loop.call_later(5.0, lambda: life.loop.create_task(look()))
     assert life.run([], None)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.task_run import TaskRun
@@ -209,7 +209,7 @@ class Service:
 
 
 def answers(*rows: Any) -> list[tuple[str, Any]]:
-    """What a `Service` gives for the rows."""
+    """The results of a `Service` for the rows."""
     return [("answer", row) for row in rows]
 
 
@@ -247,5 +247,5 @@ def poison(*bad: Any, error: type[BaseException] = ValueError) -> Callable[[int,
 
 
 def infos(rig: Rig) -> dict[Any, Any]:
-    """What is said about each row that failed."""
+    """The `ErrorInfo` of each row that failed."""
     return {row: result.info for row, result in rig.emitted if type(result) is Failed}

@@ -24,7 +24,7 @@ from fuzz.chaos.committed import Row
 from fuzz.chaos.faults import Fired
 
 WINDOW = 0.2
-PATIENCE = 1.0
+CALL_TIMEOUT_S = 1.0
 EXPECTED = Counter({(row, 2 * row + 1): 1 for row in range(4)})
 CALLS = {number: Call(number, number - 1, 0.0, 0.1, "ok") for number in range(1, 5)}
 
@@ -45,7 +45,7 @@ def killed(at: float, until: float | None = None, durable: set[int] | None = Non
 
 def repeated(first: Call, second: Call, *faults: Fired, waits: Waits | None = None) -> Verdict:
     verdict = Verdict()
-    check_calls(verdict, [first, second], list(faults), WINDOW, PATIENCE, waits=waits)
+    check_calls(verdict, [first, second], list(faults), WINDOW, CALL_TIMEOUT_S, waits=waits)
     return verdict
 
 
@@ -138,7 +138,7 @@ def test_what_its_caller_waited_for_the_disk_does_not_count_for_the_age_of_a_cal
 
 
 def test_a_call_that_the_job_did_not_wait_for_is_no_repeated_one() -> None:
-    verdict = repeated(Call(1, 7, 8.0, 9.0 + PATIENCE, "ok"), Call(2, 7, 10.5, 10.6, "ok"))
+    verdict = repeated(Call(1, 7, 8.0, 9.0 + CALL_TIMEOUT_S, "ok"), Call(2, 7, 10.5, 10.6, "ok"))
     assert (verdict.repeated, verdict.wrong) == (0, [])
 
 

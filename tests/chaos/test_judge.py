@@ -32,14 +32,14 @@ from pillarbox.ledger import KeyMaker, Ledger, Scope
 from spec.defects import read
 
 WINDOW = 0.2
-PATIENCE = 1.0
+CALL_TIMEOUT_S = 1.0
 KILL = Fired("worker", 10.0, 10.1, "40", True, pids={40})
 POWER_LOSS = Fired("power loss", 10.0, 12.0, "", True, pids={40, 50})
 
 
 def judged(*calls: Call, faults: tuple[Fired, ...] = (), equal_keys: bool = False) -> Verdict:
     verdict = Verdict()
-    check_calls(verdict, calls, list(faults), WINDOW, PATIENCE, equal_keys=equal_keys)
+    check_calls(verdict, calls, list(faults), WINDOW, CALL_TIMEOUT_S, equal_keys=equal_keys)
     return verdict
 
 
@@ -284,7 +284,9 @@ def given_up(
     call: Call, *faults: Fired, second_attempts: bool = False, beside: tuple[Call, ...] = ()
 ) -> Verdict:
     verdict = Verdict()
-    check_given_up(verdict, [call, *beside], list(faults), WINDOW, PATIENCE, second_attempts=second_attempts)
+    check_given_up(
+        verdict, [call, *beside], list(faults), WINDOW, CALL_TIMEOUT_S, second_attempts=second_attempts
+    )
     return verdict
 
 

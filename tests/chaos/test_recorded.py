@@ -1,4 +1,4 @@
-"""What async operators do in workers of Spark that are killed is a behaviour of the specification."""
+"""The recorded runs of async operators in killed workers of Spark are behaviours of the specification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo's tests share."""
+"""Fixtures of the demo's tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-PATIENCE = 30.0
+START_TIMEOUT_S = 30.0
 """Seconds that a process may take to end."""
 
 
@@ -24,7 +24,7 @@ def gone() -> Callable[[int], bool]:
         try:
             poll = select.poll()
             poll.register(handle, select.POLLIN)
-            return bool(poll.poll(PATIENCE * 1_000))
+            return bool(poll.poll(START_TIMEOUT_S * 1_000))
         finally:
             os.close(handle)
 

@@ -39,7 +39,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def run(*arguments: str) -> str:
-    """What the demo prints; asserts that it ended well and printed no control character."""
+    """The output of the demo; asserts that it ended well and printed no control character."""
     with start(*arguments) as process:
         try:
             output, _ = process.communicate(timeout=110)

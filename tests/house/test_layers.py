@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,16 @@ ROOT = Path(__file__).resolve().parents[2]
 BELOW: dict[str, set[str]] = {
     "kernel": set(),
     "redaction": set(),
-    "mailbox": {"kernel"},
-    "task": {"mailbox", "kernel"},
+    "validate": set(),
+    "mailbox": {"validate", "kernel"},
+    "task": {"validate", "mailbox", "kernel"},
     "rpc": {"redaction"},
-    "aio": {"redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "ledger": {"redaction", "task", "mailbox", "kernel"},
-    "sources": {"redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "": {"redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "spark": {"", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
-    "testing": {"", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "aio": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "ledger": {"validate", "redaction", "task", "mailbox", "kernel"},
+    "sources": {"validate", "redaction", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "": {"validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "spark": {"", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
+    "testing": {"", "validate", "redaction", "sources", "aio", "ledger", "rpc", "task", "mailbox", "kernel"},
 }
 # Other people's packages that only some of ours may import.
 RESERVED: dict[str, set[str]] = {
@@ -140,3 +142,13 @@ def test_an_arrow_that_points_up_is_found_in_cython(source: str) -> None:
 def test_an_arrow_that_points_down_is_allowed() -> None:
     source = "from pillarbox.kernel import Mail\nfrom pillarbox import Retry\nimport pyspark"
     assert violations("pillarbox.spark.worker", python_imports(source, "pillarbox.spark.worker", False)) == []
+
+
+def test_the_picture_of_the_layers_is_drawn_from_this_table() -> None:
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
+    assert spec is not None and spec.loader is not None
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    drawn = (ROOT / "docs" / "pictures" / "layers.svg").read_text()
+    assert drawn == picture.layers()
+    assert all(f">{name or 'pillarbox'}</text>" in drawn for name in BELOW)

@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("kernel", "pyruntime", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 BUILT = shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info")
 
-# Seconds, on a busy machine.
-LONGEST = 500
+COMMAND_TIMEOUT_S = 500
+"""On a busy machine."""
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.packaging,
-    pytest.mark.timeout(LONGEST + 100),
+    pytest.mark.timeout(COMMAND_TIMEOUT_S + 100),
     pytest.mark.skipif(
         find_spec("build") is None or find_spec("Cython") is None, reason="the build tools are not installed"
     ),
@@ -39,7 +39,7 @@ def run(command: list[str], folder: Path, path: Path | None = None, **extra: str
     environment = {**os.environ, "PYTHONPATH": str(path)} if path else {**os.environ}
     environment |= extra
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""What the kernel's tests share: a call made by another thread, threads that interleave finely, and each
+"""Fixtures of the kernel's tests: a call made by another thread, threads that interleave finely, and each
 backend of the mailbox.
 """
 

@@ -1,4 +1,4 @@
-"""What becomes of the kernel's objects in the child of a fork; run as a script, which forks.
+"""The kernel's objects in the child of a fork; run as a script, which forks.
 
 `forked_run.py SCENARIO` exits with status 0 if everything was as it should be. A child that hangs is ended by
 an alarm, and its parent sees that.

@@ -44,13 +44,13 @@ class NativeMail(Structure):
 
 
 class Consumer(Structure):
-    """Who consumes a TaskMailbox."""
+    """The consumer of a TaskMailbox."""
 
     _fields_ = (("mailbox", c_void_p), ("owner", c_ulong))
 
 
 class Pair(Structure):
-    """What a queue emits."""
+    """The pair that a queue emits."""
 
     _fields_ = (("element", c_void_p), ("result", c_void_p))
 

@@ -45,7 +45,7 @@ for where in sys.argv[1:]:
 
 
 def looked(*where: str) -> list[str]:
-    """What importing and using the kernel gives in these interpreters of one process, one after the other."""
+    """Use the kernel in these interpreters of one process, one after the other; their output."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *where], capture_output=True, text=True, timeout=100, check=False
     )

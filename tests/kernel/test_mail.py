@@ -1,4 +1,4 @@
-"""What a Mail says about itself, and that it waits in one mailbox at a time."""
+"""The state of a Mail as it reports it, and that it waits in one mailbox at a time."""
 
 import pytest
 

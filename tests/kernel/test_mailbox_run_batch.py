@@ -152,7 +152,7 @@ def test_what_a_mail_raises_is_raised_and_the_rest_stays() -> None:
 
 
 class Interrupted(Exception):
-    """What the handler of a signal raises."""
+    """Raised by the handler of a signal."""
 
 
 @pytest.mark.contract

@@ -18,7 +18,7 @@ MAILS = 1920  # of all producers together
 
 
 class PoisonError(Exception):
-    """What some mails raise."""
+    """Raised by some mails."""
 
 
 class Storm:

@@ -319,7 +319,7 @@ print('over')
 
 
 def voluntary_switches() -> int:
-    """How often the calling thread has given up the processor to wait."""
+    """The number of times that the calling thread has given up the processor to wait."""
     status = Path("/proc/thread-self/status").read_text()
     return int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)[0])
 

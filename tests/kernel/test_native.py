@@ -199,7 +199,7 @@ def test_a_take_waits_as_long_as_it_is_told(mailbox: int, mails: Mails) -> None:
 
 
 def sleeps(thread: threading.Thread) -> bool:
-    """Whether a thread is seen to sleep, many times in a row and without having run in between."""
+    """True if a thread is seen to sleep, many times in a row and without having run in between."""
     given_up, seen = time.monotonic() + 10.0, list[str]()
     while len(seen) < 100:
         # Each look gives up the GIL, so a thread that waits for that has run before the next one.

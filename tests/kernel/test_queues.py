@@ -33,7 +33,7 @@ def filled(queue_type: QueueType, entries: str, capacity: int = 16) -> tuple[Res
 
 
 def emitted(queue: ResultQueue) -> str:
-    """What the queue emits now, as letters; checks that each has the result of its own completion."""
+    """Emit all that the queue can, as letters; checks that each has the result of its own completion."""
     letters = ""
     for element, result in queue.emit_many():
         if element is WATERMARK:

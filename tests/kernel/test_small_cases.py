@@ -23,7 +23,7 @@ class Kind(NamedTuple):
     deferrable: bool
 
     def is_accepted(self, p: int, skip: bool = False) -> bool:
-        """Whether a take accepts the mail."""
+        """True if a take accepts the mail."""
         return self.priority >= p and not (skip and self.deferrable)
 
     def mail(self) -> Mail:
@@ -34,7 +34,7 @@ KINDS = [Kind(*kind) for kind in product(PRIORITIES, BOTH, BOTH)]
 
 
 def nothing() -> None:
-    """What a mail here does."""
+    """Do nothing: the body of a mail."""
 
 
 @pytest.mark.contract(

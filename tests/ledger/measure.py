@@ -100,7 +100,7 @@ def timed(fn: Callable[[], Any], times: int) -> float:
 
 
 def folder_bytes(folder: str) -> int:
-    """What its files take."""
+    """The bytes of its files."""
     return sum(path.stat().st_size for path in Path(folder).iterdir())
 
 
@@ -179,7 +179,7 @@ def values() -> None:
 
 
 def run(rows: int = 20_000, segments: int = 2_000) -> None:
-    """What a writer, a key and a look cost: CPU of the process, the best of five rounds."""
+    """Print the cost of a writer, a key and a lookup: CPU of the process, the best of five rounds."""
     keys = [os.urandom(16) for _ in range(rows)]
     vector = [n / 7 for n in range(384)]
     for name, value in {"text of 100": "x" * 100, "384 floats": vector}.items():

@@ -30,7 +30,7 @@ def segment(frames: list[dict[int, Any]], segment_id: str = ID, owner: str = NOB
 
 
 def ends(content: bytes, segment_id: str = ID) -> list[int]:
-    """Where the frames of a sound segment end."""
+    """The ends of the frames of a sound segment."""
     found = scan(reader_of(content), len(content), "s", segment_id)
     return [item[0].end for item in found if not isinstance(item, Damage)]
 

@@ -1,4 +1,4 @@
-"""What is committed expires: by any number of tasks at a time, that and nothing else."""
+"""Expiry of committed runs: by any number of tasks at a time, that and nothing else."""
 
 from __future__ import annotations
 

@@ -24,9 +24,8 @@ from pillarbox.ledger import (
     expire,
     expire_batches,
 )
-from pillarbox.ledger.check import printable
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.errors import Damage
+from pillarbox.ledger.errors import Damage, printable
 from pillarbox.ledger.folder import LocalFolder
 from pillarbox.ledger.frames import LINE, header, open_frame, owner_of, scan
 from pillarbox.ledger.lease import Lease

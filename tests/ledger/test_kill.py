@@ -23,7 +23,7 @@ def started(ledger: Ledger, first: int, who: str) -> subprocess.Popen[bytes]:
 
 
 def acknowledged(process: subprocess.Popen[bytes], until: int) -> bytes:
-    """What a process says until it has said so many bytes and is killed, and what was on its way."""
+    """The output of a process that is killed after so many bytes, and the bytes on their way."""
     assert process.stdout is not None
     said = b""
     while len(said) < until:

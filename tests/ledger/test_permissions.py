@@ -1,4 +1,4 @@
-"""What holds rows or answers is its owner's alone, whatever the umask, until `mode=` says who shares it."""
+"""Permissions: files with rows or answers are their owner's, whatever the umask, unless `mode=` is given."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
     both = threading.Barrier(2, timeout=60)
 
     def task(text: str, calls: bool = True) -> bool:
-        """Whether the task ends well; each calls before the other has anything in the bucket."""
+        """Run a task; True if it ends well. Each calls before the other has anything in the bucket."""
 
         def call(row: dict[str, str]) -> str:
             if calls:

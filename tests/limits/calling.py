@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.limits.gate import Gate
+from pillarbox.aio.limits.limiter import RateLimiter
 from pillarbox.aio.limits.shared import Limits, SharedLimits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Caller:
     """One task's use of a gate. Awaits what the operator would wait for."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: RateLimiter) -> None:
         self.gate = gate
         self.begun: list[float] = []
         self._woken = asyncio.Event()

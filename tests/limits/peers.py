@@ -6,14 +6,13 @@ import asyncio
 import math
 from typing import Any
 
-from pillarbox.aio.limits.book import Report
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.messages import SERVICE, TO_COORDINATOR, TO_TASK, Open
+from pillarbox.aio.limits.quota import SERVICE, TO_COORDINATOR, TO_TASK, Open, UsageReport
 from pillarbox.aio.limits.shared import Limits
 from pillarbox.rpc.connection import Connection, client_handshake
 
 LIMITS = Limits(max_calls=1000)
-NOTHING_DONE = Report()
+NOTHING_DONE = UsageReport()
 
 
 class Peer:
@@ -36,7 +35,7 @@ class Peer:
         self.channel.send(*TO_COORDINATOR.to_json(message))
 
     def open(
-        self, gate: str = "g", client: str = "c", limits: Limits = LIMITS, report: Report = NOTHING_DONE
+        self, gate: str = "g", client: str = "c", limits: Limits = LIMITS, report: UsageReport = NOTHING_DONE
     ) -> None:
         opening = Open(gate, limits, client, None, report)
         self.channel.send("open", SERVICE, *TO_COORDINATOR.to_json(opening)[1:])
@@ -50,7 +49,7 @@ class Peer:
         self.channel._heard_at = math.inf
 
     async def ended(self) -> bool:
-        """Whether the other side closes the connection; what it says until then is passed over."""
+        """True if the other side closes the connection; its messages until then are passed over."""
         try:
             while await asyncio.wait_for(self.reader.read(4096), 10):
                 pass

@@ -14,7 +14,7 @@ from pillarbox.testing import FakeClock
 
 @dataclass
 class Service:
-    """What is called. `serves` calls at a time; a call takes `mean` seconds, log-normal with `sigma`."""
+    """A modelled service. `serves` calls at a time; a call takes `mean` seconds, log-normal with `sigma`."""
 
     serves: int
     mean: float = 0.02

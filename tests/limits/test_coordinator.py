@@ -13,11 +13,17 @@ from typing import Any
 import pytest
 
 from pillarbox import Budget
-from pillarbox.aio.limits.client import CoordinatorGate
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.gate import open_gate
+from pillarbox.aio.limits.lease import CoordinatedLimiter
 from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.shared import CoordinatorError, Limits, RunBudget, SharedBudget, SharedLimits
+from pillarbox.aio.limits.shared import (
+    CoordinatorError,
+    Limits,
+    RunBudget,
+    SharedBudget,
+    SharedLimits,
+    open_limiter,
+)
 from pillarbox.aio.options import Options, resolve_options
 from tests.limits.calling import Caller, most_in, start, wait_until
 
@@ -105,7 +111,7 @@ def test_where_only_the_budget_is_shared_each_task_has_the_whole_rate() -> None:
 
     async def tasks(shared: SharedLimits) -> list[int]:
         counts = []
-        them = [Caller(open_gate(rate, 50, None, shared)) for _ in range(3)]  # type: ignore[arg-type]
+        them = [Caller(open_limiter(rate, 50, None, shared)) for _ in range(3)]  # type: ignore[arg-type]
         async with them[0], them[1], them[2]:
             for caller in them:
                 while caller.gate.exhausted is None and await caller.call(until=time.monotonic() + 10.0):
@@ -276,7 +282,7 @@ def test_options_give_each_operator_limits_of_its_own_that_its_tasks_share() -> 
         for each in options:
             job = resolve_options(each, {})
             tasks = [pickle.loads(pickle.dumps(job)) for _ in range(2)]
-            gates.append([open_gate(task.rate, task.max_calls, None, task.coordinator) for task in tasks])
+            gates.append([open_limiter(task.rate, task.max_calls, None, task.coordinator) for task in tasks])
 
         async def run() -> None:
             for shared in gates:
@@ -296,17 +302,17 @@ def test_a_gate_that_is_closed_gives_everything_back_at_once() -> None:
         assert coordinator.statistics()["g"] == (1, 0, 0.0, 0, 0)
         await caller.gate.close()
         names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr]
-        assert not [name for name in names if "Gate" in name]
+        assert not [name for name in names if "RateLimiter" in name]
 
     with Coordinator() as coordinator:
         asyncio.run(run(coordinator))
 
 
 def test_a_fault_that_nobody_thought_of_fails_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: CoordinatorGate) -> list[Any]:
+    def broken(self: CoordinatedLimiter) -> list[Any]:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(CoordinatorGate, "_hello", broken)
+    monkeypatch.setattr(CoordinatedLimiter, "_hello", broken)
 
     async def run(coordinator: Coordinator) -> None:
         async with Caller(coordinator.open(Limits(max_calls=1))) as caller:
@@ -320,7 +326,7 @@ def test_a_fault_that_nobody_thought_of_fails_the_job(monkeypatch: pytest.Monkey
 def test_open_gate_shares_what_a_coordinator_is_given_for() -> None:
     async def run(coordinator: Coordinator) -> None:
         shared = coordinator.named("g")
-        gates = [open_gate(Rate(1000.0), 6, None, shared) for _ in range(2)]
+        gates = [open_limiter(Rate(1000.0), 6, None, shared) for _ in range(2)]
         counts = await all_call([Caller(gate) for gate in gates if gate is not None])
         assert len(counts) == 2 and sum(counts) == 6
 
@@ -358,8 +364,8 @@ def test_the_program_of_the_tests_says_what_went_wrong() -> None:
 def test_an_overload_cools_all_down_where_nothing_else_is_bounded() -> None:
     async def run(coordinator: Coordinator) -> None:
         shared = coordinator.named("g")
-        assert open_gate(None, None, None, shared) is None
-        gates = [open_gate(None, None, None, shared, cools=True) for _ in range(2)]
+        assert open_limiter(None, None, None, shared) is None
+        gates = [open_limiter(None, None, None, shared, cools=True) for _ in range(2)]
         assert gates[0] is not None and gates[1] is not None
         async with Caller(gates[0]) as one, Caller(gates[1]) as other:
             assert await one.call() and await other.call()

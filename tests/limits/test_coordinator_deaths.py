@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.limits import book as book_module
-from pillarbox.aio.limits import server as server_module
-from pillarbox.aio.limits.book import Report
+from pillarbox.aio.limits import coordinator as coordinator_module
+from pillarbox.aio.limits import quota as quota_module
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.aio.limits.messages import Did, Opened, Want
+from pillarbox.aio.limits.quota import Did, Opened, UsageReport, Want
 from pillarbox.aio.limits.shared import Limits
 from pillarbox.rpc import connection as connection_module
+from tests.certificates import make_certificate
 from tests.limits import calling
 from tests.limits.calling import Caller, wait_until
 from tests.limits.peers import Peer
@@ -30,7 +30,7 @@ LIMITS = Limits(max_calls=1000)
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book_module, "GRACE", 0.2)
+    monkeypatch.setattr(quota_module, "RETURN_TIMEOUT_S", 0.2)
 
 
 def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
@@ -42,7 +42,7 @@ def run_on(loop: str, test: Coroutine[Any, Any, None]) -> None:
 
 
 def killed(program: subprocess.Popen[str]) -> int:
-    """How many calls it began until one of them killed it."""
+    """The number of calls that it began until one of them killed it."""
     output, _ = program.communicate(timeout=60)
     assert program.returncode == -9
     return len(output.splitlines())
@@ -53,9 +53,10 @@ async def given_up(coordinator: Coordinator, name: str = "g") -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_call_that_kills_its_process_has_been_counted(loop: str) -> None:
+@pytest.mark.parametrize("over", ["tcp", "tls"])
+def test_a_call_that_kills_its_process_has_been_counted(loop: str, over: str, tmp_path: Path) -> None:
     pytest.importorskip(loop)
-    with Coordinator() as coordinator:
+    with Coordinator(certificate=make_certificate(tmp_path) if over == "tls" else None) as coordinator:
         shared = coordinator.named("g")
         begun = killed(calling.start(shared, Limits(max_calls=1), 60.0, loop, 1))
         asyncio.run(given_up(coordinator))
@@ -99,7 +100,7 @@ async def holding(coordinator: Coordinator) -> Peer:
     peer = await Peer().connect(coordinator)
     peer.open(limits=LIMITS)
     assert await peer.hear() == Opened()
-    peer.say(Want(Report(), 10, 0.0, 0.0))
+    peer.say(Want(UsageReport(), 10, 0.0, 0.0))
     granted = 0
     while granted < 10:
         granted += (await peer.hear()).calls
@@ -109,7 +110,7 @@ async def holding(coordinator: Coordinator) -> Peer:
 def test_a_task_whose_system_ends_the_connection_has_used_what_it_said() -> None:
     async def test(coordinator: Coordinator) -> None:
         peer = await holding(coordinator)
-        peer.say(Did(Report(10, 3)))
+        peer.say(Did(UsageReport(10, 3)))
         peer.writer.close()
         await given_up(coordinator)
         assert coordinator.statistics()["g"].calls == 3
@@ -128,7 +129,7 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
 
     async def test(coordinator: Coordinator) -> None:
         peer = await holding(coordinator)
-        peer.say(Did(Report(10, 3)))
+        peer.say(Did(UsageReport(10, 3)))
         if end == "reset":
             theirs = peer.writer.get_extra_info("socket")
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -143,7 +144,7 @@ def test_a_task_that_is_cut_off_and_stays_away_may_have_used_all_that_it_held(
         assert coordinator.statistics()["g"].calls == 10
         # One that comes back after all says what is true.
         again = await Peer().connect(coordinator)
-        again.open(limits=LIMITS, report=Report(10, 3, 7))
+        again.open(limits=LIMITS, report=UsageReport(10, 3, 7))
         await wait_until(lambda: coordinator.statistics()["g"].calls == 3)
         again.writer.close()
 
@@ -155,14 +156,14 @@ def test_a_task_that_leaves_between_a_grant_and_its_writing_down_takes_nothing_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Time enough to leave.
-    monkeypatch.setattr(server_module, "COMMIT", 0.3)
+    monkeypatch.setattr(coordinator_module, "COMMIT_DELAY_S", 0.3)
 
     async def test(coordinator: Coordinator) -> None:
         async with Caller(coordinator.named("g").open(LIMITS)) as caller:
             peer = await Peer().connect(coordinator)
             peer.open(limits=LIMITS)
             assert await peer.hear() == Opened()
-            peer.say(Want(Report(), 4, 0.0, 0.0))
+            peer.say(Want(UsageReport(), 4, 0.0, 0.0))
             await wait_until(lambda: coordinator.statistics()["g"].held == 4)
             peer.writer.transport.abort()
             assert await asyncio.wait_for(caller.call(), 20)

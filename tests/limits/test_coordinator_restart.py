@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,26 +15,27 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.limits import book as book_module
-from pillarbox.aio.limits import client as client_module
-from pillarbox.aio.limits import server as server_module
-from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
-from pillarbox.aio.limits.server import LimitServer
+from pillarbox.aio.limits import coordinator as coordinator_module
+from pillarbox.aio.limits import lease as lease_module
+from pillarbox.aio.limits import quota as quota_module
+from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle, LimitServer
+from pillarbox.aio.limits.quota import SERVICE
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc import client as rpc_client_module
+from pillarbox.rpc.client import RpcHandle
 from tests.limits import calling, coordinating
 from tests.limits.calling import Caller, most_in, wait_until
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book_module, "GRACE", 0.2)
+    monkeypatch.setattr(quota_module, "RETURN_TIMEOUT_S", 0.2)
     monkeypatch.setattr(rpc_client_module, "MAX_PAUSE_S", 0.1)
 
 
 @pytest.fixture
 def _nobody_hears_a_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "LEAVE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(lease_module, "LEAVE_TIMEOUT_S", 0.1)
 
 
 @contextlib.contextmanager
@@ -157,7 +159,7 @@ def test_a_coordinator_that_has_stopped_writes_no_state(
 
         monkeypatch.setattr(loop, "call_later", noted)
         port = await server.listen("127.0.0.1", 0)
-        shared = CoordinatorHandle((("127.0.0.1", port),), secret, "g", 60.0)
+        shared = CoordinatorHandle(RpcHandle((("127.0.0.1", port),), secret, SERVICE), "g", 60.0)
         limits = Limits(max_calls=60)
         async with Caller(shared.open(limits)) as one, Caller(shared.open(limits)) as other:
             assert await in_turns([one, other], 10) >= 10
@@ -271,6 +273,55 @@ def test_the_state_file_is_for_its_owner_alone_and_is_whole(tmp_path: Path) -> N
         Coordinator(state=path).start()
 
 
+@pytest.mark.contract("A coordinator takes no state that another user has put in its place.")
+def test_a_state_file_that_another_user_has_planted_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "state", tmp_path / "other"
+    with Coordinator(state=other):
+        pass
+    path.symlink_to(other)
+    with pytest.raises(OSError, match="a symbolic link, which Pillarbox does not make"):
+        Coordinator(state=path).start()
+    path.unlink()
+    other.rename(path)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 12345, -1)
+    with pytest.raises(PermissionError, match="belongs to user 12345, and this process is of user 0"):
+        Coordinator(state=path).start()
+
+
+@pytest.mark.contract("A coordinator that is slow to write its state holds up no other server.")
+def test_a_state_that_is_slow_to_write_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state, is_slow, may_end = coordinator_module.write_state, threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str) -> None:
+        if path.name == "slow" and '"g"' in text:
+            is_slow.set()
+            assert may_end.wait(60)
+        write_state(path, text)
+
+    monkeypatch.setattr(coordinator_module, "write_state", slow)
+
+    async def run(slow: Coordinator, other: Coordinator) -> None:
+        async with Caller(slow.named("g").open(Limits(max_calls=5))) as waiting:
+            first = asyncio.create_task(waiting.call())
+            await wait_until(is_slow.is_set)
+            async with Caller(other.named("g").open(Limits(max_calls=5))) as caller:
+                assert await asyncio.wait_for(caller.calls(), 30) == 5
+            # It may be told of its calls only when they are written down.
+            assert not first.done()
+            may_end.set()
+            assert await asyncio.wait_for(first, 30)
+
+    try:
+        with Coordinator(state=tmp_path / "slow") as slow_one, Coordinator() as other:
+            asyncio.run(asyncio.wait_for(run(slow_one, other), 60))
+    finally:
+        may_end.set()
+
+
 def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -> None:
     async def tried_again(gate: Any) -> None:
         """The gate has looked for its coordinator, and at the time, since now."""
@@ -307,7 +358,7 @@ def test_patience_begins_when_a_call_waits_and_not_when_the_coordinator_went() -
 def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "AGAIN", 0.05)
+    monkeypatch.setattr(coordinator_module, "WRITE_RETRY_INTERVAL_S", 0.05)
     folder, away = tmp_path / "folder", tmp_path / "away"
     folder.mkdir()
     limits = Limits(max_calls=100)
@@ -352,7 +403,7 @@ def test_what_cannot_be_written_is_not_granted_said_once_and_kept_for_another_st
 def test_a_call_waits_no_longer_than_its_patience_for_a_state_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "AGAIN", 0.05)
+    monkeypatch.setattr(coordinator_module, "WRITE_RETRY_INTERVAL_S", 0.05)
     folder = tmp_path / "folder"
     folder.mkdir()
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.limits.book import Report
 from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
-from pillarbox.aio.limits.messages import Did, Opened
+from pillarbox.aio.limits.quota import SERVICE, Did, Opened, UsageReport
 from pillarbox.aio.limits.shared import CoordinatorError
 from pillarbox.rpc import connection as connection_module
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.connection import CODE_NBYTES, MAGIC, MAX_FRAME_NBYTES, NONCE_NBYTES
 from pillarbox.rpc.server import MAX_UNAUTHENTICATED
 from tests.limits.calling import Caller
@@ -40,7 +40,7 @@ def with_coordinator(test: Callable[[Coordinator], Awaitable[None]]) -> None:
 @pytest.mark.contract
 def test_a_task_without_the_secret_is_not_served_and_its_job_says_why() -> None:
     async def run(coordinator: Coordinator) -> None:
-        handle = CoordinatorHandle((coordinator.address,), os.urandom(32), "g", 0.5)
+        handle = CoordinatorHandle(RpcHandle((coordinator.address,), os.urandom(32), SERVICE), "g", 0.5)
         async with Caller(handle.open(LIMITS)) as caller:
             with pytest.raises(CoordinatorError, match="does not accept this task's secret"):
                 await caller.call()
@@ -61,7 +61,9 @@ def test_a_task_trusts_no_server_that_does_not_know_the_secret() -> None:
 
     async def run() -> None:
         server = await asyncio.start_server(impostor, "127.0.0.1", 0)
-        handle = CoordinatorHandle((server.sockets[0].getsockname(),), os.urandom(32), "g", 0.3)
+        handle = CoordinatorHandle(
+            RpcHandle((server.sockets[0].getsockname(),), os.urandom(32), SERVICE), "g", 0.3
+        )
         async with Caller(handle.open(LIMITS)) as caller:
             with pytest.raises(CoordinatorError, match="it does not know the secret"):
                 await caller.call()
@@ -129,7 +131,7 @@ def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
         peer = await Peer().connect(coordinator)
         peer.open()
         assert await peer.hear() == Opened()
-        peer.say(Did(Report(5, 5, 0, 1.0)))
+        peer.say(Did(UsageReport(5, 5, 0, 1.0)))
         peer.writer.write(peer.sent[-1])
         assert await peer.ended()
         assert coordinator.statistics()["g"].calls == 5
@@ -149,7 +151,7 @@ def test_a_changed_frame_is_refused() -> None:
         recorded = peer.writer.write
         frames: list[bytes] = []
         peer.writer.write = frames.append  # type: ignore[method-assign, assignment]
-        peer.say(Did(Report(5, 5, 0, 1.0)))
+        peer.say(Did(UsageReport(5, 5, 0, 1.0)))
         recorded(frames[0].replace(b"[5,5,", b"[5,0,"))
         assert await peer.ended()
         assert coordinator.statistics()["g"].calls == 0

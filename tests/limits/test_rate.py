@@ -9,9 +9,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pillarbox.aio.limits.gate import open_gate
-from pillarbox.aio.limits.local import LocalGate
+from pillarbox.aio.limits.local import LocalLimiter
 from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import open_limiter
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_weight_that_is_no_number_of_units_is_an_error_of_its_row(weight: Any)
 
 
 def test_there_is_no_gate_where_nothing_is_bounded() -> None:
-    assert open_gate(None, None, None, None) is None
-    assert isinstance(open_gate(Rate(1.0), None, None, None), LocalGate)
-    assert isinstance(open_gate(None, 1, None, None), LocalGate)
-    assert isinstance(open_gate(None, None, 1.0, None), LocalGate)
+    assert open_limiter(None, None, None, None) is None
+    assert isinstance(open_limiter(Rate(1.0), None, None, None), LocalLimiter)
+    assert isinstance(open_limiter(None, 1, None, None), LocalLimiter)
+    assert isinstance(open_limiter(None, None, 1.0, None), LocalLimiter)

@@ -13,11 +13,10 @@ import pytest
 
 pytest.importorskip("redis", reason="the package redis is not installed")
 
-from pillarbox.aio.limits import redis_gate
-from pillarbox.aio.limits.gate import open_gate
+from pillarbox.aio.limits import redis_limits
 from pillarbox.aio.limits.rate import Rate
-from pillarbox.aio.limits.redis_gate import RedisCoordinator
-from pillarbox.aio.limits.shared import CoordinatorError, Limits, RunBudget, SharedLimits
+from pillarbox.aio.limits.redis_limits import RedisCoordinator
+from pillarbox.aio.limits.shared import CoordinatorError, Limits, RunBudget, SharedLimits, open_limiter
 from tests.limits import calling
 from tests.limits.calling import Caller, most_in, wait_until
 from tests.servers import fixtures
@@ -69,7 +68,7 @@ def test_it_pickles_and_its_text_does_not_show_the_password() -> None:
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_gate.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(redis_limits.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=re.escape("pillarbox[redis]")):
         RedisCoordinator("redis://host")
 
@@ -266,7 +265,7 @@ def test_what_is_kept_expires(server: RedisServer) -> None:
 def test_open_gate_takes_a_redis_and_leaves_no_task(server: RedisServer) -> None:
     async def test() -> None:
         before = asyncio.all_tasks()
-        gate = open_gate(Rate(1000.0), 5, None, RedisCoordinator(server.url, "open"))
+        gate = open_limiter(Rate(1000.0), 5, None, RedisCoordinator(server.url, "open"))
         assert gate is not None
         async with Caller(gate) as caller:
             assert await caller.calls() == 5
@@ -279,7 +278,7 @@ def test_open_gate_takes_a_redis_and_leaves_no_task(server: RedisServer) -> None
 def test_patience_begins_when_a_call_waits_and_not_when_redis_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_gate, "MAX_PAUSE_S", 0.05)
+    monkeypatch.setattr(redis_limits, "MAX_PAUSE_S", 0.05)
     server = RedisServer(tmp_path)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""What mails and default actions run in: at once, or under a lock that another thread takes too."""
+"""The executors of mails and default actions: at once, or under a lock that another thread takes too."""
 
 from __future__ import annotations
 

@@ -317,6 +317,6 @@ def test_a_mail_that_the_loop_runs_crosses_the_border_between_python_and_the_ker
         return events.count("call") + events.count("c_call")
 
     def nothing() -> None:
-        """What the mails do."""
+        """Do nothing: the body of the mails."""
 
     assert crossings(110) - crossings(10) == 100

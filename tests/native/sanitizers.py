@@ -1,4 +1,4 @@
-"""Which sanitizer a test of a native program wants, and whether it works here."""
+"""The sanitizer that a test of a native program wants, and a check that it works here."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What observing costs those who do not: neither a client nor the report is imported, nor needed."""
+"""The cost of observing for those who do not: neither a client nor the report is imported, nor needed."""
 
 from __future__ import annotations
 

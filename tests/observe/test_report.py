@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe import Watch, report
 from pillarbox.aio.observe.series import Series
 from pillarbox.aio.observe.tasks import TaskTotals
@@ -101,7 +101,7 @@ EVIL_ERROR = type(EVIL, (KeyError,), {})
 
 
 class Source:
-    """What a test wants reported."""
+    """A report that a test asks for."""
 
     def __init__(self, totals: Totals, series: Series | None = None, tasks: list[Any] | None = None) -> None:
         self.totals = totals

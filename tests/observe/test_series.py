@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe.series import MOST, Series
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.histogram import LatencyHistogram, seconds_of

@@ -1,4 +1,4 @@
-"""What the report says between two looks: rates, the limit of the slots, shares, round ticks, safe markup."""
+"""The report between two looks: rates, the limit of the slots, shares, round ticks, safe markup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pillarbox import async_map
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe import Watch
 from pillarbox.aio.observe.markup import Markup, join, tag
 from pillarbox.aio.observe.series import Point, Series

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import async_map
-from pillarbox.aio.counts import SPENT, OperatorStatistics
+from pillarbox.aio.meter import SPENT, OperatorStatistics
 from pillarbox.aio.observe.totals import (
     COUNTS,
     HISTOGRAMS,

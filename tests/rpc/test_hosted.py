@@ -36,13 +36,9 @@ class Counted(Hosted[Counter]):
         self.made = 0
         self.ended: list[str | None] = []
 
-    def start(self) -> Counted:
-        def make() -> Counter:
-            self.made += 1
-            return Counter(self.made)
-
-        self._begin(make)
-        return self
+    def _make(self) -> Counter:
+        self.made += 1
+        return Counter(self.made)
 
     def close(self) -> None:
         self.ended.append(self._end())

@@ -18,7 +18,7 @@ from pillarbox.rpc.server import RpcServer
 
 @pytest.fixture
 def without_collections() -> Iterator[None]:
-    """What only the garbage collector would close stays open."""
+    """Keep the garbage collector from closing what nobody else closes."""
     gc.collect()
     gc.disable()
     yield

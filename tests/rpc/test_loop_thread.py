@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.rpc.loop_thread import LoopThread
 
-LONGEST = 60.0
+WAIT_TIMEOUT_S = 60.0
 
 
 @pytest.mark.contract("A loop thread ends and closes its loop also if cancelled tasks exit or interrupt.")
@@ -40,7 +40,7 @@ def test_a_loop_ends_whole_if_cancelled_tasks_exit(raised: type[BaseException]) 
         return tasks, numbers
 
     tasks, _numbers = thread.run(begin())
-    assert thread.close(LONGEST)
+    assert thread.close(WAIT_TIMEOUT_S)
     assert thread.loop.is_closed()
     assert sorted(cancelled) == [0, 1, 2]
     assert closed == ["generator"]
@@ -59,6 +59,6 @@ def test_a_loop_that_is_told_to_end_does_so_although_a_task_exits_in_the_same_tu
         thread.loop.call_soon(exits)
 
     thread.run(in_one_turn())
-    thread._thread.join(LONGEST)
+    thread._thread.join(WAIT_TIMEOUT_S)
     assert not thread._thread.is_alive()
     assert thread.loop.is_closed()

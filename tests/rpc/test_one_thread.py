@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from pillarbox.aio.limits.coordinator import Coordinator
-from pillarbox.sources.channel import ChannelError, Peer, SourceChannel
+from pillarbox.rpc.client import RpcError
+from pillarbox.rpc.server import Peer
+from pillarbox.sources.channel import SourceChannel
 from tests.threads import begun
 
 
@@ -77,7 +79,7 @@ def test_a_child_of_a_fork_waits_for_nothing_of_its_parents() -> None:
             signal.alarm(4)
             try:
                 client.request(2)
-            except ChannelError as error:
+            except RpcError as error:
                 client.close()
                 channel.close()
                 os._exit(0 if "another process" in str(error) else 1)

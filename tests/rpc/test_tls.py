@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox.rpc.client import RpcHandle
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED
-from pillarbox.sources.channel import ChannelError, Peer, SourceChannel
+from pillarbox.aio.limits.coordinator import Coordinator, CoordinatorHandle
+from pillarbox.aio.limits.quota import SERVICE
+from pillarbox.aio.limits.shared import Limits
+from pillarbox.rpc.client import RpcError, RpcHandle
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer
+from pillarbox.sources.channel import SourceChannel
+from tests.certificates import make_certificate
+from tests.limits.calling import Caller
 from tests.sources.proxy import Proxy
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -34,12 +39,7 @@ class Echo:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificate")
-    key, found, both = folder / "key", folder / "found", folder / "server.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=anything"]
-    subprocess.run([*command, "-keyout", key, "-out", found], check=True, capture_output=True)
-    both.write_text(key.read_text() + found.read_text())
-    return both
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.mark.contract("Over TLS messages come through, and nothing of them can be read on the way.")
@@ -71,13 +71,33 @@ def test_another_certificate_is_refused(certificate: Path) -> None:
         plain = RpcHandle(handle.addresses, handle._secret, "echo")
         with (
             other.connect(patience=0.5) as client,
-            pytest.raises(ChannelError, match="its certificate is not the one"),
+            pytest.raises(RpcError, match="its certificate is not the one"),
         ):
             client.request(1, 30)
-        with plain.connect(patience=0.5) as client, pytest.raises(ChannelError, match="not there"):
+        with plain.connect(patience=0.5) as client, pytest.raises(RpcError, match="not there"):
             client.request(1, 30)
         with handle.connect() as client:
             assert client.request(1, 30) == 1
+
+
+@pytest.mark.contract("Over TLS nothing that tasks and their coordinator say of limits can be read.")
+def test_limits_hold_over_tls_and_nothing_of_them_can_be_read(certificate: Path) -> None:
+    limits = Limits(max_calls=5)
+
+    async def begun(shared: CoordinatorHandle) -> int:
+        async with Caller(shared.named("name-of-limits").open(limits)) as caller:
+            return await asyncio.wait_for(caller.calls(), 30)
+
+    def passed(certificate: Path | None) -> bytes:
+        with (
+            Coordinator(certificate=certificate) as coordinator,
+            Proxy(coordinator.handle(SERVICE)) as proxy,
+        ):
+            assert asyncio.run(begun(CoordinatorHandle(proxy.handle, None, 30.0))) == 5
+            return bytes(proxy.passed)
+
+    assert b"name-of-limits" in passed(None)
+    assert b"name-of-limits" not in passed(certificate)
 
 
 def test_a_file_that_holds_no_certificate_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def programs() -> Path:
 
 
 def account() -> dict[str, Any]:
-    """Who runs it, as `subprocess` takes it. Skips the test where it can only be root."""
+    """The account that runs it, as `subprocess` takes it. Skips the test where it can only be root."""
     if os.getuid():
         return {}
     for name in ("postgres", "nobody"):

@@ -40,7 +40,7 @@ def fetched(folder: Path) -> list[str]:
 
 @functools.cache
 def command() -> list[str]:
-    """What runs a Redis here. Skips the test, with the reason, where there is none."""
+    """The command that runs a Redis here. Skips the test, with the reason, where there is none."""
     installed = shutil.which("redis-server")
     if installed is not None:
         return [installed]

@@ -22,7 +22,7 @@ LONG = 60.0
 
 
 def program() -> str | None:
-    """Where it is, if it is."""
+    """The path of the program, if there is one."""
     return shutil.which("versitygw", path=f"{ROOT / 'build' / 's3'}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -68,7 +68,7 @@ class S3Server:
         return name
 
     def url(self, path: str, *, keys: bool = False) -> str:
-        """What stands for a path, which begins with the bucket; with `keys` it has the secret in it."""
+        """The location of a path, which begins with the bucket; with `keys` it has the secret in it."""
         user = f"{KEY}:{SECRET}@" if keys else ""
         return f"s3://{user}{path}?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{self.port}"
 

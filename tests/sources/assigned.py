@@ -110,5 +110,5 @@ def given(reader: Reader) -> list[list[str]]:
 
 
 def shows(*splits: Split) -> str | None:
-    """What a reader shows that was restored with these."""
+    """Describe the error of a reader that was restored with these."""
     return digest_of(ReaderState(0, splits), SOURCE.split_serializer)

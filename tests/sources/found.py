@@ -22,7 +22,7 @@ LONG = 30.0
 
 
 class World:
-    """What there is to find, and what the enumerator was told. Thread-safe."""
+    """The splits that can be found, and the calls that the enumerator got. Thread-safe."""
 
     def __init__(self, count: int = 0) -> None:
         self.changed = threading.Condition()

@@ -61,7 +61,7 @@ def next_batch(reader: FetchingReader[Range]) -> Fetched:
 
 
 class Script:
-    """What the readers of a test do, and what they have done. Thread-safe."""
+    """The script of a test's readers, and the actions that they have done. Thread-safe."""
 
     def __init__(self, batch: int = 10) -> None:
         self.batch = batch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.sources.channel import ChannelHandle
 
 
 class Proxy:
@@ -15,21 +15,19 @@ class Proxy:
     cut_after: bytes in either direction after which a connection is cut; they are passed on. None: never.
     """
 
-    def __init__(self, handle: ChannelHandle, cut_after: int | None = None) -> None:
+    def __init__(self, handle: RpcHandle, cut_after: int | None = None) -> None:
         self._target = handle.addresses[0]
         self.cut_after = cut_after
         self.connections = 0
         self.passed = bytearray()
-        """What went through in either direction."""
+        """The bytes that went through in either direction."""
         self.refusing = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._passing = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("proxy", asyncio.new_event_loop)
         port = self._thread.submit(self._listen()).result(10)
-        self.handle = ChannelHandle(
-            (("127.0.0.1", port),), handle._secret, handle.service, handle._fingerprint
-        )
+        self.handle = RpcHandle((("127.0.0.1", port),), handle._secret, handle.service, handle._fingerprint)
 
     def cut(self) -> None:
         """Break every connection."""

@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.sources import Source, SourceInput
-from pillarbox.sources.channel import ChannelHandle
 from pillarbox.sources.remote_link import RemoteLink
 from pillarbox.task import Operator, StreamTask
 from pillarbox.testing import CollectedOutput
@@ -78,7 +78,7 @@ class ReadingProcess:
     """The program, from a test's side. Its lines are read by a thread of its own. Thread-safe."""
 
     def __init__(
-        self, handle: ChannelHandle, subtask: int, source: Source[Any, Any], hold: int | None = None
+        self, handle: RpcHandle, subtask: int, source: Source[Any, Any], hold: int | None = None
     ) -> None:
         self.changed = threading.Condition()
         self.records: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Who has which split: nothing lost and nothing twice, whoever dies, whatever is under way."""
+"""Assignment of splits: nothing lost and nothing twice, whoever dies, whatever is under way."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Assigning(RuleBasedStateMachine):
             self.run.open(subtask)
 
     def unread(self) -> list[tuple[str, int]]:
-        """What is to be read after the last complete checkpoint, were everybody to die now."""
+        """The rows to be read after the last complete checkpoint, were everybody to die now."""
         known = [
             (each.split.split_id, at)
             for each in self.last.unread()

@@ -1,4 +1,4 @@
-"""When an enumerator hears that splits have been read to their end for good, so that it may forget them."""
+"""The news to an enumerator that splits have been read to their end for good, so that it may forget them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ import pytest
 
 from pillarbox.rpc import client as client_module
 from pillarbox.rpc import connection as connection_module
-from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, RemoteError, SourceChannel
+from pillarbox.rpc.client import RemoteError, RpcError, RpcHandle
+from pillarbox.rpc.server import Peer
+from pillarbox.sources.channel import SourceChannel
 from tests.sources.proxy import Proxy
 
 LONG = 30.0
@@ -76,7 +78,7 @@ class Echo:
 
 
 class Ear:
-    """What a client is told."""
+    """Records the messages to a client."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -110,17 +112,17 @@ def echo() -> Echo:
 
 
 @pytest.fixture
-def handle(channel: SourceChannel, echo: Echo) -> ChannelHandle:
+def handle(channel: SourceChannel, echo: Echo) -> RpcHandle:
     return channel.serve("echo", echo)
 
 
-def test_many_threads_ask_one_client_and_each_gets_its_answer(handle: ChannelHandle) -> None:
+def test_many_threads_ask_one_client_and_each_gets_its_answer(handle: RpcHandle) -> None:
     with handle.connect() as client, ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(client.request, range(400)))
     assert answers == [{"echo": number} for number in range(400)]
 
 
-def test_what_a_service_raises_the_client_raises_and_goes_on(handle: ChannelHandle) -> None:
+def test_what_a_service_raises_the_client_raises_and_goes_on(handle: RpcHandle) -> None:
     with handle.connect() as client:
         with pytest.raises(RemoteError, match="nothing like that") as raised:
             client.request("bad")
@@ -129,7 +131,7 @@ def test_what_a_service_raises_the_client_raises_and_goes_on(handle: ChannelHand
         assert client.request(1) == {"echo": 1}
 
 
-def test_an_answer_may_come_later_and_holds_up_no_other(handle: ChannelHandle, echo: Echo) -> None:
+def test_an_answer_may_come_later_and_holds_up_no_other(handle: RpcHandle, echo: Echo) -> None:
     with handle.connect() as client:
         slow = client.submit("later")
         echo.until(lambda: len(echo.later) == 1)
@@ -146,7 +148,7 @@ def test_an_answer_may_come_later_and_holds_up_no_other(handle: ChannelHandle, e
 
 
 @pytest.mark.contract
-def test_messages_come_both_ways_in_order_each_once(handle: ChannelHandle, echo: Echo) -> None:
+def test_messages_come_both_ways_in_order_each_once(handle: RpcHandle, echo: Echo) -> None:
     ear = Ear()
     with handle.connect({"subtask": 3}, receive=ear.receive) as client:
         for number in range(1000):
@@ -177,7 +179,7 @@ def test_broken_connections_lose_nothing_and_repeat_nothing(echo: Echo, cut_afte
         assert not echo.ends and not ear.failures
 
 
-def test_more_than_a_socket_holds_goes_through_in_both_directions(handle: ChannelHandle, echo: Echo) -> None:
+def test_more_than_a_socket_holds_goes_through_in_both_directions(handle: RpcHandle, echo: Echo) -> None:
     ear = Ear()
     text = "x" * 200_000
     with handle.connect(receive=ear.receive) as client:
@@ -187,7 +189,7 @@ def test_more_than_a_socket_holds_goes_through_in_both_directions(handle: Channe
     assert [number for number, _ in ear.heard] == list(range(50))
 
 
-def test_requests_and_answers_that_no_connection_holds_at_once_all_go_through(handle: ChannelHandle) -> None:
+def test_requests_and_answers_that_no_connection_holds_at_once_all_go_through(handle: RpcHandle) -> None:
     text = "x" * 200_000
     with handle.connect() as client:
         asked = [client.submit([number, text]) for number in range(40)]
@@ -195,7 +197,7 @@ def test_requests_and_answers_that_no_connection_holds_at_once_all_go_through(ha
 
 
 def test_what_is_said_while_a_connection_is_full_of_other_things_is_not_forgotten(
-    channel: SourceChannel, handle: ChannelHandle, echo: Echo
+    channel: SourceChannel, handle: RpcHandle, echo: Echo
 ) -> None:
     ear = Ear()
     held = threading.Event()
@@ -232,7 +234,7 @@ def test_a_request_comes_once_although_the_connection_breaks_before_its_answer(e
 
 @pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
 def test_a_reason_of_any_length_reaches_the_client(
-    handle: ChannelHandle, echo: Echo, letter: str, monkeypatch: pytest.MonkeyPatch
+    handle: RpcHandle, echo: Echo, letter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ear = Ear()
     why = letter * 300_000
@@ -250,7 +252,7 @@ def test_a_reason_of_any_length_reaches_the_client(
 
 
 def test_a_client_that_says_so_is_gone_at_once_and_what_it_said_came_first(
-    handle: ChannelHandle, echo: Echo
+    handle: RpcHandle, echo: Echo
 ) -> None:
     echo.back = False
     client = handle.connect()
@@ -261,7 +263,7 @@ def test_a_client_that_says_so_is_gone_at_once_and_what_it_said_came_first(
     # The farewell was acknowledged, so it has been heard.
     assert echo.heard == list(range(500))
     assert echo.ends == [True]
-    with pytest.raises(ChannelError, match="closed"):
+    with pytest.raises(RpcError, match="closed"):
         client.request(1)
 
 
@@ -277,7 +279,7 @@ sys.stdin.read()
 
 
 @pytest.mark.contract
-def test_a_killed_process_counts_as_dead_after_the_grace(handle: ChannelHandle, echo: Echo) -> None:
+def test_a_killed_process_counts_as_dead_after_the_grace(handle: RpcHandle, echo: Echo) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", CLIENT, pickle.dumps(handle).hex()],
         cwd=ROOT,
@@ -311,7 +313,7 @@ def test_who_comes_back_in_time_is_not_dead(echo: Echo) -> None:
             assert len(echo.about) == 1
 
 
-def test_who_comes_back_too_late_is_refused_and_told_why(handle: ChannelHandle, echo: Echo) -> None:
+def test_who_comes_back_too_late_is_refused_and_told_why(handle: RpcHandle, echo: Echo) -> None:
     ear = Ear()
     with Proxy(handle) as proxy, proxy.handle.connect(failed=ear.failed) as client:
         client.request(1)
@@ -320,14 +322,14 @@ def test_who_comes_back_too_late_is_refused_and_told_why(handle: ChannelHandle, 
         echo.until(lambda: bool(echo.ends))
         proxy.refuse(False)
         ear.until(lambda: bool(ear.failures))
-        with pytest.raises(ChannelError, match="counts as dead"):
+        with pytest.raises(RpcError, match="counts as dead"):
             client.request(2)
     assert echo.ends == [False]
     assert len(ear.failures) == 1
 
 
 def test_a_connection_that_has_gone_silent_is_given_up_by_both(
-    handle: ChannelHandle, echo: Echo, monkeypatch: pytest.MonkeyPatch
+    handle: RpcHandle, echo: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "HEARTBEAT_INTERVAL_S", 0.05)
     monkeypatch.setattr(connection_module, "HEARTBEAT_TIMEOUT_S", 0.2)
@@ -367,9 +369,9 @@ def test_without_a_server_a_client_gives_up_after_its_patience_and_says_where_it
     begun = time.monotonic()
     with handle.connect(failed=ear.failed, patience=0.3) as client:
         pushed = client.submit(1)
-        with pytest.raises(ChannelError, match=rf"127\.0\.0\.1:{channel.address[1]}.*not there for 0\.3 s"):
+        with pytest.raises(RpcError, match=rf"127\.0\.0\.1:{channel.address[1]}.*not there for 0\.3 s"):
             pushed.result(LONG)
-        with pytest.raises(ChannelError, match="not there"):
+        with pytest.raises(RpcError, match="not there"):
             client.request(2)
     assert time.monotonic() - begun >= 0.3
     assert len(ear.failures) == 1
@@ -385,33 +387,33 @@ def test_the_end_of_a_service_fails_its_clients_and_no_other(channel: SourceChan
         slow = client.submit("later")
         echo.until(lambda: bool(echo.later))
         channel.withdraw("echo")
-        with pytest.raises(ChannelError, match="'echo' has ended"):
+        with pytest.raises(RpcError, match="'echo' has ended"):
             slow.result(LONG)
         ear.until(lambda: bool(ear.failures))
         assert second.request(2) == {"echo": 2}
         assert echo.ends == [False]
     with (
         handle.connect() as late,
-        pytest.raises(ChannelError, match="nothing called 'echo' is served here"),
+        pytest.raises(RpcError, match="nothing called 'echo' is served here"),
     ):
         late.request(1)
 
 
-def test_a_name_is_served_once(channel: SourceChannel, handle: ChannelHandle) -> None:
+def test_a_name_is_served_once(channel: SourceChannel, handle: RpcHandle) -> None:
     with pytest.raises(ValueError, match="name='echo': is served already"):
         channel.serve("echo", Echo())
 
 
-def test_a_client_that_the_service_does_not_want_is_told_why(handle: ChannelHandle, echo: Echo) -> None:
+def test_a_client_that_the_service_does_not_want_is_told_why(handle: RpcHandle, echo: Echo) -> None:
     with (
         handle.connect("unwanted") as client,
-        pytest.raises(ChannelError, match="ValueError: no reader of ours"),
+        pytest.raises(RpcError, match="ValueError: no reader of ours"),
     ):
         client.request(1)
     assert echo.ends == []
 
 
-def test_a_client_that_says_nonsense_is_dropped_and_no_other(handle: ChannelHandle, echo: Echo) -> None:
+def test_a_client_that_says_nonsense_is_dropped_and_no_other(handle: RpcHandle, echo: Echo) -> None:
     ear = Ear()
     with handle.connect() as other, handle.connect(failed=ear.failed) as client:
         other.request(1)
@@ -423,7 +425,7 @@ def test_a_client_that_says_nonsense_is_dropped_and_no_other(handle: ChannelHand
         assert other.request(2) == {"echo": 2}
 
 
-def test_a_client_that_cannot_take_a_message_fails(handle: ChannelHandle) -> None:
+def test_a_client_that_cannot_take_a_message_fails(handle: RpcHandle) -> None:
     ear = Ear()
 
     def receive(body: Any) -> None:
@@ -436,7 +438,7 @@ def test_a_client_that_cannot_take_a_message_fails(handle: ChannelHandle) -> Non
 
 
 @pytest.mark.parametrize("say", ["push", "request"])
-def test_what_is_too_long_or_no_json_is_refused_where_it_is_said(handle: ChannelHandle, say: str) -> None:
+def test_what_is_too_long_or_no_json_is_refused_where_it_is_said(handle: RpcHandle, say: str) -> None:
     with handle.connect() as client:
         with pytest.raises(ValueError, match="300,002 bytes: at most"):
             getattr(client, say)("x" * 300_000)
@@ -464,7 +466,7 @@ def test_a_peer_that_takes_nothing_is_given_up(echo: Echo, monkeypatch: pytest.M
         client.abandon()
 
 
-def test_a_handle_pickles_and_shows_no_secret(channel: SourceChannel, handle: ChannelHandle) -> None:
+def test_a_handle_pickles_and_shows_no_secret(channel: SourceChannel, handle: RpcHandle) -> None:
     secret = channel._secret
     copy = pickle.loads(pickle.dumps(handle))
     with copy.connect() as client:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox.rpc import connection as connection_module
+from pillarbox.rpc.client import RpcError, RpcHandle
 from pillarbox.rpc.connection import (
     CODE_NBYTES,
     MAGIC,
@@ -20,8 +21,8 @@ from pillarbox.rpc.connection import (
     client_handshake,
     encode,
 )
-from pillarbox.rpc.server import MAX_UNAUTHENTICATED
-from pillarbox.sources.channel import ChannelError, ChannelHandle, Peer, SourceChannel
+from pillarbox.rpc.server import MAX_UNAUTHENTICATED, Peer
+from pillarbox.sources.channel import SourceChannel
 
 
 class Count:
@@ -46,7 +47,7 @@ class Count:
 class Known:
     """A connection of somebody who knows the secret, and says what a test wants."""
 
-    async def connect(self, handle: ChannelHandle) -> Known:
+    async def connect(self, handle: RpcHandle) -> Known:
         self.reader, self.writer = await asyncio.open_connection(*handle.addresses[0])
         self.channel: Connection = await client_handshake(self.reader, self.writer, handle._secret)
         self.sent: list[bytes] = []
@@ -81,7 +82,7 @@ async def some_end(readers: list[asyncio.StreamReader], number: int) -> None:
     await asyncio.gather(*reads, return_exceptions=True)
 
 
-def with_channel(test: Callable[[ChannelHandle, Count], Awaitable[None]]) -> None:
+def with_channel(test: Callable[[RpcHandle, Count], Awaitable[None]]) -> None:
     with SourceChannel() as channel:
         count = Count()
         handle = channel.serve("count", count)
@@ -97,12 +98,12 @@ def with_channel(test: Callable[[ChannelHandle, Count], Awaitable[None]]) -> Non
 
 @pytest.mark.contract
 def test_a_reader_without_the_secret_is_not_served_and_its_task_says_why() -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
-        stranger = ChannelHandle(handle.addresses, os.urandom(32), "count")
+    async def run(handle: RpcHandle, count: Count) -> None:
+        stranger = RpcHandle(handle.addresses, os.urandom(32), "count")
         with stranger.connect(patience=0.5) as client:
             client.push("psst")
             future = client.submit(1)
-            with pytest.raises(ChannelError, match="does not accept this task's secret"):
+            with pytest.raises(RpcError, match="does not accept this task's secret"):
                 await asyncio.to_thread(future.result, 30)
         assert count.heard == []
 
@@ -121,11 +122,11 @@ def test_a_reader_trusts_no_server_that_does_not_know_the_secret() -> None:
 
     async def run() -> None:
         server = await asyncio.start_server(impostor, "127.0.0.1", 0)
-        handle = ChannelHandle((server.sockets[0].getsockname(),), os.urandom(32), "count")
+        handle = RpcHandle((server.sockets[0].getsockname(),), os.urandom(32), "count")
         client = handle.connect("secret plans", patience=0.3)
         client.push("more of them")
         future = client.submit(1)
-        with pytest.raises(ChannelError, match="it does not know the secret"):
+        with pytest.raises(RpcError, match="it does not know the secret"):
             await asyncio.to_thread(future.result, 30)
         await asyncio.to_thread(client.close)
         server.close()
@@ -141,17 +142,17 @@ def test_the_coordinator_of_limits_is_no_source_channel() -> None:
     from pillarbox.aio.limits.coordinator import Coordinator
 
     with Coordinator() as coordinator:
-        handle = ChannelHandle((coordinator.address,), coordinator._secret, "count")
+        handle = RpcHandle((coordinator.address,), coordinator._secret, "count")
         with (
             handle.connect(patience=0.3) as client,
-            pytest.raises(ChannelError, match="nothing called 'count' is served here"),
+            pytest.raises(RpcError, match="nothing called 'count' is served here"),
         ):
             client.request(1)
 
 
 @pytest.mark.parametrize("size", [1, 64, 300_000])
 def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         reader, writer = await asyncio.open_connection(*handle.addresses[0])
         writer.write(os.urandom(size))
         if size < NONCE_NBYTES + CODE_NBYTES:
@@ -165,7 +166,7 @@ def test_garbage_ends_its_connection_and_nothing_else(size: int) -> None:
 
 
 def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         opened = [
             await asyncio.open_connection(*handle.addresses[0]) for _ in range(MAX_UNAUTHENTICATED + 20)
         ]
@@ -180,7 +181,7 @@ def test_silent_connections_do_not_keep_others_out_and_are_bounded() -> None:
 
 
 def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
         known.channel.send("push", 1, "once")
@@ -198,7 +199,7 @@ def test_a_frame_that_is_sent_again_is_refused_and_counts_once() -> None:
 
 @pytest.mark.contract
 def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
         for number in (1, 1, 2, 1):
@@ -212,7 +213,7 @@ def test_a_message_that_is_said_again_is_acknowledged_and_heard_once() -> None:
 
 
 def test_a_changed_frame_is_refused() -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
         write = known.writer.write
@@ -227,7 +228,7 @@ def test_a_changed_frame_is_refused() -> None:
 
 
 def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
         known.writer.write((MAX_FRAME_NBYTES + 1).to_bytes(4, "big"))
@@ -256,7 +257,7 @@ def test_a_frame_of_any_length_is_refused_before_it_is_read() -> None:
 def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else(
     message: list[Any],
 ) -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         await known.open()
         known.channel.send_text(encode(message))
@@ -277,7 +278,7 @@ def test_nonsense_from_who_knows_the_secret_ends_its_connection_and_nothing_else
     ],
 )
 def test_who_does_not_open_as_he_should_is_cut_off(hello: list[Any]) -> None:
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         known.channel.send_text(encode(hello))
         assert await known.ended()
@@ -288,7 +289,7 @@ def test_who_does_not_open_as_he_should_is_cut_off(hello: list[Any]) -> None:
 def test_who_proves_himself_and_then_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT_S", 0.2)
 
-    async def run(handle: ChannelHandle, count: Count) -> None:
+    async def run(handle: RpcHandle, count: Count) -> None:
         known = await Known().connect(handle)
         assert await known.ended()
 

@@ -101,7 +101,7 @@ def test_a_split_that_is_ahead_waits_until_the_slowest_has_come_near(model: Thre
             return seen[split_id]
 
         def stands_still() -> bool:
-            """Whether the fast one has given nothing while the slow one has given a lot."""
+            """True if the fast one has given nothing while the slow one has given a lot."""
             fast, slow = rows("fast"), rows("slow")
             running.until(lambda: rows("slow") >= slow + 500)
             return rows("fast") == fast

@@ -16,13 +16,13 @@ from pillarbox.aio.observe.watch import read_totals
 from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, alignment, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator
-from pillarbox.sources.events import OperatorEvent
 from pillarbox.sources.link import (
     AddSplits,
     Event,
     EventTimeLimit,
     Failed,
     NoMoreSplits,
+    OperatorEvent,
     ReaderState,
     state_from_json,
     state_to_json,

@@ -56,7 +56,7 @@ def test_rows_are_looked_at_by_column_by_key_or_by_function() -> None:
     assert latest(batch, timestamp=lambda batch: batch.num_rows) == 2.0
     with pytest.raises(ValueError, match=r"timestamp='when': must be one of the columns \['id'\]"):
         EventTimes(WatermarkStrategy("when"), ["id"])
-    with pytest.raises(ValueError, match="timestamp='at': the rows are no Arrow batches"):
+    with pytest.raises(ValueError, match="timestamp='at': the rows are not Arrow batches"):
         latest(rows)
 
 
@@ -90,7 +90,7 @@ def test_a_time_without_a_zone_is_utc_wherever_the_machine_stands(monkeypatch: p
     [
         ({"timestamp": 3}, TypeError, "timestamp=3: must be callable"),
         ({"out_of_order": -1}, ValueError, "out_of_order=-1"),
-        ({"idle_after": 0}, ValueError, "idle_after=0: must be above 0"),
+        ({"idle_after": 0}, ValueError, "idle_after=0: must be a finite number of seconds above 0"),
         ({"max_drift": math.inf}, ValueError, "max_drift=inf"),
     ],
 )

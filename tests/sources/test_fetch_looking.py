@@ -1,4 +1,4 @@
-"""How long a client has looked for the rows of a split: what makes it idle, and what does not."""
+"""The time that a client has looked for the rows of a split: what makes it idle, and what does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are new: known by name, rested, told when they change, moved with their root, remembered."""
+"""New files: known by name, rested, told when they change, moved with their root, remembered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pillarbox.sources import ReadFailed, ReadLimit
-from pillarbox.sources.connectors.files import FileSource, seen
+from pillarbox.sources.connectors.files import FileSource, discovery
 from pillarbox.spark.source.offsets import Offset, OffsetCodec
 from pillarbox.testing import SourceHarness
 
@@ -59,8 +59,8 @@ def test_each_file_is_read_once_whatever_is_restarted(
     tmp_path: Path, state: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Many generations, so that old ones are deleted, and long lists of splits go into the folder.
-    monkeypatch.setattr(seen, "SEGMENTS_PER_GENERATION", 3)
-    monkeypatch.setattr(seen, "GENERATIONS_KEPT", 3)
+    monkeypatch.setattr(discovery, "SEGMENTS_PER_GENERATION", 3)
+    monkeypatch.setattr(discovery, "GENERATIONS_KEPT", 3)
     chance = random.Random(7)
     source = FileSource(
         tmp_path / "in", "text", discovery_interval=0.0, split_bytes=3, **folder_of(tmp_path, state)
@@ -314,7 +314,7 @@ def test_with_a_folder_an_offset_is_small(tmp_path: Path) -> None:
 def test_without_a_folder_an_offset_has_digests_and_more_files_are_refused_early(tmp_path: Path) -> None:
     _, after = offset_bytes(FileSource(tmp_path / "in", "text"), 1000, tmp_path / "in")
     assert after < 1000 * 8 * 4 / 3 + 600
-    for number in range(seen.MAX_OFFSET_DIGESTS):
+    for number in range(discovery.MAX_OFFSET_DIGESTS):
         with open(tmp_path / "in" / f"more-{number}", "w") as file:
             file.write("x")
     source = FileSource(tmp_path / "in", "text")

@@ -23,9 +23,9 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadFailed, ReadLimit
 from pillarbox.sources.connectors.files import FileSource, FileSplit
-from pillarbox.sources.connectors.files import json as json_format
+from pillarbox.sources.connectors.files import lines as json_format
 from pillarbox.sources.connectors.files import parquet as parquet_format
-from pillarbox.sources.connectors.files.json import JsonFormat
+from pillarbox.sources.connectors.files.lines import JsonFormat
 from pillarbox.sources.connectors.files.reading import FileReader
 from pillarbox.sources.reader import SplitsAdded
 from pillarbox.testing import SourceHarness

@@ -17,7 +17,7 @@ from pyarrow import parquet as pq
 
 from pillarbox.sources import ReadLimit
 from pillarbox.sources.connectors.files import FileSource
-from pillarbox.sources.connectors.files.text import after_lines, blocks, cut, line_start
+from pillarbox.sources.connectors.files.lines import after_lines, blocks, cut, line_start
 from pillarbox.testing import SourceHarness
 from tests.search import examples
 

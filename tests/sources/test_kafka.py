@@ -1,4 +1,4 @@
-"""What is read of a real Kafka: which records, from where, up to where."""
+"""Reads of a real Kafka: which records, from where, up to where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka.records import KafkaSplit
+from pillarbox.sources.connectors.kafka.client import KafkaSplit
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, KafkaServer

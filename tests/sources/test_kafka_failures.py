@@ -1,4 +1,4 @@
-"""What is read of a Kafka that loses records, dies, holds still or knows us not."""
+"""Reads of a Kafka that loses records, dies, holds still or knows us not."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pytest
 
 from pillarbox.sources import ReaderContext, ReadFailed, ReadLimit, SplitsAdded, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
-from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
+from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets, KafkaSplit, Partition
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition
-from pillarbox.sources.errors import DataLossError
+from pillarbox.sources.split import DataLossError
 from pillarbox.testing.source_harness import SourceHarness, rows_of
 from tests.servers import fixtures
 from tests.servers.kafka_server import LONG, PASSWORD, KafkaServer

@@ -257,7 +257,7 @@ def test_an_error_of_a_function_ends_it_where_a_restart_goes_on() -> None:
 def test_a_function_that_cannot_go_on_is_refused_early() -> None:
     with pytest.raises(ValueError, match="makes a Forgetful, which cannot go on after a restart, as Spark"):
         FromSourceFunction(Forgetful, schema=pa.schema({"n": pa.int64()}))
-    with pytest.raises(ValueError, match="parallelism=2: must be 1, Counting is no Parallel"):
+    with pytest.raises(ValueError, match="parallelism=2: must be 1, Counting is not a Parallel"):
         FromSourceFunction(make(Counting, 1), parallelism=2)
     with pytest.raises(TypeError, match="must make a SourceFunction, not int"):
         FromSourceFunction(int)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ import redis
 from pillarbox.sources import Boundedness, Fetched, ReadFailed, ReadLimit, SplitsAdded
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
-from pillarbox.sources.errors import DataLossError
+from pillarbox.sources.split import DataLossError
 from pillarbox.testing.source_harness import SourceHarness
 from tests.servers import fixtures
 from tests.servers.redis_server import PASSWORD, RedisServer

@@ -1,4 +1,4 @@
-"""What a Redis Streams source refuses: each error names the argument, and none shows a password."""
+"""Refused arguments of a Redis Streams source: each error names the argument, and none shows a password."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 import pyarrow as pa
 
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
-from pillarbox.sources.connectors.redis_streams.client import RedisAddress
-from pillarbox.sources.connectors.redis_streams.rows import DEFAULT, to_batch
+from pillarbox.sources.connectors.redis_streams.entries import DEFAULT, to_batch
+from pillarbox.sources.connectors.redis_streams.source import RedisAddress
 
 SECRET = "correct-horse"
 URL = f"redis://:{SECRET}@127.0.0.1:6379/0"

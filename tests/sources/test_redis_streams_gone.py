@@ -21,7 +21,7 @@ from pillarbox.sources import ReadFailed, SourceInput, SplitsAdded
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource, RedisStreamSplit
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
 from pillarbox.sources.coordinator import SourceCoordinator
-from pillarbox.sources.errors import DataLossError
+from pillarbox.sources.split import DataLossError
 from pillarbox.task import Operator, StreamTask
 from pillarbox.testing import CollectedOutput
 from pillarbox.testing.source_harness import SourceHarness, rows_of
@@ -138,7 +138,7 @@ def checkpoint_that_knows(run: Run, *streams: str) -> Any:
 
 
 def is_new(run: Run, stream: str) -> bool:
-    """Whether its reader stands where a stream begins, of which nothing has been read."""
+    """True if its reader stands at the beginning of a stream of which nothing has been read."""
     return run.positions().get(stream, "").startswith("0-0")
 
 

@@ -1,4 +1,4 @@
-"""When entries of a stream are known to be lost: positions and counts, against a model that remembers all."""
+"""Lost entries of a stream are known: positions and counts, against a model that remembers all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pillarbox.sources.connectors.redis_streams.position import (
+from pillarbox.sources.connectors.redis_streams.entries import (
     FIRST,
     LAST_SEQUENCE,
     EntryId,

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 
-LONGEST = 100
+END_TIMEOUT_S = 100
 """Seconds to wait for what must happen."""
 
 
@@ -45,8 +45,8 @@ def read_input(spark: SparkSession, folder: Path, schema: str) -> DataFrame:
 
 
 def until(said: Callable[[], Any], query: Any = None) -> Any:
-    """What `said` gives, once it is true."""
-    deadline = time.monotonic() + LONGEST
+    """The value of `said`, once it is true."""
+    deadline = time.monotonic() + END_TIMEOUT_S
     while not (found := said()):
         assert time.monotonic() < deadline, "it did not happen in time"
         assert query is None or query.isActive, query.exception()

@@ -1,4 +1,4 @@
-"""How often an action of Spark calls: what it does not need, it does not pay for."""
+"""The number of calls of an action of Spark: it does not pay for what it does not need."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def joined_with_itself(df: DataFrame) -> None:
 
 
 Line = tuple[Callable[[DataFrame, Any], Any], float]
-"""What is done with a DataFrame and a function of columns, or `async_map`, and its calls for each row."""
+"""A use of a DataFrame and a function of columns, or of `async_map`, and its calls for each row."""
 
 COLUMN: dict[str, Line] = {
     "collect": (lambda df, f: df.withColumn("n", f("id")).collect(), 1.0),

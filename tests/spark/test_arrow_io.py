@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.options import Options
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.spark.arrow_io import READ_AHEAD_SLICES, ArrowInput, ArrowInputState, ArrowRows

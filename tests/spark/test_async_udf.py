@@ -202,7 +202,7 @@ def test_an_async_generator_is_refused(spark: SparkSession) -> None:
 def test_the_name_and_the_text_of_the_function_are_kept(spark: SparkSession) -> None:
     @async_udf("long")
     async def documented(n: int) -> int:
-        """What it does."""
+        """Do the documented thing."""
         return n
 
     assert documented.__name__ == "documented"

@@ -72,13 +72,13 @@ def leaving(state: BucketState) -> list[tuple[int, int]]:
 
 
 def committed(state: BucketState) -> BucketState:
-    """What the next micro-batch reads."""
+    """The state that the next micro-batch reads."""
     return decode(encode(state, OUTPUT), COLUMNS, OUTPUT)
 
 
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[bool, list[tuple[list[int], list[int], list[int]]]]:
-    """Whether in order; of each micro-batch: keys of rows that come, order of finishing, outputs of each."""
+    """True for order; of each micro-batch: keys of new rows, order of finishing, outputs."""
     steps = []
     for _ in range(draw(st.integers(1, 6))):
         keys = draw(st.lists(st.integers(0, 2), max_size=5))

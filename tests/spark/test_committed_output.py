@@ -1,4 +1,4 @@
-"""What leaves with a micro-batch follows from what the one before it has committed."""
+"""The output of a micro-batch follows from the commit of the one before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import async_stream
-from tests.spark.streams import LONGEST, note, noted, read_input, rocksdb, write_input
+from tests.spark.streams import END_TIMEOUT_S, note, noted, read_input, rocksdb, write_input
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, needs_async_stream]
@@ -102,7 +102,7 @@ def test_every_action_on_a_micro_batch_has_the_same_rows_and_no_call_is_made_aga
         # Spark tells the tasks of such a thread neither query nor micro-batch.
         thread = threading.Thread(target=lambda: found.append(df.collect()))
         thread.start()
-        thread.join(LONGEST)
+        thread.join(END_TIMEOUT_S)
         assert found == [rows]
         assert df.take(1) == rows[:1]
         return list(rows)

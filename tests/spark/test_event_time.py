@@ -32,7 +32,7 @@ BATCHES = (
 
 
 class Seen(NamedTuple):
-    """What a query did: the windows of each micro-batch; its watermark, rows dropped and rows in state."""
+    """The records of a query: windows of each micro-batch; watermark, rows dropped and in state."""
 
     windows: list[list[tuple[int, int]]]
     progress: list[tuple[str, int, int]]

@@ -14,7 +14,7 @@ from pillarbox import Ledger
 from pillarbox.spark import async_map, called_once
 from pillarbox.spark.executions import operators_in
 
-AGAIN = "was executed a second time"
+SECOND_EXECUTION = "was executed a second time"
 
 
 async def lookup(row: Any) -> int:
@@ -26,7 +26,7 @@ def mapped(spark: SparkSession, **options: Any) -> DataFrame:
 
 
 def said_after(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said of everything executed so far: Spark tells of queries one after the other."""
+    """The warnings about everything executed so far: Spark tells of queries one after the other."""
 
     async def last(row: Any) -> int:
         return 0
@@ -36,7 +36,7 @@ def said_after(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> list[st
     df.collect()
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
-        said = [each.getMessage() for each in caplog.records if AGAIN in each.getMessage()]
+        said = [each.getMessage() for each in caplog.records if SECOND_EXECUTION in each.getMessage()]
         if said and "last" in said[-1]:
             return said[:-1]
         time.sleep(0.01)

@@ -126,7 +126,7 @@ def soon() -> float:
 
 
 def results(calls: HeldCalls, wanted: list[bytes], time: int = 1, bucket: int = 0) -> dict[int, int]:
-    """What is known: place in `wanted` to result."""
+    """The known results: place in `wanted` to result."""
     known = calls.read(bucket, time, wanted)
     if known.outputs is None:
         return {}

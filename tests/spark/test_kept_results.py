@@ -1,4 +1,4 @@
-"""What a ledger keeps of a function's results gives the same columns as the results themselves."""
+"""Results that a ledger keeps give the same columns as the results themselves."""
 
 from __future__ import annotations
 

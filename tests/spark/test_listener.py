@@ -20,7 +20,7 @@ from pillarbox.spark.listener import BatchProgress, ProgressListener, observed
 
 
 class Batches:
-    """What a listener was told, for a thread that waits for it."""
+    """The events of a listener, for a thread that waits for them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pillarbox import Errors
-from pillarbox.aio.failure import ErrorInfo, Failed
+from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.ledger.private_files import folder_mode
 from pillarbox.spark import DeadLetter, Progress, async_map
 from pillarbox.spark.dead_letter import LetterBox
@@ -111,7 +111,7 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.spark import DeadLetter
 from pillarbox.spark.dead_letter import LetterBox
 from pillarbox.spark.letters import LetterWriter
-from pillarbox.aio.failure import ErrorInfo, Failed
+from pillarbox.aio.errors import ErrorInfo, Failed
 from pyspark import TaskContext
 
 # As the driver has checked it, where it may be another user's.

@@ -1,4 +1,4 @@
-"""How a `Progress` is shown: in a terminal, in a log, and in a notebook with a real kernel."""
+"""The views of a `Progress`: in a terminal, in a log, and in a notebook with a real kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def series(*results: int) -> list[Point]:
 
 
 class Terminal(io.StringIO):
-    """What says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""What the driver makes of the files of tasks: attempts, dead tasks, tasks of long ago, broken files."""
+"""The driver's view of the tasks' files: attempts, dead tasks, tasks of long ago, broken files."""
 
 from __future__ import annotations
 

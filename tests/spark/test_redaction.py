@@ -1,4 +1,4 @@
-"""What a real job leaves behind when calls fail: no key anywhere, and on request no row."""
+"""The traces of a real job when calls fail: no key anywhere, and on request no row."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from pillarbox.aio.failure import ErrorInfo, Failed
+from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.spark.results import EncodedRow, ResultError, RowEncoder, ValueEncoder
 from tests.search import examples
 
@@ -66,7 +66,7 @@ TYPES |= {
 
 
 def value(kind: str, result: Any) -> Any:
-    """What one result of a type becomes, as Arrow reads it."""
+    """The value of one result of a type, as Arrow reads it."""
     encoder = ValueEncoder(TYPES[kind], BERLIN)
     (found,), _ = encoder.encode([encoder.convert(result)])
     return found.to_pylist()[0]

@@ -21,7 +21,7 @@ redis = fixtures.shared_redis
 
 
 def read_on(stream: DataFrame, folder: Path) -> list[int]:
-    """What is there now, read into Parquet from the checkpoint on; all numbers that are there then."""
+    """Read on into Parquet from the checkpoint; all numbers that are there then."""
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -10,21 +10,22 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+from pillarbox.rpc.client import RpcError, RpcHandle
 from pillarbox.sources import EnumeratorContext, SourceEvent, Split
-from pillarbox.sources.channel import ChannelError, ChannelHandle, SourceChannel
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads
 from pillarbox.spark.source.options import Read
 from pillarbox.spark.source.tasks import TaskLink
 from tests.sources.found import Findable, Finder, World
 
 LONG = 20.0
-MOST = 64 * 1024
+MAX_EVENT_BYTES = 64 * 1024
 
 
 class Talkative(Finder):
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
         if event.kind == "ask for much":
-            self.context.send(subtask, SourceEvent("much", "x" * MOST))
+            self.context.send(subtask, SourceEvent("much", "x" * MAX_EVENT_BYTES))
         super().handle_source_event(subtask, event)
 
 
@@ -33,14 +34,14 @@ class Talking(Findable):
         return Talkative(context, checkpoint, self.world)
 
 
-def batch() -> Iterator[ChannelHandle]:
+def batch() -> Iterator[RpcHandle]:
     reads = DriverReads()
     with SourceChannel() as channel, closing(DriverRead(Talking(World(0)), 1)) as read:
         reads._reads["r"] = read
         yield channel.serve("driver", reads)
 
 
-def stream() -> Iterator[ChannelHandle]:
+def stream() -> Iterator[RpcHandle]:
     limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark has no such streams")
     from pillarbox.spark.source.stream import StreamReader
 
@@ -52,7 +53,7 @@ def stream() -> Iterator[ChannelHandle]:
 
 
 @pytest.fixture(params=[batch, stream])
-def handle(request: pytest.FixtureRequest) -> Iterator[ChannelHandle]:
+def handle(request: pytest.FixtureRequest) -> Iterator[RpcHandle]:
     yield from request.param()
 
 
@@ -70,9 +71,11 @@ class Task(TaskLink):
         return heard
 
 
-def test_an_event_is_heard_as_it_was_said(handle: ChannelHandle) -> None:
+def test_an_event_is_heard_as_it_was_said(handle: RpcHandle) -> None:
     # The longest that there may be, with its quotes.
-    said = [SourceEvent("echo", payload) for payload in ({"a": [1, None, "é"]}, None, "x" * (MOST - 2))]
+    said = [
+        SourceEvent("echo", payload) for payload in ({"a": [1, None, "é"]}, None, "x" * (MAX_EVENT_BYTES - 2))
+    ]
     with closing(Task(handle, 0, "r")) as task:
         for event in said:
             task.send(event)
@@ -82,10 +85,10 @@ def test_an_event_is_heard_as_it_was_said(handle: ChannelHandle) -> None:
         assert heard == said
 
 
-def test_an_event_that_is_too_long_is_refused_where_it_is_sent(handle: ChannelHandle) -> None:
+def test_an_event_that_is_too_long_is_refused_where_it_is_sent(handle: RpcHandle) -> None:
     with closing(Task(handle, 0, "r")) as task:
         with pytest.raises(ValueError, match="event 'echo' is too long: at most 65,536 bytes"):
-            task.send(SourceEvent("echo", "x" * (MOST - 1)))
+            task.send(SourceEvent("echo", "x" * (MAX_EVENT_BYTES - 1)))
         task.send(SourceEvent("echo", "short"))
         assert task.hears() == [SourceEvent("echo", "short")]
 
@@ -95,11 +98,11 @@ def test_an_event_that_is_too_long_is_refused_where_it_is_sent(handle: ChannelHa
     [("bad", "the enumerator is broken"), ("ask for much", "the payload of event 'much' is too long")],
 )
 def test_what_the_enumerator_raises_about_an_event_ends_the_task(
-    handle: ChannelHandle, kind: str, why: str
+    handle: RpcHandle, kind: str, why: str
 ) -> None:
     with closing(Task(handle, 0, "r")) as task:
         task.send(SourceEvent(kind))
-        with pytest.raises(ChannelError, match=f"the enumerator could not take event {kind!r}: {why}"):
+        with pytest.raises(RpcError, match=f"the enumerator could not take event {kind!r}: {why}"):
             task.hears()
-        with pytest.raises(ChannelError, match="could not take event"):
+        with pytest.raises(RpcError, match="could not take event"):
             task.send(SourceEvent("echo"))

@@ -92,7 +92,7 @@ class PushedReader(ds.DataSourceReader):
 
 @needs_filters
 def test_spark_gives_a_query_what_was_planned_with_the_filter_of_another(pushing: SparkSession) -> None:
-    """When this fails, Spark has come to keep them apart, and filters could be taken."""
+    """A failure says that Spark has come to keep them apart, and filters could be taken."""
     pushing.dataSource.register(Pushed)
     df = pushing.read.format("pushed_numbers").load()
     assert numbers(df.where("n = 2")) == [2]

@@ -19,7 +19,7 @@ from pillarbox.sources import ReaderContext, ReadLimit, read_splits
 from pillarbox.sources.connectors.kafka import KafkaSource
 from pillarbox.sources.connectors.kafka import source as kafka_source
 from pillarbox.sources.connectors.redis_streams import RedisStreamSource
-from pillarbox.sources.errors import DataLossError
+from pillarbox.sources.split import DataLossError
 from pillarbox.spark import register_source
 from pillarbox.spark.source import planning
 from pillarbox.testing.source_harness import rows_of

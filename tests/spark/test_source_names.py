@@ -77,7 +77,7 @@ def test_what_is_allowed_is_imported_when_it_is_asked_for_and_not_before(marks: 
     assert not imported()
     for name, kind in zip(names[:2], ("Marked", "Inner"), strict=True):
         assert type(Read.of(allowed, {"source": name}).source).__name__ == kind
-    for name, text in zip(names[2:], ("is no class derived from", "No module named"), strict=True):
+    for name, text in zip(names[2:], ("is not a class derived from", "No module named"), strict=True):
         with pytest.raises(ValueError, match=text):
             Read.of(allowed, {"source": name})
     with pytest.raises(

@@ -228,7 +228,7 @@ def slices_of(slices: Sequence[LogSplit], name: str) -> int | None:
 
 
 def plans_left(plans: Plans, file: str, ends: Mapping[str, int]) -> bool:
-    """Whether the split had something to read before the micro-batch that was planned last."""
+    """True if the split had something to read before the micro-batch that was planned last."""
     start = next(each["start"] for each in plans.offset["splits"] if each["split_id"] == file)
     read = [each for each in plans.offset["slices"] if each["split_id"] == file]
     return bool(read) or start < ends[file]

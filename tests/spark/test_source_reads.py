@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc.client import RemoteError
+from pillarbox.rpc.server import Peer
 from pillarbox.sources import SourceEvent
-from pillarbox.sources.channel import Peer, RemoteError, SourceChannel
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads, PeerEnd
 from pillarbox.spark.source.options import schema_to_text
 from tests.sources.found import Findable, Finder, World
@@ -22,7 +24,7 @@ END: Any = PeerEnd(object.__new__(Peer))
 
 
 def ask(read: DriverRead, partition: int, index: int) -> list[str]:
-    """What the partition reads next: names of splits, "" for the end."""
+    """Ask for the next splits of the partition: their names, "" for the end."""
     answer = read.ask(partition, index, "here").result(LONG)
     return [each[1]["split_id"] if each else "" for each in answer]
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from pillarbox.rpc.client import RpcHandle
 from pillarbox.sources import (
     FetchingReader,
     ReaderContext,
     Split,
     read_splits,
 )
-from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.spark.source.driver import DriverRead, DriverReads
 from pillarbox.spark.source.tasks import SplitRequests, TaskLink
 from tests.sources.found import LONG, Findable, Plain, World
@@ -42,7 +43,7 @@ class Driver:
     def __init__(self, channel: SourceChannel, world: World, partitions: int) -> None:
         self.reads = DriverReads()
         self.requests: list[Any] = []
-        self.handle: ChannelHandle = channel.serve("driver", self)
+        self.handle: RpcHandle = channel.serve("driver", self)
         self.read = DriverRead(Plain(world), partitions)
         self.reads._reads["r"] = self.read
         self.opened, self.pushed, self.gone = self.reads.opened, self.reads.pushed, self.reads.gone

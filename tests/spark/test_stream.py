@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pillarbox import Errors, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed
-from tests.spark.streams import LONGEST, Collected, note, noted, read_input, rocksdb, until, write_input
+from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(200), needs_async_stream]
@@ -85,7 +85,7 @@ def test_rows_of_a_key_leave_in_their_order_and_those_of_others_do_not_wait_and_
         tmp_path,
         availableNow=True,
     )
-    assert query.awaitTermination(LONGEST)
+    assert query.awaitTermination(END_TIMEOUT_S)
     assert query.exception() is None
     for name in "abcdef":
         assert [row.result for row in sink.rows if row.name == name] == [
@@ -120,7 +120,7 @@ def test_retries_and_errors_are_those_of_the_operator_and_failed_rows_are_put_as
         max_wait=5.0,
     )
     query = start(out, sink, tmp_path, availableNow=True)
-    assert query.awaitTermination(LONGEST)
+    assert query.awaitTermination(END_TIMEOUT_S)
     assert query.exception() is None
     bad = sorted([row for row in sink.rows if row["_error"] is not None], key=lambda row: row.id)
     assert [(row.id, row.result, row["_error"].type, row["_error"].attempts) for row in bad] == [
@@ -150,11 +150,11 @@ def test_a_row_that_fails_ends_the_query_with_its_error_and_stays_to_be_called_b
     sink = Collected()
     query = start(async_stream(stream, call, schema="id long"), sink, tmp_path, availableNow=True)
     with pytest.raises(Exception, match=r"LookupError: there is no such thing"):
-        query.awaitTermination(LONGEST)
+        query.awaitTermination(END_TIMEOUT_S)
     assert sink.rows == []
     healed.touch()
     query = start(async_stream(stream, call, schema="id long"), sink, tmp_path, availableNow=True)
-    assert query.awaitTermination(LONGEST)
+    assert query.awaitTermination(END_TIMEOUT_S)
     assert sorted(row.id for row in sink.rows) == [0, 1, 2, 3]
 
 
@@ -179,7 +179,7 @@ def test_rows_of_every_kind_of_column_wait_and_leave_as_they_came_in_every_time_
         out = async_stream(stream, call, schema="result long", keep=names, key="one", max_wait=0.1)
         sink = Collected()
         query = start(out, sink, tmp_path, availableNow=True)
-        assert query.awaitTermination(LONGEST)
+        assert query.awaitTermination(END_TIMEOUT_S)
         expected = spark.read.parquet(str(tmp_path / "in")).selectExpr("*", "1 AS one", "id AS result")
         assert sink.rows == expected.orderBy("id").collect()
     finally:
@@ -211,7 +211,7 @@ def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_ca
             max_wait=10.0,
         )
         query = start(out, sink, tmp_path / checkpoint, availableNow=True)
-        assert query.awaitTermination(LONGEST)
+        assert query.awaitTermination(END_TIMEOUT_S)
         assert query.exception() is None
         assert sorted((row.id, row.text) for row in sink.rows) == [(n, f"row {n}") for n in (1, 2, 2, 3)]
         assert sorted(noted(tmp_path / "calls")) == ["1", "2", "2", "3"]
@@ -244,7 +244,7 @@ def test_event_time_is_carried_and_a_watermark_behind_counts_rows_that_left_late
     sink = Collected()
     writer = counted.writeStream.outputMode("update").foreachBatch(sink)
     query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
-    assert query.awaitTermination(LONGEST)
+    assert query.awaitTermination(END_TIMEOUT_S)
     assert query.exception() is None
     last = {row.window.start.hour: row["count"] for row in sink.rows}
     assert sorted(last.values()) == [1, 3]

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pillarbox.spark import async_stream
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
-from tests.spark.streams import LONGEST, Collected, note, noted, read_input, rocksdb, until, write_input
+from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.versions import needs_async_stream
 
 pytestmark = [pytest.mark.timeout(200), needs_async_stream]
@@ -104,7 +104,7 @@ def test_a_query_that_is_started_again_gives_what_was_pending_without_input_and_
     query = begin(availableNow=True)
     until(lambda: len(noted(Path(calls))) >= 12, query)
     gate.touch()
-    assert query.awaitTermination(LONGEST)
+    assert query.awaitTermination(END_TIMEOUT_S)
     assert sorted(row.id for row in sink.rows) == list(range(12))
     at_once, most = 0, 0
     for step in noted(Path(running)):
@@ -133,7 +133,7 @@ def test_two_operators_in_one_query_and_two_queries_over_one_dataframe_each_give
         start(both, sink, tmp_path / f"checkpoint-{n}", availableNow=True) for n, sink in enumerate(sinks)
     ]
     for query, sink in zip(queries, sinks, strict=True):
-        assert query.awaitTermination(LONGEST)
+        assert query.awaitTermination(END_TIMEOUT_S)
         assert sorted(row.result for row in sink.rows) == [2 * (n + 1) for n in range(30)]
 
 
@@ -171,7 +171,7 @@ def test_windows_behind_a_stream_count_rows_that_left_late_until_their_watermark
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(LONGEST)
+    assert query.awaitTermination(END_TIMEOUT_S)
     assert query.exception() is None
     windows = {row[0].start: sorted(row[1]) for row in sink.rows}
     hours = [windows[noon + datetime.timedelta(hours=hour)] for hour in (0, 1, 8, 16)]

@@ -1,4 +1,4 @@
-"""What leaves a bucket of a stream stands in its order, whatever slices of the input its rows are from."""
+"""The order of a bucket's output, whatever slices of the input its rows are from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.options import Options
+from pillarbox.aio.scheduler import Call
 from pillarbox.spark.arrow_io import from_ipc
 from pillarbox.spark.record import Record, records
 from pillarbox.spark.stream.pack import BUCKET, BUCKETS, KEY, NUMBER, ROWS, Pack

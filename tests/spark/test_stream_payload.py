@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from pillarbox import Errors, Ledger
 from pillarbox.spark import async_stream, failed
-from tests.spark.streams import LONGEST, Collected, note, noted, read_input, rocksdb, until, write_input
+from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
 from tests.versions import needs_async_stream
 
@@ -73,7 +73,7 @@ def test_every_action_has_the_same_rows_with_a_ledger_and_no_call_is_made_again(
         # Spark tells the tasks of such a thread neither query nor micro-batch.
         thread = threading.Thread(target=lambda: found.append(df.collect()))
         thread.start()
-        thread.join(LONGEST)
+        thread.join(END_TIMEOUT_S)
         assert found == [rows]
         assert df.take(1) == rows[:1]
         return list(rows)

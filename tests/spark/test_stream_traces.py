@@ -34,7 +34,7 @@ Events = list[Event]
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Events]:
-    """What some runs have recorded in workers of Spark, which are killed like the processes for calls."""
+    """The records of runs in workers of Spark, which are killed like the processes for calls."""
     folder = tmp_path_factory.mktemp("streams")
     command = [sys.executable, "-m", "spec.stream_runs", "--runs", str(RUNS), "--seed", str(FIRST_SEED)]
     done = subprocess.run(
@@ -69,7 +69,7 @@ def of(events: Events, what: str) -> Iterator[Event]:
 
 
 def records(events: Events) -> Iterator[Event]:
-    """What executions have emitted and written of which a sink takes the rows."""
+    """The emissions and writes of executions of which a sink takes the rows."""
     to_sinks = {(event["task"], event["bucket"]) for event in of(events, "start") if event["action"]}
     return (event for event in of(events, "record") if (event["task"], event["bucket"]) in to_sinks)
 

@@ -1,4 +1,4 @@
-"""Which dead letters stay and which are removed: those of work that Spark is known to have done again."""
+"""Dead letters stay, but for those of work that Spark is known to have done again."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ print(query.exception(), letters() == list(range(2, 30, 4)))
 
 
 class _Context:
-    """What a task knows of itself, as PySpark would tell it."""
+    """The knowledge of a task about itself, as PySpark would tell it."""
 
     def __init__(self, attempt: int, **local: str) -> None:
         self._attempt, self._local = attempt, local

@@ -23,7 +23,7 @@ MARK = 9
 
 
 def nothing() -> None:
-    """What a mail of these subjects does."""
+    """Do nothing: the body of a mail of these subjects."""
 
 
 class MailboxSubject:

@@ -1,4 +1,4 @@
-"""What is shipped shows the algorithm only; builds for tests have an oracle, and defects that fit."""
+"""The shipped headers show the algorithm only; builds for tests have an oracle, and defects that fit."""
 
 import ast
 import os
@@ -178,7 +178,7 @@ def test_a_defect_of_python_code_of_several_lines_is_code() -> None:
 
 @pytest.fixture
 def whole() -> dict[str, dict[str, str]]:
-    """What a run says in which every layer catches every defect that it looks at."""
+    """The results of a run in which every layer catches every defect that it looks at."""
     return {
         one.name: {layer.name: mutation.CAUGHT for layer in mutation.LAYERS if one.part in layer.parts}
         for one in defects.seeded()

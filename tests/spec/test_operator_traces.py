@@ -14,8 +14,8 @@ import pytest
 from pillarbox import Buffer, Retry, async_map
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.attempts import Attempts, Call
-from pillarbox.aio.wait_state import AsyncWaitState, CallState, FinishedRow
+from pillarbox.aio.scheduler import Call, CallScheduler, CallState
+from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.testing.models.operator import refusal
 from pillarbox.testing.operator_trace import SavedRow, Step, read_life, read_trace, recording
@@ -212,22 +212,22 @@ def test_tlc_refuses_corrupted_runs_and_accepts_those_beside_them() -> None:
 
 def forgotten_time(patch: pytest.MonkeyPatch) -> None:
     """A restored row has all of its time again."""
-    original = Attempts.restore_call
+    original = CallScheduler.restore_call
 
-    def restore_call(attempts: Attempts, call: Call, state: CallState) -> None:
+    def restore_call(attempts: CallScheduler, call: Call, state: CallState) -> None:
         original(attempts, call, state._replace(spent=0.0))
 
-    patch.setattr(Attempts, "restore_call", restore_call)
+    patch.setattr(CallScheduler, "restore_call", restore_call)
 
 
 def forgotten_attempts(patch: pytest.MonkeyPatch) -> None:
     """A restored row has all of its attempts again."""
-    original = Attempts.restore_call
+    original = CallScheduler.restore_call
 
-    def restore_call(attempts: Attempts, call: Call, state: CallState) -> None:
+    def restore_call(attempts: CallScheduler, call: Call, state: CallState) -> None:
         original(attempts, call, state._replace(attempts=0, error=None))
 
-    patch.setattr(Attempts, "restore_call", restore_call)
+    patch.setattr(CallScheduler, "restore_call", restore_call)
 
 
 def dropped_results(patch: pytest.MonkeyPatch) -> None:
@@ -254,12 +254,12 @@ def lost_emission(patch: pytest.MonkeyPatch) -> None:
 
 def short_pauses(patch: pytest.MonkeyPatch) -> None:
     """A retry comes in half of its pause, where the pause is over in another life."""
-    original = Attempts.restore_call
+    original = CallScheduler.restore_call
 
-    def restore_call(attempts: Attempts, call: Call, state: CallState) -> None:
+    def restore_call(attempts: CallScheduler, call: Call, state: CallState) -> None:
         original(attempts, call, state if state.pause is None else state._replace(pause=state.pause / 2))
 
-    patch.setattr(Attempts, "restore_call", restore_call)
+    patch.setattr(CallScheduler, "restore_call", restore_call)
 
 
 @pytest.mark.parametrize(
@@ -347,11 +347,11 @@ def test_nothing_of_the_recorder_is_there_while_it_is_off(tmp_path: Path) -> Non
     before = dict(vars(AsyncWaitOperator))
     module: Any = async_wait
     with recording(tmp_path):
-        assert module.Attempts is not Attempts
+        assert module.CallScheduler is not CallScheduler
         with pytest.raises(RuntimeError, match="recorded already"), recording(tmp_path):
             pass
     assert dict(vars(AsyncWaitOperator)) == before
-    assert module.Attempts is Attempts
+    assert module.CallScheduler is CallScheduler
 
 
 def test_the_line_that_a_killed_process_has_not_finished_is_no_step() -> None:

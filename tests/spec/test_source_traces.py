@@ -56,7 +56,7 @@ def test_nothing_is_recorded_where_nobody_asks_for_it(tmp_path: Path) -> None:
 
 
 def nothing_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead reader was given is dropped."""
+    """Drop the splits of a dead reader."""
     seen: set[tuple[int, str]] = set()
     add = PendingSplits.add
 
@@ -69,7 +69,7 @@ def nothing_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def goes_back_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes back is read on behind its first record."""
+    """Read a split that goes back from behind its first record."""
     add = PendingSplits.add
 
     def add_rest(self: Any, waiting: Iterable[Waiting[Any]], subtask: int | None = None) -> None:

@@ -141,7 +141,7 @@ class Job(FunctionRun):
 
     @property
     def elements(self) -> list[Any]:
-        """What it has emitted and nobody has taken."""
+        """The elements that it has emitted and nobody has taken."""
         return [*self._records]
 
     def end(self) -> None:

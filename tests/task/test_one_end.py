@@ -89,7 +89,7 @@ class Holding(CollectedOutput):
 @pytest.mark.contract(convicts=["rows_of_output_forgotten"])
 def test_a_snapshot_has_the_state_of_the_output_as_it_is_before_the_barrier() -> None:
     rig = Rig(Map(str, "a"))
-    rig.task.output = rig.output = rig.task.chain._state.output = Holding()
+    rig.task.output = rig.output = rig.task.chain.output = Holding()
     rig.push(1, 2)
     rig.step()
     taken = rig.task.trigger_checkpoint_async(1)

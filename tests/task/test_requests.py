@@ -1,4 +1,4 @@
-"""What others ask of a task is answered once, whoever comes to know first that the task has ended."""
+"""Requests to a task are answered once, whoever comes to know first that the task has ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pillarbox.mailbox import MailboxProcessor
-from pillarbox.task import CheckpointDeclined, requests
-from pillarbox.task.requests import Requests
+from pillarbox.task import CheckpointDeclined, checkpointing
+from pillarbox.task.checkpointing import Requests
 
 
 def describe() -> str:
@@ -32,7 +32,7 @@ def test_a_request_that_the_end_of_the_task_overtakes_is_declined_by_one_thread_
 ) -> None:
     asked, executor = Requests(), processor.executor()
     declining, go_on = threading.Event(), threading.Event()
-    decline, threads, found = requests.decline, [], []
+    decline, threads, found = checkpointing.decline, [], []
 
     def slowly(future: Future[Any], error: CheckpointDeclined) -> None:
         threads.append(threading.current_thread())
@@ -41,7 +41,7 @@ def test_a_request_that_the_end_of_the_task_overtakes_is_declined_by_one_thread_
             assert go_on.wait(60)
         decline(future, error)
 
-    monkeypatch.setattr(requests, "decline", slowly)
+    monkeypatch.setattr(checkpointing, "decline", slowly)
     other = threading.Thread(target=lambda: found.append(asked.put(executor, 1, leave, describe)))
     processor.close()
     other.start()

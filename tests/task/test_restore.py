@@ -1,4 +1,4 @@
-"""What a restored task does again and what it does not: finished operators, elements on their way."""
+"""A restored task: finished operators, elements on their way, and the work that it does again."""
 
 from __future__ import annotations
 

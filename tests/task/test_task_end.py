@@ -32,7 +32,7 @@ END = Watermark(MAX_WATERMARK)
 
 
 def notes_of(error: BaseException) -> str:
-    """What else went wrong, as a reader of the traceback sees it."""
+    """The notes of an error, as a reader of the traceback sees them."""
     if sys.version_info >= (3, 11):
         return "\n".join(getattr(error, "__notes__", []))
     found = []

@@ -1,4 +1,4 @@
-"""What other threads and coroutines do to a task while it runs: requests, cancellation, completions."""
+"""Other threads and coroutines beside a running task: requests, cancellation, completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How processing-time timers end: quiesce, waiting for those that had begun, shutdown, a closed mailbox."""
+"""The end of processing-time timers: quiesce, wait for those that began, shutdown, a closed mailbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of recorded histories share: threads that interleave finely."""
+"""Fixtures of the tests of recorded histories: threads that interleave finely."""
 
 from __future__ import annotations
 

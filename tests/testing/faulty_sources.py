@@ -21,17 +21,16 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
-from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsAdded, SplitsChange
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import DataLossError, Split
 
 SHARDS = {"east": 40, "north": 1_150, "south": 310, "west": 0}
 """Rows of each shard of a new log."""
 FILE_ROWS, BATCH_ROWS, ROW_BYTES = 100, 40, 80
 """Rows of a file, rows of a batch at most, bytes of a row."""
-LOOK_EVERY, LONGEST = 0.05, 5.0
+LOOK_EVERY, ROUND_TIMEOUT_S = 0.05, 5.0
 """Seconds between two looks of a fetch for new rows, and of all its looks."""
 FORGOTTEN = 20.0
 """Seconds that a forgotten thread lives, so that the process of many tests is not full of them."""
@@ -151,7 +150,7 @@ class LogEnumerator(SplitEnumerator[LogSplit, list[str]]):
 
 
 class Cursor:
-    """Where a split is read: the offset of the next row to give, and the lines read ahead from there on."""
+    """A position in a split: the offset of the next row to give, and the lines read ahead from there on."""
 
     def __init__(self, split: LogSplit) -> None:
         self.shard, self.offset = split.split_id, offset_of(split.start)
@@ -184,7 +183,7 @@ class LogReader(SplitReader[LogSplit]):
         self.woken.set()
 
     def fetch(self) -> Sequence[Fetched]:
-        deadline = time.monotonic() + LONGEST
+        deadline = time.monotonic() + ROUND_TIMEOUT_S
         while True:
             for split_id in [each for each in self.cursors if each not in self.paused]:
                 self.cursors[split_id] = cursor = self.cursors.pop(split_id)

@@ -65,7 +65,7 @@ class ForgetsItsState(Pairs):
 
 
 class FlushesInASnapshot(Pairs):
-    """What it emits there is in the output before the barrier, and in the state as well."""
+    """An operator that flushes in a snapshot: its output is before the barrier, and in the state as well."""
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> list[int]:
         held = list(self.held)

@@ -1,4 +1,4 @@
-"""How the tests run suites against subjects that are wrong: the first steps that show it are enough."""
+"""Settings for suites against subjects that are wrong: the first steps that show it are enough."""
 
 from hypothesis import Phase, settings
 

@@ -1,1 +1,1 @@
-"""What bounds calls besides their number in flight: rates, budgets, found capacities; per task or shared."""
+"""Bounds on calls besides their number in flight: rates, budgets, found capacities; per task or shared."""

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pillarbox.aio.check import check_positive_number
-from pillarbox.mailbox.check import check_positive_int
+from pillarbox.validate import check_number, check_positive_int, check_positive_number
 
 FEW = 64
 """Latencies that a mean is made of, at least: fewer are noise."""
@@ -64,13 +63,11 @@ class Adaptive:
             raise ValueError(
                 f"start={self.start!r}: must be between least={self.least!r} and most={self.most!r}"
             )
-        for name in ("decrease", "increase", "latency_factor", "error_share", "overload_share", "probe"):
+        for name in ("increase", "probe"):
             check_positive_number(name, getattr(self, name))
         for name in ("decrease", "error_share", "overload_share"):
-            if getattr(self, name) >= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be above 0 and below 1")
-        if self.latency_factor <= 1.0:
-            raise ValueError(f"latency_factor={self.latency_factor!r}: must be above 1")
+            check_number(name, getattr(self, name), above=0.0, below=1.0)
+        check_number("latency_factor", self.latency_factor, above=1.0)
 
     def open(self, clock: Callable[[], float] = time.monotonic) -> AdaptiveController:
         """What finds the limit of one operator. `clock` gives seconds and never goes back."""

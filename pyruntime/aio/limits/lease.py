@@ -1,40 +1,66 @@
-"""The gate of a task that shares its limits: it holds a few calls ahead, so that a call costs no round trip.
+"""The limiter of a task that shares its limits: it holds calls ahead, so that a call costs no round trip.
 
-Confined to the mailbox thread. Where the calls come from is for subclasses: a coordinator, or Redis. A lease
-is a time: what is not used within it is given back (Gray and Cheriton, "Leases", 1989).
+Confined to the mailbox thread. `CoordinatedLimiter` gets them from a `Coordinator`; one for Redis is beside
+it.
 """
+
+# A lease is a time: calls that are not used within it are given back (Gray and Cheriton, "Leases", 1989).
+# Without it, a task that has got calls and has no rows left would keep them from others until it ends. A
+# round trip for each call, the other way, would cost every call a tenth of a millisecond, and the
+# coordinator its thread.
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pillarbox.aio.limits.book import Report
 from pillarbox.aio.limits.bucket import TICK
-from pillarbox.aio.limits.gate import GateStatistics
+from pillarbox.aio.limits.limiter import LimiterStatistics
+from pillarbox.aio.limits.quota import (
+    TO_COORDINATOR,
+    TO_TASK,
+    CoolDown,
+    Did,
+    Exhausted,
+    Granted,
+    Leave,
+    Left,
+    Open,
+    Opened,
+    UsageReport,
+    Want,
+)
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
+from pillarbox.rpc.client import Reconnector, RpcHandle
+from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, RefusedError
+from pillarbox.rpc.loop_thread import end
 
-AHEAD = 0.1
+HELD_AHEAD_S = 0.1
 """Seconds of calls to hold ahead."""
-FIRST = 4
+FIRST_CALLS = 4
 """Calls to ask for before it is known how many are needed."""
-MOST = 4096
+MAX_CALLS_PER_REQUEST = 4096
 """Calls to ask for at a time, at most."""
-MEASURE = 0.02
+MEASURE_INTERVAL_S = 0.02
 """Seconds over which it is measured how many are needed, at least."""
-REPORT = 0.02
+REPORT_DELAY_S = 0.02
 """Seconds until what nobody waits for is said."""
-DUST = 1e-9
+UNITS_TOLERANCE = 1e-9
 """Units by which sums may differ that were added up in another order."""
 
 
-class LeaseGate(ABC):
-    """A `Gate` that admits from what it was granted. `clock` gives seconds and never goes back.
+LEAVE_TIMEOUT_S = 2.0
+"""For the last report to be taken."""
+
+
+class LeasedLimiter(ABC):
+    """A `RateLimiter` that admits from what it was granted. `clock` gives seconds and never goes back.
 
     What it says of itself are counts since its beginning, so that it may be said again.
     """
@@ -75,8 +101,8 @@ class LeaseGate(ABC):
         self._wanted_head = 0.0
         self._held_back = False
         self._held_back_at = 0.0
-        self._size = FIRST
-        self._low = FIRST // 2
+        self._size = FIRST_CALLS
+        self._low = FIRST_CALLS // 2
         self._measured_at = clock()
         self._measured_used = 0
         self._dry = False
@@ -84,13 +110,13 @@ class LeaseGate(ABC):
     # -- for the operator ---------------------------------------------------------------------
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        """See `Gate.start`."""
+        """See `RateLimiter.start`."""
         self._loop = loop
         self._wake = wake
         self._begin()
 
     def admit(self, units: float = 1.0) -> float:
-        """See `Gate.admit`."""
+        """See `RateLimiter.admit`."""
         if self._failure is not None:
             raise self._failure
         if self.exhausted is not None:
@@ -102,7 +128,7 @@ class LeaseGate(ABC):
             self._lapse(now)
         if (
             self._calls < 1
-            or (self._weighs and self._units + DUST < units)
+            or (self._weighs and self._units + UNITS_TOLERANCE < units)
             or (self._strict and not (self.connected and self._say_begun()))
         ):
             if not self._held_back:
@@ -126,27 +152,27 @@ class LeaseGate(ABC):
         return 0.0
 
     def spend(self, cost: float) -> None:
-        """See `Gate.spend`."""
+        """See `RateLimiter.spend`."""
         self._cost += cost
         if cost and not self._report_soon:
             self._report(self.limits.max_cost is not None)
 
     def cool_down(self, seconds: float | None) -> None:
-        """See `Gate.cool_down`. All who share the limits are told."""
+        """See `RateLimiter.cool_down`. All who share the limits are told."""
         pause = self.limits.cool_down if seconds is None else seconds
         self._cooled(pause)
         self._tell_cool_down(pause)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
-        """See `Gate.count_before`."""
+        """See `RateLimiter.count_before`."""
         self._before = name, calls, cost
 
-    def statistics(self) -> GateStatistics:
-        """See `Gate.statistics`."""
-        return GateStatistics(self._used, self._units_used, self._cost, self._cool_downs)
+    def statistics(self) -> LimiterStatistics:
+        """See `RateLimiter.statistics`."""
+        return LimiterStatistics(self._used, self._units_used, self._cost, self._cool_downs)
 
     async def close(self) -> None:
-        """See `Gate.close`. Takes two seconds at most, where nobody answers."""
+        """See `RateLimiter.close`. Takes two seconds at most, where nobody answers."""
         if self._closed:
             return
         self._closed = True
@@ -166,7 +192,7 @@ class LeaseGate(ABC):
 
     @abstractmethod
     def _tell_want(self) -> None:
-        """Say what is wanted: `_wanted_calls`, `_wanted_units`, `_wanted_head`. May do nothing if cut off."""
+        """Send what is wanted: `_wanted_calls`, `_wanted_units`, `_wanted_head`."""
 
     @abstractmethod
     def _tell_report(self) -> bool:
@@ -187,9 +213,9 @@ class LeaseGate(ABC):
         except Exception as error:
             self._fail(f"sharing the limits has failed: {type(error).__name__}: {error}")
 
-    def report(self) -> Report:
-        """What this task has done since its beginning."""
-        return Report(self._received, self._used, self._back, self._cost)
+    def report(self) -> UsageReport:
+        """Counts of this task since its beginning."""
+        return UsageReport(self._received, self._used, self._back, self._cost)
 
     def _held_back_for(self, lost_at: float) -> float:
         """Seconds that a call has waited for a connection that was lost then; 0.0 if none waits."""
@@ -219,14 +245,14 @@ class LeaseGate(ABC):
             self._cool_downs += 1
         self._give_back()
 
-    def _over(self, why: str) -> None:
+    def _end_with(self, why: str) -> None:
         """No call will be let through any more."""
         if self.exhausted is None:
             self.exhausted = why
             self._wake()
 
     def _fail(self, why: str) -> None:
-        """What the limits are shared through is lost for good."""
+        """The server of the shared limits is lost for good."""
         if self._failure is None and not self._closed:
             self._failure = CoordinatorError(why)
             self._wake()
@@ -239,7 +265,7 @@ class LeaseGate(ABC):
         if connected and self._held_back:
             self._wake()
 
-    # -- what is held -------------------------------------------------------------------------
+    # -- leases -------------------------------------------------------------------------------
 
     def _give_back(self) -> None:
         # spec: RateLease!GiveBack
@@ -289,12 +315,12 @@ class LeaseGate(ABC):
             self._lapse_timer.cancel()
         self._await_lapse()
 
-    # -- what is wanted, and what is said -----------------------------------------------------
+    # -- requests and reports -----------------------------------------------------------------
 
     def _ask(self, now: float, units: float) -> None:
         """Ask for more calls, unless enough were asked for; the next call needs so many units."""
         lacks = units - self._units if self._weighs else 0.0
-        if self._wanted_calls > 0 and lacks <= max(self._wanted_head, 0.0) + DUST:
+        if self._wanted_calls > 0 and lacks <= max(self._wanted_head, 0.0) + UNITS_TOLERANCE:
             return
         self._measure(now)
         self._wanted_calls = max(1 if self._calls < 1 else 0, self._size - self._calls)
@@ -308,12 +334,14 @@ class LeaseGate(ABC):
     def _measure(self, now: float) -> None:
         """See how many calls to hold ahead: those of a tenth of a second, twice as many after running dry."""
         elapsed = now - self._measured_at
-        if elapsed < MEASURE:
+        if elapsed < MEASURE_INTERVAL_S:
             return
-        calls = math.ceil((self._used - self._measured_used) / elapsed * AHEAD)
-        self._size = min(MOST, max(FIRST if self._dry else 1, calls * 2 if self._dry else calls))
+        calls = math.ceil((self._used - self._measured_used) / elapsed * HELD_AHEAD_S)
+        self._size = min(
+            MAX_CALLS_PER_REQUEST, max(FIRST_CALLS if self._dry else 1, calls * 2 if self._dry else calls)
+        )
         # Who needs a call now and then asks for it then: what is held ahead would lapse.
-        self._low = self._size // 2 if self._size >= FIRST else -1
+        self._low = self._size // 2 if self._size >= FIRST_CALLS else -1
         self._dry = False
         self._measured_at = now
         self._measured_used = self._used
@@ -336,10 +364,127 @@ class LeaseGate(ABC):
         if soon:
             self._report_timer = self._loop.call_soon(self._report_now)
         else:
-            self._report_timer = self._loop.call_later(REPORT, self._report_now)
+            self._report_timer = self._loop.call_later(REPORT_DELAY_S, self._report_now)
 
     def _report_now(self) -> None:
         self._report_timer = None
         self._report_soon = False
         if self.connected:
             self._tell_report()
+
+
+class CoordinatedLimiter(LeasedLimiter):
+    """A `LeasedLimiter` whose calls come from a `Coordinator`.
+
+    Connects again for as long as it takes; each time it says anew what it has done. While it is cut off,
+    calls begin from what is held, unless their number is bounded. When a call waits and the coordinator has
+    not been there for `patience` seconds, the job fails.
+    """
+
+    def __init__(self, handle: RpcHandle, name: str, limits: Limits, patience: float) -> None:
+        super().__init__(limits)
+        self._way = Reconnector(handle)
+        self._name = name
+        self._patience = patience
+        self._id = uuid.uuid4().hex
+        self._channel: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._farewell: tuple[int, float] | None = None
+        self._taken = False
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._guarded(self._run()))
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _say(self, message: Any) -> bool:
+        if self._channel is None:
+            return False
+        return self._channel.send(*TO_COORDINATOR.to_json(message))
+
+    def _tell_want(self) -> None:
+        calls, units = max(0, self._wanted_calls), max(0.0, self._wanted_units)
+        self._say(Want(self.report(), calls, units, self._wanted_head))
+
+    def _tell_report(self) -> bool:
+        return self._say(Did(self.report()))
+
+    def _tell_cool_down(self, seconds: float) -> None:
+        self._say(CoolDown(seconds))
+
+    async def _finish(self, unspent: int, units: float) -> None:
+        task = self._task
+        if task is None:
+            return
+        self._farewell = unspent, units
+        if self._channel is not None:
+            self._say_farewell()
+        # What was spent and not said would be lost: wait for a coordinator that is just starting again.
+        if self._channel is not None or self._received:
+            await asyncio.wait([task], timeout=LEAVE_TIMEOUT_S)
+        await end(task)
+
+    def _say_farewell(self) -> None:
+        assert self._farewell is not None
+        self._say(Leave(self.report(), *self._farewell))
+
+    # -- the connection -----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        lost_at = self._clock()
+        while not self._taken:
+            try:
+                # Nothing that matters is unsent at the end: the last word is the coordinator's.
+                await self._way.attempt(self._talk, self._hello, direct=True)
+            except RefusedError as error:
+                self._fail(str(error))
+                return
+            finally:
+                self._channel = None
+            if self.connected:
+                self._connection(False)
+                self._way.connected()
+                lost_at = self._clock()
+            if self._taken:
+                return
+            left = self._patience
+            if self._held_back:
+                left -= self._held_back_for(lost_at)
+                if left <= 0.0:
+                    self._fail(f"no coordinator for patience={self._patience:g} s at {self._way}")
+                    return
+            await self._way.pause(left)
+
+    def _hello(self) -> list[Any]:
+        opening = Open(self._name, self.limits, self._id, self._before, self.report())
+        return TO_COORDINATOR.to_json(opening)[1:]
+
+    async def _talk(self, connection: Connection) -> None:
+        self._channel = connection
+        await asyncio.wait_for(self._opened(connection), CONNECT_TIMEOUT_S)
+        self._connection(True)
+        cooling = self._cool_until - self._clock()
+        if cooling > 0.0:
+            self._tell_cool_down(cooling)
+        if self._farewell is not None:
+            self._say_farewell()
+        while not self._taken:
+            self._hear(TO_TASK.from_json(await connection.receive()))
+
+    async def _opened(self, connection: Connection) -> None:
+        """Wait until the coordinator has this task on its books."""
+        while True:
+            message = TO_TASK.from_json(await connection.receive())
+            if isinstance(message, Opened):
+                return
+            self._hear(message)
+
+    def _hear(self, message: Any) -> None:
+        if isinstance(message, Granted):
+            self._granted(message.calls, message.units)
+        elif isinstance(message, CoolDown):
+            self._cooled(message.seconds)
+        elif isinstance(message, Exhausted):
+            self._end_with(message.why)
+        elif isinstance(message, Left):
+            self._taken = True

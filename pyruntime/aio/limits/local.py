@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 
 from pillarbox.aio.limits.bucket import TICK, Bucket
-from pillarbox.aio.limits.gate import Gate, GateStatistics
+from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
 from pillarbox.aio.limits.rate import Rate
 
 COOL_DOWN = 1.0
 """Seconds that calls are held back where no rate says how long."""
 
 
-class LocalGate:
-    """A `Gate` whose limits hold for one task. `clock` gives seconds and never goes back."""
+class LocalLimiter:
+    """A `RateLimiter` whose limits hold for one task. `clock` gives seconds and never goes back."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class LocalGate:
         self._cool_downs = 0
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        """See `Gate.start`. This gate wakes nobody: its waits are known beforehand."""
+        """See `RateLimiter.start`. This gate wakes nobody: its waits are known beforehand."""
 
     def admit(self, units: float = 1.0) -> float:
-        """See `Gate.admit`."""
+        """See `RateLimiter.admit`."""
         if self.exhausted is not None:
             return math.inf
         now = self._clock()
@@ -86,13 +86,13 @@ class LocalGate:
         return 0.0
 
     def spend(self, cost: float) -> None:
-        """See `Gate.spend`."""
+        """See `RateLimiter.spend`."""
         self._cost += cost
         if self._cost + self._cost_before >= self._max_cost and self.exhausted is None:
             self.exhausted = f"max_cost={self._max_cost}"
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
-        """See `Gate.count_before`."""
+        """See `RateLimiter.count_before`."""
         self._before, self._cost_before = calls, cost
         if calls >= self._max_calls:
             self.exhausted = f"max_calls={self._max_calls}"
@@ -100,18 +100,18 @@ class LocalGate:
             self.exhausted = f"max_cost={self._max_cost}"
 
     def cool_down(self, seconds: float | None) -> None:
-        """See `Gate.cool_down`."""
+        """See `RateLimiter.cool_down`."""
         end = self._clock() + (self._default_cool_down if seconds is None else seconds)
         if self._cool_until is None or end > self._cool_until:
             self._cool_until = end
         self._cool_downs += 1
 
-    def statistics(self) -> GateStatistics:
-        """See `Gate.statistics`."""
-        return GateStatistics(self._granted, self._units, self._cost, self._cool_downs)
+    def statistics(self) -> LimiterStatistics:
+        """See `RateLimiter.statistics`."""
+        return LimiterStatistics(self._granted, self._units, self._cost, self._cool_downs)
 
     async def close(self) -> None:
-        """See `Gate.close`. Nothing runs here."""
+        """See `RateLimiter.close`. Nothing runs here."""
 
     def _end_cool_down(self, units: float, now: float) -> None:
         # spec: Feeding!CoolEnds
@@ -123,29 +123,29 @@ class LocalGate:
             self._weights.keep(min(units, self._weights.capacity), now)
 
 
-class TaskRateGate:
-    """A `Gate` whose rate and cool-downs are those of one task, and whose budget is that of `budget`.
+class TaskRateLimiter:
+    """A `RateLimiter` whose rate and cool-downs are those of one task, and whose budget is that of `budget`.
 
     Confined to the mailbox thread.
     """
 
-    def __init__(self, rate: Rate | None, budget: Gate) -> None:
-        self._rate = LocalGate(rate, None, None)
+    def __init__(self, rate: Rate | None, budget: RateLimiter) -> None:
+        self._rate = LocalLimiter(rate, None, None)
         self._budget = budget
         # Units that the rate has let through for a call that the budget still holds back.
         self._ahead: float | None = None
 
     @property
     def exhausted(self) -> str | None:
-        """See `Gate.exhausted`."""
+        """See `RateLimiter.exhausted`."""
         return self._budget.exhausted
 
     def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        """See `Gate.start`."""
+        """See `RateLimiter.start`."""
         self._budget.start(loop, wake)
 
     def admit(self, units: float = 1.0) -> float:
-        """See `Gate.admit`."""
+        """See `RateLimiter.admit`."""
         # The rate first: what the budget lets through counts as called.
         if self._ahead != units:
             wait = self._rate.admit(units)
@@ -158,21 +158,21 @@ class TaskRateGate:
         return wait
 
     def spend(self, cost: float) -> None:
-        """See `Gate.spend`."""
+        """See `RateLimiter.spend`."""
         self._budget.spend(cost)
 
     def count_before(self, name: str, calls: int, cost: float) -> None:
-        """See `Gate.count_before`."""
+        """See `RateLimiter.count_before`."""
         self._budget.count_before(name, calls, cost)
 
     def cool_down(self, seconds: float | None) -> None:
-        """See `Gate.cool_down`."""
+        """See `RateLimiter.cool_down`."""
         self._rate.cool_down(seconds)
 
-    def statistics(self) -> GateStatistics:
-        """See `Gate.statistics`."""
+    def statistics(self) -> LimiterStatistics:
+        """See `RateLimiter.statistics`."""
         return self._budget.statistics()._replace(cool_downs=self._rate.statistics().cool_downs)
 
     async def close(self) -> None:
-        """See `Gate.close`."""
+        """See `RateLimiter.close`."""
         await self._budget.close()

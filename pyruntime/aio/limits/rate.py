@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.aio.check import check_function_or_none, check_positive_number
+from pillarbox.validate import check_function_or_none, check_positive_number
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a gate may be shared through, whatever that is: the base of `Coordinator` and `RedisCoordinator`.
+"""Limits that tasks share, whatever carries them: the base of `Coordinator` and `RedisCoordinator`.
 
 Values without state: safe in any thread.
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pillarbox.aio.limits.local import COOL_DOWN, LocalGate, TaskRateGate
+from pillarbox.aio.limits.local import COOL_DOWN, LocalLimiter, TaskRateLimiter
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Codec, Positive
 
 if TYPE_CHECKING:
-    from pillarbox.aio.limits.gate import Gate
+    from pillarbox.aio.limits.limiter import RateLimiter
     from pillarbox.aio.limits.rate import Rate
 
 SHARED_NAME = "shared"
-"""The gate of a coordinator that nobody gave a name to."""
+"""The name of limits that nobody gave a name to."""
 
 
 class CoordinatorError(PillarboxError):
-    """What the limits are shared through cannot be reached, or will not have this task. Ends the job."""
+    """The server of the shared limits cannot be reached, or will not have this task. Ends the job."""
 
 
 class Limits(NamedTuple):
-    """What is shared: plain numbers, the same for all who share it. None for no limit."""
+    """Limits that are shared: plain numbers, the same for all who share them. None for no limit."""
 
     per_second: Positive | None = None
     units_per_second: Positive | None = None
@@ -48,11 +48,11 @@ class Limits(NamedTuple):
         return min(max(self.burst / 4, 0.05), 0.25)
 
     def capacity(self, rate: float, least: float) -> float:
-        """What a shared bucket holds. Tasks hold the rest of the burst: both are no more than it."""
+        """The size of a shared bucket. Tasks hold the rest of the burst: both are no more than it."""
         return max(least, rate * (self.burst - self.life))
 
     def differences(self, other: Limits) -> str:
-        """What `other` has otherwise, as in "per_second=5.0 (not 7.0)"."""
+        """The fields in which `other` differs, as in "per_second=5.0 (not 7.0)"."""
         return ", ".join(
             f"{name}={mine!r} (not {its!r})"
             for name, mine, its in zip(self._fields, self, other, strict=True)
@@ -70,19 +70,19 @@ LIMITS = Codec(Limits)
 
 
 class SharedLimits(ABC):
-    """Makes the gates of tasks that share their limits. Pickles, so that it can travel to them."""
+    """Makes the limiters of tasks that share their limits. Pickles, so that it can travel to them."""
 
     @abstractmethod
-    def open(self, limits: Limits) -> Gate:
-        """A gate for one task. Any thread; connects when the gate is started."""
+    def open(self, limits: Limits) -> RateLimiter:
+        """A limiter for one task. Any thread; connects when it is started."""
 
-    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Gate:
-        """A gate for one task with these options. Any thread; connects when the gate is started."""
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
+        """A limiter for one task with these options. Any thread; connects when it is started."""
         return self.open(Limits.of(rate, max_calls, max_cost))
 
     @abstractmethod
     def named(self, name: str | None = None) -> SharedLimits:
-        """The same with the gate called `name`: who shares a name shares the limits.
+        """The same with the limits called `name`: who shares a name shares the limits.
 
         None gives a new name that is nobody else's, unless there is one already. Any thread.
         """
@@ -91,31 +91,31 @@ class SharedLimits(ABC):
 class RunBudget(SharedLimits):
     """Counts against the budget what a run has spent before, as its ledger says. Any thread; pickles.
 
-    shared: what the limits are shared through, None for those of one task. name: what names the run.
+    shared: the limits that are shared, None for those of one task. name: of the run.
     """
 
     def __init__(self, shared: SharedLimits | None, name: str, calls: int, cost: float) -> None:
         self._shared = shared
         self._spent = name, calls, cost
 
-    def open(self, limits: Limits) -> Gate:
+    def open(self, limits: Limits) -> RateLimiter:
         """See `SharedLimits.open`."""
         assert self._shared is not None
         return self._counted(self._shared.open(limits))
 
-    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Gate:
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
         """See `SharedLimits.open_for`."""
         if self._shared is None:
-            return self._counted(LocalGate(rate, max_calls, max_cost))
+            return self._counted(LocalLimiter(rate, max_calls, max_cost))
         return self._counted(self._shared.open_for(rate, max_calls, max_cost))
 
     def named(self, name: str | None = None) -> RunBudget:
         """See `SharedLimits.named`."""
         return RunBudget(None if self._shared is None else self._shared.named(name), *self._spent)
 
-    def _counted(self, gate: Gate) -> Gate:
-        gate.count_before(*self._spent)
-        return gate
+    def _counted(self, limiter: RateLimiter) -> RateLimiter:
+        limiter.count_before(*self._spent)
+        return limiter
 
 
 class SharedBudget(SharedLimits):
@@ -127,13 +127,13 @@ class SharedBudget(SharedLimits):
     def __init__(self, shared: SharedLimits) -> None:
         self._shared = shared
 
-    def open(self, limits: Limits) -> Gate:
+    def open(self, limits: Limits) -> RateLimiter:
         """See `SharedLimits.open`."""
         return self._shared.open(limits)
 
-    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> Gate:
+    def open_for(self, rate: Rate | None, max_calls: int | None, max_cost: float | None) -> RateLimiter:
         """See `SharedLimits.open_for`."""
-        return TaskRateGate(rate, self.open(Limits.of(None, max_calls, max_cost)))
+        return TaskRateLimiter(rate, self.open(Limits.of(None, max_calls, max_cost)))
 
     def named(self, name: str | None = None) -> SharedBudget:
         """See `SharedLimits.named`."""
@@ -141,9 +141,29 @@ class SharedBudget(SharedLimits):
 
 
 def check_name(name: object) -> str:
-    """`name` if it can be the name of a gate; otherwise TypeError or ValueError."""
+    """`name` if it can be the name of limits; otherwise TypeError or ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"name={name!r}: must be a str, not {type(name).__name__}")
     if not 1 <= len(name) <= 200 or not name.isprintable():
         raise ValueError(f"name={name!r}: must be 1 to 200 printable characters")
     return name
+
+
+def open_limiter(
+    rate: Rate | None,
+    max_calls: int | None,
+    max_cost: float | None,
+    coordinator: SharedLimits | None,
+    cools: bool = False,
+) -> RateLimiter | None:
+    """The limiter of one task: shared with others by a coordinator if given; None where nothing is bounded.
+
+    cools: whether cool-downs are to be shared, too, where there is a coordinator and nothing is bounded.
+
+    Any thread; it belongs to the mailbox thread from its `start` on.
+    """
+    if rate is None and max_calls is None and max_cost is None and not (cools and coordinator is not None):
+        return None
+    if coordinator is not None:
+        return coordinator.open_for(rate, max_calls, max_cost)
+    return LocalLimiter(rate, max_calls, max_cost)

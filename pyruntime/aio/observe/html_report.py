@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox.aio.check import check_positive_number
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe import charts, page, words
 from pillarbox.aio.observe.markup import Child, Markup, tag
 from pillarbox.aio.observe.series import Point
@@ -23,6 +22,7 @@ from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.observe.watch import read_totals
 from pillarbox.ledger.private_files import check_mode, replacing
+from pillarbox.validate import check_positive_number
 
 MOST_STEPS, MOST_STEPS_NARROW = 120, 40
 MOST_TASKS = 50

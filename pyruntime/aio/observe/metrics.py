@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.aio.observe.totals import ROWS, TABLES, Totals, merge
 from pillarbox.aio.observe.watch import read_totals
-from pillarbox.mailbox.check import check_positive_int
+from pillarbox.validate import check_positive_int
 
 OTHER = "(other)"
 """The label of all that came when there were labels enough."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pillarbox.aio.counts import SPENT
+from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.histogram import seconds_of
 

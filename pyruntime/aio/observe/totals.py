@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.mailbox.histogram import (
     LatencyHistogram,
     LatencySnapshot,
@@ -82,7 +82,7 @@ class Totals:
     errors_by_type: Mapping[str, int] = field(default_factory=dict)
     """Errors by their class."""
     spent: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by what the time of the slots went on: see `pillarbox.aio.counts.SPENT`."""
+    """Seconds by what the time of the slots went on: see `pillarbox.aio.meter.SPENT`."""
     latency: LatencySnapshot = NO_LATENCY
     """Seconds that attempts took."""
     call_latency: LatencySnapshot = NO_LATENCY

@@ -10,11 +10,11 @@ import time
 from types import TracebackType
 from typing import Any
 
-from pillarbox.aio.check import check_positive_number
-from pillarbox.aio.counts import OperatorStatistics
+from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.observe.series import Point, Series
 from pillarbox.aio.observe.tasks import TaskTotals
 from pillarbox.aio.observe.totals import Totals, totals_of
+from pillarbox.validate import check_positive_number
 
 INTERVAL = 0.25
 """Seconds between two looks."""

@@ -23,11 +23,10 @@ import pyarrow as pa
 
 from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit, SplitEnumerator
-from pillarbox.sources.errors import DataLossError
 from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import Fetched, ReaderContext, SplitReader, SplitsChange, SplitsRemoved
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.sources.split import Split
+from pillarbox.sources.split import DataLossError, Split
 
 log = logging.getLogger("pillarbox")
 

@@ -41,7 +41,7 @@ class Rule:
         """Say what a value of the right type must be; None where it is allowed."""
         if self.one_of:
             return None if value in self.one_of else " or ".join(map(repr, self.one_of))
-        # What is no number is neither.
+        # What is not a number is neither.
         if self.at_least is not None and not value >= self.at_least:
             return f"at least {self.at_least:g}"
         if self.above is not None and not value > self.above:
@@ -77,8 +77,8 @@ class Options:
     def arguments(self, kind: type) -> dict[str, Any]:
         """Those that were given, as the fields of the dataclass `kind` say: its arguments.
 
-        Fields of a type that text does not say, and without a rule that parses it, are no options. Raises
-        ValueError for an option that is no field, missing, or not of its type.
+        Fields of a type that text does not say, and without a rule that parses it, are not options. Raises
+        ValueError for an option that is not a field, missing, or not of its type.
         """
         declared = {each.name: each for each in fields(kind)}
         left, known, arguments = dict(self._given), [], {}

@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.enumerating import discover_all
 from pillarbox.sources.source import Boundedness, Source
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
@@ -73,7 +74,7 @@ class PillarboxSource(DataSource):
     format_name: ClassVar[str] = "pillarbox"
     registration: ClassVar[str] = ""
     """As what the driver's Python process knows it: a name may be registered anew, for another source."""
-    driver: ClassVar[ChannelHandle | None] = None
+    driver: ClassVar[RpcHandle | None] = None
     """The way to the driver's Python process, where there is one."""
     parallelism: ClassVar[int | None] = None
     """The tasks that Spark runs at a time, where it is known."""
@@ -126,7 +127,7 @@ class BatchReader(DataSourceReader):
     the source was registered there, and its options.
     """
 
-    def __init__(self, read: Read, driver: ChannelHandle | None, of: str, options: Mapping[str, str]) -> None:
+    def __init__(self, read: Read, driver: RpcHandle | None, of: str, options: Mapping[str, str]) -> None:
         self._read = read
         self._driver = driver
         self._of = of

@@ -16,10 +16,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pillarbox.rpc.connection import pieces
-from pillarbox.sources.channel import Peer
+from pillarbox.rpc.server import Peer
 from pillarbox.sources.enumerating import Checkpoint, EnumeratorThread
-from pillarbox.sources.events import event_from_json, event_to_json
-from pillarbox.sources.link import Event, Message
+from pillarbox.sources.link import Event, Message, event_from_json, event_to_json
 from pillarbox.sources.source import Boundedness
 from pillarbox.sources.split_coordinator import Delivery, SplitCoordinator
 from pillarbox.spark.source.options import AnySource, Read, Registered, schema_from_text

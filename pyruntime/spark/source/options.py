@@ -101,7 +101,7 @@ class AllowedSources:
             raise ValueError(f"option 'source' is {name!r}: {error}") from error
         if not (isinstance(found, type) and issubclass(found, Source)):
             raise ValueError(
-                f"option 'source' is {name!r}: is no class derived from pillarbox.sources.Source"
+                f"option 'source' is {name!r}: is not a class derived from pillarbox.sources.Source"
             )
         return found
 

@@ -280,7 +280,7 @@ class MicroBatches(Generic[S, C]):
         while more:
             if self._frozen is None:
                 caught_up = thread.caught_up()
-                # Not by the time-out of `result`, which is no other error than one of a service.
+                # Not by the time-out of `result`, whose error a service may raise too.
                 if not wait((caught_up,), plan.timeout).done:
                     break
                 caught_up.result()

@@ -23,7 +23,8 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit as SparkLimit,
 )
 
-from pillarbox.sources.channel import ChannelHandle, SourceChannel
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.enumerator import ReadLimit, SplitEnumerator
 from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.spark.source.driver import TaskService
@@ -58,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return MicroBatches(self._read.source, self._parallelism, aligner)
 
     @cached_property
-    def _handle(self) -> ChannelHandle:
+    def _handle(self) -> RpcHandle:
         """The way for tasks to this process, where the channel listens from now on."""
         self._channel = SourceChannel(**self._read.channel).start()
         return self._channel.serve("stream", TaskService(lambda _: self._batches))

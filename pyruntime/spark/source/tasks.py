@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
+from pillarbox.rpc.client import RpcClient, RpcHandle
 from pillarbox.rpc.connection import pieces
-from pillarbox.sources.channel import ChannelClient, ChannelHandle
 from pillarbox.sources.event_time import EventTimes
-from pillarbox.sources.events import SourceEvent, event_from_json, event_to_json
+from pillarbox.sources.link import SourceEvent, event_from_json, event_to_json
 from pillarbox.sources.reader import Fetched, ReaderContext, SourceReader
 from pillarbox.sources.reading import read_splits
 from pillarbox.sources.serializer import Serializer
@@ -42,7 +42,7 @@ class TaskPartition(InputPartition):
     """
 
     number: int
-    handle: ChannelHandle | None
+    handle: RpcHandle | None
     splits: list[Any] | None
     read: str | None = None
 
@@ -153,11 +153,11 @@ class TaskLink:
     of a process that has several.
     """
 
-    def __init__(self, handle: ChannelHandle | None, subtask: int, read: str | None = None) -> None:
+    def __init__(self, handle: RpcHandle | None, subtask: int, read: str | None = None) -> None:
         self._handle = handle
         self._about = {"subtask": subtask, "host": socket.gethostname(), "read": read}
         self._connecting = threading.Lock()
-        self._client: ChannelClient | None = None
+        self._client: RpcClient | None = None
         self._closed = False
         self.has_sent = False
         self._lock = threading.Lock()
@@ -217,7 +217,7 @@ class TaskLink:
         if client is not None:
             client.close()
 
-    def _connected(self) -> ChannelClient:
+    def _connected(self) -> RpcClient:
         if self._handle is None:
             raise RuntimeError(
                 "this read has no way to its enumerator, so that it has no events: read the source under a "

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.aio.batch import Batch
-from pillarbox.aio.check import check_seconds
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
@@ -33,6 +32,7 @@ from pillarbox.spark.stream.pack import HASH, KEY, READ, Unpack
 from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import settle, settle_output
+from pillarbox.validate import check_duration
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -119,9 +119,7 @@ def async_stream(
             raise ValueError(f"df: a column may not be called {name!r}")
     kept, output = settle_output(df.schema, keep, results, settled.errors.mode)
     hashed = _hash(df.schema, key)
-    wait = check_seconds("max_wait", max_wait)
-    if wait is None:
-        raise TypeError("max_wait=None: must be a number of seconds")
+    wait = check_duration("max_wait", max_wait, above_zero=True)
     session = df.sparkSession
     _check_session(session)
     work = settle(

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox.aio.attempts import Call
 from pillarbox.aio.calls import ResultConverter
 from pillarbox.aio.coroutines import collect
-from pillarbox.aio.failure import Failed
+from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
 from pillarbox.aio.options import Options
+from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import Collector, PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread

@@ -49,7 +49,7 @@ class Producers:
         self.mailbox.quiesce()
 
     def native_counts(self) -> tuple[int, int]:
-        """How many native mails have run and were dropped since the beginning."""
+        """The numbers of native mails that have run and were dropped since the beginning."""
         ran, dropped = mixed.counts()
         return ran - self.before[0], dropped - self.before[1]
 

@@ -109,7 +109,7 @@ def open_file_system(
     path = re.sub(r"^s3[an]://", "s3://", path)
     if not SCHEME.match(path):
         return fs.LocalFileSystem(), os.path.abspath(path)
-    # A pattern is no URI: Arrow is asked for the folder in front of it. The query goes with that.
+    # A pattern is not an URI: Arrow is asked for the folder in front of it. The query goes with that.
     place, mark, query = path.partition("?")
     wild = re.search(r"[*\[]", place)
     base = place if wild is None else place[: place.rindex("/", 0, wild.start()) + 1]
@@ -214,4 +214,4 @@ def pattern(path: str) -> re.Pattern[str]:
     try:
         return re.compile(text, re.DOTALL)
     except re.error as error:
-        raise ValueError(f"path={path!r}: is no pattern: {error}") from None
+        raise ValueError(f"path={path!r}: is not a pattern: {error}") from None

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyarrow import compute, fs
 from pyarrow import parquet as pq
 
-from pillarbox.sources.connectors.files.formats import FileFormat, Rows, check_columns, conform
 from pillarbox.sources.connectors.files.listing import ChangedFileError, UnfitFileError
+from pillarbox.sources.connectors.files.reading import FileFormat, Rows, check_columns, conform
 from pillarbox.sources.connectors.files.split import END, FileSplit
 from pillarbox.sources.enumerator import ReadLimit
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.redaction import shown_address
 from pillarbox.sources.connectors.files import listing
-from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer
+from pillarbox.sources.connectors.files.discovery import FileEnumerator, Known, KnownSerializer, StateFolder
 from pillarbox.sources.connectors.files.listing import open_file_system, root_of
-from pillarbox.sources.connectors.files.seen import StateFolder
 from pillarbox.sources.connectors.files.split import FileSplit, FileSplitSerializer
 from pillarbox.sources.connectors.options import ON_DATA_LOSS, Options, check_options, option, words
 from pillarbox.sources.enumerator import EnumeratorContext
@@ -21,16 +20,20 @@ from pillarbox.sources.fetching import FetchingReader, Threading
 from pillarbox.sources.reader import ReaderContext, SourceReader
 from pillarbox.sources.serializer import Serializer
 from pillarbox.sources.source import Boundedness, Source
-from pillarbox.task.moments import check_duration
+from pillarbox.validate import check_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-    from pillarbox.sources.connectors.files.formats import FileFormat
+    from pillarbox.sources.connectors.files.reading import FileFormat
 
-FORMATS = {"parquet": "ParquetFormat", "json": "JsonFormat", "text": "LinesFormat"}
-"""The classes of formats, each in the module of its name."""
+FORMATS = {
+    "parquet": ("parquet", "ParquetFormat"),
+    "json": ("lines", "JsonFormat"),
+    "text": ("lines", "LinesFormat"),
+}
+"""The modules and classes of formats."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +161,13 @@ class FileSource(Source[FileSplit, Known]):
     def _schema_of_files(self) -> pa.Schema:
         import pyarrow as pa
 
-        from pillarbox.sources.connectors.files.formats import check_columns, plain_schema
-        from pillarbox.sources.connectors.files.reading import columns_in, kind_of, without
+        from pillarbox.sources.connectors.files.reading import (
+            check_columns,
+            columns_in,
+            kind_of,
+            plain_schema,
+            without,
+        )
 
         filesystem, path = self.open()
         with listing.hiding(self.path):
@@ -192,7 +200,8 @@ class FileSource(Source[FileSplit, Known]):
     @cached_property
     def file_format(self) -> FileFormat:
         """The format. It needs pyarrow, and whoever names a source of files need not have it."""
-        kind = getattr(import_module(f"{__package__}.{self.format}"), FORMATS[self.format])
+        module, name = FORMATS[self.format]
+        kind = getattr(import_module(f"{__package__}.{module}"), name)
         made: FileFormat = kind(self.open()[0])
         return made
 

@@ -1,6 +1,6 @@
 """Kafka as a source. `KafkaSource` is all that others need."""
 
-from pillarbox.sources.connectors.kafka.records import KafkaSplit
+from pillarbox.sources.connectors.kafka.client import KafkaSplit
 from pillarbox.sources.connectors.kafka.source import KafkaSource
 
 __all__ = ["KafkaSource", "KafkaSplit"]

@@ -16,8 +16,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.sources.connectors.kafka.client import ANSWER_S, Consumer, KafkaOffsets, package
-from pillarbox.sources.connectors.kafka.records import KafkaSplit, Partition, to_batch
+from pillarbox.sources.connectors.kafka.client import (
+    ANSWER_S,
+    Consumer,
+    KafkaOffsets,
+    KafkaSplit,
+    Partition,
+    package,
+    to_batch,
+)
 from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
 from pillarbox.sources.reader import Fetched
 
@@ -79,7 +86,8 @@ class KafkaSplitReader(LogReader[KafkaSplit, Cursor[KafkaSplit]]):
         largest = 10 ** max(len(str(split.rows or PREFETCHED_MESSAGES)) for split in splits)
         settings["queued.min.messages"] = min(PREFETCHED_MESSAGES, largest)
         if all(split.stop is not None for split in splits):
-            # An end that is no record is seen only by a request that finds nothing: it should not take long.
+            # An end that is not a record is seen only by a request that finds nothing: it should not take
+            # long.
             settings["fetch.wait.max.ms"] = RANGE_WAIT_MS
         found: Consumer = self.source.service.consumer(settings)
         return found

@@ -18,9 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.sources.connectors.kafka.client import KafkaClients, KafkaOffsets
+from pillarbox.sources.connectors.kafka.client import (
+    TYPES,
+    KafkaClients,
+    KafkaOffsets,
+    KafkaSplit,
+    Partition,
+    split_of,
+)
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
-from pillarbox.sources.connectors.kafka.records import TYPES, KafkaSplit, Partition, split_of
 from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
 from pillarbox.sources.connectors.options import Options, option, password_from, words
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit

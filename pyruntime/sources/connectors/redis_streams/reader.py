@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.sources.connectors.log import LOOK_S, Cursor, LogReader
-from pillarbox.sources.connectors.redis_streams.position import (
+from pillarbox.sources.connectors.redis_streams.entries import (
     EntryId,
     Position,
     RedisStreamSplit,
     StreamState,
+    mean_size,
+    to_batch,
 )
-from pillarbox.sources.connectors.redis_streams.rows import mean_size, to_batch
 from pillarbox.sources.reader import Fetched
 
 if TYPE_CHECKING:

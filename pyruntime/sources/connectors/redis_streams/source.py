@@ -1,34 +1,96 @@
-"""Redis Streams as a source: `RedisStreamSource`, a value that pickles, and its enumerator.
+"""Redis Streams as a source: `RedisStreamSource`, a value that pickles, its enumerator, its address."""
 
-Ranges of ids are read (XRANGE), never a consumer group: a group gives an entry to whoever asks first, so
-what was read could not be read again in the same way after a crash. Ranges are between ids that Redis has
-given already. New ids are always above those, so the same range gives the same entries at any later time,
-until they are trimmed or deleted.
-"""
+# Ranges of ids are read (XRANGE), never a consumer group: a group gives an entry to whoever asks first, so
+# what was read could not be read again in the same way after a crash. Ranges are between ids that Redis has
+# given already. New ids are always above those, so the same range gives the same entries at any later time,
+# until they are trimmed or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from fnmatch import fnmatchcase
 from math import floor
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.rpc.redis_url import RedisUrl
 from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
-from pillarbox.sources.connectors.options import option, words
-from pillarbox.sources.connectors.redis_streams.client import RedisAddress
-from pillarbox.sources.connectors.redis_streams.position import (
+from pillarbox.sources.connectors.options import option, password_from, words
+from pillarbox.sources.connectors.redis_streams.entries import (
+    DEFAULT,
     EntryId,
     Position,
     RedisStreamSplit,
     StreamState,
+    check_schema,
+    mean_size,
 )
 from pillarbox.sources.connectors.redis_streams.reader import RedisStreamReader
-from pillarbox.sources.connectors.redis_streams.rows import DEFAULT, check_schema, mean_size
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+ANSWER_S = 10.0
+"""Seconds for Redis to answer, besides the time that it is told to wait."""
+MISSING = 'Redis Streams need the package redis, here and where tasks run: pip install "pillarbox[redis]"'
+
+
+class RedisAddress:
+    """The address of a Redis. A value; pickles with its password, and its text has none.
+
+    url: see `RedisUrl`. password_env: the name of an environment variable, read now, that holds the password.
+    Raises TypeError or ValueError, without the text.
+    """
+
+    def __init__(self, url: str, password_env: str | None = None) -> None:
+        self._url = RedisUrl(url, None if password_env is None else password_from(password_env))
+
+    def __repr__(self) -> str:
+        return repr(self._url)
+
+    def connect(self) -> Any:
+        """A client, thread-safe, that connects when it is used. Raises ImportError without the package."""
+        try:
+            import redis
+        except ImportError:
+            raise ImportError(MISSING) from None
+        given = {} if self._url.password is None else {"password": self._url.password}
+        client = redis.Redis.from_url(
+            self._url.text,
+            socket_timeout=ANSWER_S,
+            socket_connect_timeout=ANSWER_S,
+            decode_responses=False,
+            **given,
+        )
+        pool = client.connection_pool
+        try:
+            # Made, but not connected.
+            pool.connection_class(**pool.connection_kwargs)
+        except TypeError as error:
+            raise ValueError(
+                f"url: its query has what the client does not know: {self._url.hide(error)}"
+            ) from None
+        # As Redis has sent it: what the client makes of entries costs more than all else.
+        for command in ("XRANGE", "XREAD", "XINFO STREAM"):
+            client.set_response_callback(command, lambda answer, **_: answer)
+        return client
+
+    @contextmanager
+    def asking(self, doing: str) -> Iterator[None]:
+        """Raise ConnectionError or RuntimeError for what the client raises: it says where and at what."""
+        from redis.exceptions import ConnectionError as Lost
+        from redis.exceptions import RedisError
+        from redis.exceptions import TimeoutError as Late
+
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            kind = ConnectionError if isinstance(error, Lost | Late | OSError) else RuntimeError
+            raise kind(f"{self!r}: {doing}: {self._url.hide(error)}") from None
+
 
 COUNTED_FIRST = 16
 """Entries that are read to be counted, as long as nobody knows how large they are; then"""

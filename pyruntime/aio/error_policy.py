@@ -1,0 +1,146 @@
+"""What becomes of a row that failed for good: the job's end, or a result that stands for it.
+
+Confined to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.aio.errors import (
+    CallFailed,
+    CallTimeout,
+    ErrorInfo,
+    Failed,
+    KeptError,
+    NotCalled,
+    TooManyFailures,
+    said,
+    shorten,
+)
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.options import UNSET, Options
+from pillarbox.aio.status import describe
+
+if TYPE_CHECKING:
+    from pillarbox.aio.scheduler import Call
+
+log = logging.getLogger("pillarbox")
+
+FRACTION_FROM = 100
+"""Rows that must have finished before a fraction of failed ones ends a job; at the end it always counts."""
+
+
+class FailureCounts(NamedTuple):
+    """The failures so far, in a snapshot. Any thread."""
+
+    errors: int
+    by_type: dict[str, int]
+    last: ErrorInfo | None
+
+
+class ErrorPolicy:
+    """Decides by the options what a failure gives: a result, or an error that ends the job."""
+
+    __slots__ = ("_clock", "_fallback", "_last", "_logged", "_meter", "_policy", "_redact", "_stop_after")
+
+    def __init__(self, options: Options, meter: Meter, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._policy = options.errors.mode
+        self._stop_after = options.errors.stop_after
+        self._fallback = options.timeout.fallback
+        self._redact = options.errors.redaction
+        self._meter = meter
+        self._logged: set[str] = set()
+        self._last: CallFailed | CallTimeout | None = None
+
+    def of_failure(self, call: Call, error: CallFailed | CallTimeout, finished: int) -> Any:
+        """The result that stands for `call`; raises the error that ends the job.
+
+        finished: rows that have finished, this one included.
+        """
+        if isinstance(error, CallTimeout) and self._fallback is not UNSET:
+            try:
+                return self._fallback(call.row) if callable(self._fallback) else self._fallback
+            except BaseException as raised:
+                error = CallFailed(call.attempt, raised)
+        meter = self._meter
+        meter.errors += 1
+        cause = error.cause if isinstance(error, CallFailed) else error
+        kind = type(cause).__name__
+        meter.errors_by_type[kind] += 1
+        redact = self._redact.about(call.row)
+        error.row = None if redact.rows else shorten(call.row, redact=redact)
+        if isinstance(error, CallFailed):
+            error.redact = redact
+        if self._policy == "fail":
+            raise error.redacted() if isinstance(error, CallFailed) else error
+        if kind not in self._logged:
+            self._logged.add(kind)
+            log.warning("a row failed, the first one for %s: %s", kind, error)
+        self._last = error
+        limit = self._stop_after
+        if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
+            self.check(finished)
+        latency = call.elapsed(self._clock()) if call.attempt else 0.0
+        return Failed(describe(error, latency))
+
+    def count_shared(self, failed: Failed, rows: int, finished: int) -> None:
+        """So many rows more have the outcome `failed`; raises the error that ends the job.
+
+        finished: rows that have finished, these included.
+        """
+        if failed.not_called:
+            self._meter.not_called += rows
+            return
+        self._meter.errors += rows
+        self._meter.errors_by_type[failed.info.type] += rows
+        if self._last is None:
+            # Found in the ledger, which keeps what was said of the error.
+            info = failed.info
+            self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
+        limit = self._stop_after
+        if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
+            self.check(finished)
+
+    def check(self, finished: int) -> None:
+        """Raise `TooManyFailures` if more rows failed than are allowed of `finished`."""
+        limit = self._stop_after
+        if limit is not None and self._last is not None:
+            errors = self._meter.errors
+            if errors > (limit if isinstance(limit, int) else limit * finished):
+                last = self._last
+                if isinstance(last, CallFailed):
+                    last.redacted()
+                raise TooManyFailures(errors, finished, limit, last)
+
+    def snapshot(self) -> FailureCounts:
+        """The failures so far, of which `Errors.stop_after` decides."""
+        last = self._last
+        info = None if last is None else describe(last, 0.0)
+        return FailureCounts(self._meter.errors, dict(self._meter.errors_by_type), info)
+
+    def restore(self, counts: FailureCounts) -> None:
+        """Count on from a snapshot."""
+        self._meter.errors += counts.errors
+        self._meter.errors_by_type.update(counts.by_type)
+        if counts.last is not None:
+            info = counts.last
+            self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
+
+    def told(self, call: Call, error: BaseException) -> str:
+        """The class of an error of `call`, and what it says."""
+        return f"{type(error).__name__}: {said(error, self._redact.about(call.row))}"
+
+    def of_no_call(self, call: Call, limit: str) -> Failed:
+        """The result that stands for a row that is not called, or not again, since `limit` is used up."""
+        self._meter.not_called += 1
+        if call.error is None:
+            return Failed(describe(NotCalled(f"not called, {limit} is used up"), 0.0), not_called=True)
+        before = f"the attempt before ended with {self.told(call, call.error)}"
+        reason = f"not called again, {limit} is used up; {before}"
+        return Failed(
+            describe(NotCalled(reason, attempts=call.attempt), call.elapsed(self._clock())), not_called=True
+        )

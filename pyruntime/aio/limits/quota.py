@@ -1,0 +1,449 @@
+"""The accounts of shared limits, and the messages about them. No sockets, no clock of its own.
+
+`QuotaAllocator` is for the coordinator's thread only; messages are plain values, any thread. Every client
+says what it has done in counts since its beginning, so a report that comes twice, or after a restart,
+counts once.
+"""
+
+# The alternatives to counts since the beginning are numbered messages that are kept until they are
+# acknowledged (`rpc.MessageStream`), or a log of grants at the coordinator. Both need state that survives
+# on the side that dies: a coordinator that starts from its file would have to know which messages of each
+# task it had already counted, and to write it down for each. A count is idempotent. It may be repeated to
+# whoever is there, and the larger one wins; so a restart needs nothing but sums (spec/RateLease.tla).
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pillarbox.aio.limits.bucket import Bucket
+from pillarbox.aio.limits.shared import Limits
+from pillarbox.rpc.codec import Amount, Codec, Count
+
+SERVICE = "limits"
+"""The name under which a coordinator serves them."""
+TURN_S = 0.05
+"""Seconds of the rate that all who want calls are granted in one turn."""
+RETURN_TIMEOUT_S = 2.0
+"""Seconds after the life of a lease in which a client that has gone may come back and say what it used."""
+MAX_ENDED_CLIENTS = 1000
+"""Clients that have ended and whose counts are known one by one: one that comes back is not counted twice."""
+
+
+class UsageReport(NamedTuple):
+    """Counts of a client since its beginning."""
+
+    received: Count = 0
+    """Calls granted, as far as it knows."""
+    used: Count = 0
+    """Calls begun."""
+    back: Count = 0
+    """Calls given back unused."""
+    cost: Amount = 0.0
+
+
+class Open(NamedTuple):
+    """A task is there, first or again. before: of the run, see `RateLimiter.count_before`."""
+
+    gate: str
+    limits: Limits
+    client: str
+    before: tuple[str, Count, Amount] | None
+    report: UsageReport
+
+
+class Opened(NamedTuple):
+    """The coordinator has the task in its accounts."""
+
+
+class Did(NamedTuple):
+    """A task has done so much."""
+
+    report: UsageReport
+
+
+class Want(NamedTuple):
+    """A task wants so many calls; of their units, `head` are for the next one."""
+
+    report: UsageReport
+    calls: Count
+    units: Amount
+    head: Amount
+
+
+class Granted(NamedTuple):
+    """A task may begin so many calls more."""
+
+    calls: Count
+    units: Amount
+
+
+class CoolDown(NamedTuple):
+    """The service is overloaded. Goes both ways."""
+
+    seconds: Amount
+
+
+class Exhausted(NamedTuple):
+    """No call may begin any more."""
+
+    why: str
+
+
+class Leave(NamedTuple):
+    """A task ends, and may give back calls and units that it has not used."""
+
+    report: UsageReport
+    unspent: Count
+    units: Amount
+
+
+class Left(NamedTuple):
+    """The last report of a task is in the accounts."""
+
+
+TO_COORDINATOR = Codec(Open, Did, Want, CoolDown, Leave)
+TO_TASK = Codec(Opened, Granted, CoolDown, Exhausted, Left)
+
+
+# -- the accounts -------------------------------------------------------------------------------
+
+
+@dataclass
+class Client:
+    """One task, as the coordinator sees it."""
+
+    granted: int = 0
+    used: int = 0
+    back: int = 0
+    cost: float = 0.0
+    wanted_calls: int = 0
+    wanted_units: float = 0.0
+    head: float = 0.0
+    """Units that its next call lacks."""
+    served: float = 0.0
+    """What it got, in units or else in calls; not less than others had when it began to want more."""
+    gone_until: float | None = None
+    """When it is given up, if it is not connected."""
+    certain: bool = True
+    """Whether `used` is what it has used, should it never come back."""
+
+    @property
+    def held(self) -> int:
+        """Calls granted that it may still use."""
+        return self.granted - self.used - self.back
+
+
+class Grant(NamedTuple):
+    """Calls and units for a client, beside those that it has."""
+
+    client: str
+    calls: int
+    units: float
+
+
+class QuotaAllocator:
+    """The accounts of one set of limits. `clock` gives seconds and never goes back.
+
+    Never more calls are used than `max_calls`: what may have been used counts as used. What has certainly
+    not been used is granted again.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float], level: float | None = None) -> None:
+        self.limits = limits
+        self.clients: dict[str, Client] = {}
+        self.committed = 0
+        """Calls that were used or may still be."""
+        self.used = 0
+        """Calls that were used, as far as is known."""
+        self.cost = 0.0
+        """What the calls have cost, as far as is known."""
+        self.cool_downs = 0
+        self._clock = clock
+        self._remembered: dict[str, tuple[int, float]] = {}
+        self._gone: set[str] = set()
+        self._before: list[str] = []
+        # Who wants more. Served is who got least so far: start-time fair queueing (Goyal, 1996).
+        self._wanting: set[str] = set()
+        self._queue: list[tuple[float, int, str]] = []
+        self._pushed = 0
+        self._served = 0.0
+        self._cool_until = -math.inf
+        self._requests = self._weights = None
+        now = clock()
+        if limits.per_second is not None:
+            capacity = limits.capacity(limits.per_second, 1.0)
+            self._requests = Bucket(limits.per_second, capacity, now, level)
+        if limits.units_per_second is not None:
+            capacity = limits.capacity(limits.units_per_second, 0.0) or limits.units_per_second * limits.life
+            self._weights = Bucket(limits.units_per_second, capacity, now, level)
+
+    # -- reports of clients --------------------------------------------------------------------
+
+    def register(self, name: str, report: UsageReport) -> None:
+        """A client is there, first or again. What was granted and never reached it, it does not hold."""
+        # spec: RateLease!Register
+        calls, cost = self._remembered.pop(name, (0, 0.0))
+        self.used -= calls
+        self.committed -= calls
+        self.cost -= cost
+        client = self.clients.setdefault(name, Client())
+        self.committed += report.received - client.granted
+        client.granted = report.received
+        client.certain = True
+        client.gone_until = None
+        self._gone.discard(name)
+        self._unwant(name)
+        self.report(name, report)
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """So many calls were made before, as a ledger says; each name counts once.
+
+        Later the ledger has also what clients of this gate have done.
+        """
+        if name not in self._before:
+            self._before.append(name)
+            self.used += calls
+            self.committed += calls
+            self.cost += cost
+
+    def report(self, name: str, report: UsageReport) -> None:
+        """A client has done so much. Counts never go back, whatever is said."""
+        # spec: RateLease!Hear
+        client = self.clients[name]
+        used = max(client.used, report.used)
+        back = max(client.back, report.back)
+        cost = max(client.cost, report.cost)
+        granted = max(client.granted, used + back)
+        self.used += used - client.used
+        self.committed += granted - client.granted - (back - client.back)
+        self.cost += cost - client.cost
+        client.granted, client.used, client.back, client.cost = granted, used, back, cost
+
+    def want(self, name: str, received: int, calls: int, units: float, head: float) -> None:
+        """A client wants so much more than it knows of; `head` of the units are for its next call."""
+        client = self.clients[name]
+        client.wanted_calls = max(0, calls - (client.granted - received))
+        client.wanted_units = units
+        client.head = head
+        if not (client.wanted_calls or units > 0.0):
+            self._unwant(name)
+        elif name not in self._wanting:
+            self._wanting.add(name)
+            client.served = max(client.served, self._served)
+            self._push(name, client)
+
+    def cool_down(self, seconds: float | None) -> float:
+        """Nothing is granted for so long; gives the seconds from now."""
+        now = self._clock()
+        self._cool_until = max(
+            self._cool_until, now + (self.limits.cool_down if seconds is None else seconds)
+        )
+        self.cool_downs += 1
+        return self._cool_until - now
+
+    def cooling(self) -> float:
+        """Seconds for which nothing is granted; 0.0 for none."""
+        return max(0.0, self._cool_until - self._clock())
+
+    def leave(self, name: str, report: UsageReport, unspent: int = 0, units: float = 0.0) -> None:
+        """A client ends. What it held, it holds no more; of that so much may go back into the buckets."""
+        self.report(name, report)
+        now = self._clock()
+        client = self.clients[name]
+        if self._requests is not None and unspent:
+            self._requests.give_back(min(unspent, max(0, client.granted - client.used)), now)
+        if self._weights is not None and units:
+            self._weights.give_back(units, now)
+        self._end(name, client.used)
+
+    def lost(self, name: str, heard: bool = True) -> None:
+        """The connection of a client has ended. It may come back until what it holds has lapsed.
+
+        heard: whether all was heard that it said. Otherwise it has used all that it held, unless it is back.
+        """
+        # spec: RateLease!Notice
+        client = self.clients.get(name)
+        if client is not None:
+            client.certain = client.certain and heard
+            client.gone_until = self._clock() + self.limits.life + RETURN_TIMEOUT_S
+            self._gone.add(name)
+            self._unwant(name)
+
+    def expire(self) -> float:
+        """Give up those who are gone for good; gives the seconds until the next one, infinite for none."""
+        # spec: RateLease!GiveUp
+        first = math.inf
+        if not self._gone:
+            return first
+        now = self._clock()
+        for name in [*self._gone]:
+            client = self.clients[name]
+            assert client.gone_until is not None
+            if client.gone_until <= now:
+                # It says that calls begin before they do; but what it said to a coordinator that is no more,
+                # or to a net that broke, nobody knows.
+                self._end(name, client.used if client.certain else client.granted - client.back)
+            else:
+                first = min(first, client.gone_until - now)
+        return first
+
+    def is_fresh(self) -> bool:
+        """Return True if a new one would grant no more: no sums, no clients, full buckets, no cool-down."""
+        if self.clients or self.limits.max_calls is not None or self.limits.max_cost is not None:
+            return False
+        now = self._clock()
+        buckets = [bucket for bucket in (self._requests, self._weights) if bucket is not None]
+        return now >= self._cool_until and all(each.level(now) >= each.capacity for each in buckets)
+
+    def forget_clients(self) -> bool:
+        """Forget clients that have ended; False if there are none.
+
+        One that comes back after all counts twice: too much, never too little.
+        """
+        had_any = bool(self._remembered)
+        self._remembered.clear()
+        return had_any
+
+    # -- grants -------------------------------------------------------------------------------
+
+    @property
+    def exhausted(self) -> str | None:
+        """The limit that lets no call begin any more, as "max_calls=5"; None while some may."""
+        if self.limits.max_calls is not None and self.used >= self.limits.max_calls:
+            return f"max_calls={self.limits.max_calls}"
+        if self.limits.max_cost is not None and self.cost >= self.limits.max_cost:
+            return f"max_cost={self.limits.max_cost}"
+        return None
+
+    def grant(self) -> tuple[list[Grant], float]:
+        """Grant what may be granted now, in turn, a share each; and the seconds after which to ask again."""
+        # spec: RateLease!Grant
+        now = self._clock()
+        if not self._wanting or self.exhausted is not None:
+            return [], math.inf
+        if now < self._cool_until:
+            return [], self._cool_until - now
+        if self._cool_until > -math.inf:
+            self._cool_until = -math.inf
+            self._keep_for_one(now)
+        left = None if self.limits.max_calls is None else self.limits.max_calls - self.committed
+        grants: list[Grant] = []
+        turns = len(self._wanting)
+        for _ in range(turns):
+            name = self._first()
+            client = self.clients[name]
+            calls, units, wait = self._share(client, now, left, turns)
+            if wait > 0.0:
+                # Nobody overtakes: a heavy call would otherwise wait for ever.
+                return grants, wait
+            grants.append(Grant(name, calls, units))
+            client.granted += calls
+            self.committed += calls
+            client.wanted_calls -= calls
+            client.wanted_units = max(0.0, client.wanted_units - units)
+            client.head = max(0.0, client.head - units)
+            if left is not None:
+                left -= calls
+            self._served = client.served
+            client.served += calls if self._weights is None else units
+            heapq.heappop(self._queue)
+            if client.wanted_calls or client.wanted_units > 0.0:
+                self._push(name, client)
+            else:
+                self._wanting.discard(name)
+                if not self._wanting:
+                    return grants, math.inf
+        return grants, TURN_S / 10
+
+    def _share(self, client: Client, now: float, left: int | None, sharers: int) -> tuple[int, float, float]:
+        """Calls and units for one client, or the seconds that it must wait."""
+        calls = client.wanted_calls
+        units = client.wanted_units
+        if calls and left is not None:
+            if left <= 0:
+                # Until somebody gives back: then it is asked again.
+                return 0, 0.0, math.inf
+            calls = min(calls, max(1, left // (2 * sharers)))
+        requests = self._requests
+        if calls and requests is not None:
+            wait = requests.ready_in(1.0, now)
+            if wait > 0.0:
+                return 0, 0.0, wait
+            share = max(1, int(requests.rate * TURN_S / sharers))
+            calls = min(calls, share, max(1, int(requests.level(now))))
+        weights = self._weights
+        if weights is None:
+            units = 0.0
+        elif units > 0.0:
+            wait = weights.ready_in(client.head, now)
+            if wait > 0.0:
+                return 0, 0.0, wait
+            share_of_units = min(weights.rate * TURN_S / sharers, weights.level(now))
+            units = max(client.head, min(units, share_of_units))
+            weights.take(units, now)
+        if calls and requests is not None:
+            requests.take(calls, now)
+        return calls, units, 0.0
+
+    def _keep_for_one(self, now: float) -> None:
+        # What has gathered in a cool-down would be a burst. One call tries whether the service is well again.
+        if self._requests is not None:
+            self._requests.keep(1.0, now)
+        if self._weights is not None:
+            head = self.clients[self._first()].head
+            self._weights.keep(min(head, self._weights.capacity), now)
+
+    def _unwant(self, name: str) -> None:
+        self._wanting.discard(name)
+
+    def _push(self, name: str, client: Client) -> None:
+        self._pushed += 1
+        heapq.heappush(self._queue, (client.served, self._pushed, name))
+
+    def _first(self) -> str:
+        """The client that is next among those that want calls; one does."""
+        while self._queue[0][2] not in self._wanting:
+            heapq.heappop(self._queue)
+        return self._queue[0][2]
+
+    def _end(self, name: str, used: int) -> None:
+        client = self.clients.pop(name)
+        self._gone.discard(name)
+        self._unwant(name)
+        self.committed += used - (client.granted - client.back)
+        self.used += used - client.used
+        self._remembered[name] = (used, client.cost)
+        while len(self._remembered) > MAX_ENDED_CLIENTS:
+            del self._remembered[next(iter(self._remembered))]
+
+    # -- state -------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """State for a coordinator that starts again."""
+        return {
+            "limits": [*self.limits],
+            "sums": [self.committed, self.used, self.cost],
+            "remembered": self._remembered,
+            "before": self._before,
+            "clients": {
+                name: [client.granted, client.used, client.back, client.cost]
+                for name, client in self.clients.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
+        """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
+        # spec: RateLease!Restart
+        allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
+        allocator.committed, allocator.used, allocator.cost = value["sums"]
+        allocator._before = [*value.get("before", ())]
+        allocator._remembered = {name: (calls, cost) for name, (calls, cost) in value["remembered"].items()}
+        for name, (granted, used, back, cost) in value["clients"].items():
+            allocator.clients[name] = Client(granted, used, back, cost)
+            allocator.lost(name, heard=False)
+        return allocator

@@ -1,0 +1,787 @@
+"""The attempts at the calls of one operator: begun, ended, timed out, tried again, given up.
+
+Confined to the mailbox thread. The operator admits rows and emits results; what runs the calls
+(`coroutines`, `threads`, `batches`) takes them from `waiting` and says here how each attempt ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from pillarbox.aio.blame import may_have_poison_row
+from pillarbox.aio.breaker import CircuitBreaker
+from pillarbox.aio.calls import ResultConverter, Runner
+from pillarbox.aio.concurrency import ConcurrencyLimit
+from pillarbox.aio.deadlines import Deadlines, clock_of
+from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
+from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
+from pillarbox.aio.limits.shared import open_limiter
+from pillarbox.aio.meter import Meter
+from pillarbox.aio.options import Options
+from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
+from pillarbox.aio.status import is_overload, is_unreached
+from pillarbox.aio.throttle import Throttle
+from pillarbox.aio.usage import CostTracker
+
+T = TypeVar("T")
+
+
+class Call:
+    """One admitted row: admitted -> (waits for slot, rate or retry) -> running -> finished -> emitted.
+
+    `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
+    `execution` is what runs it now, `pause` the timer of its retry; at most one of them is set.
+    `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
+    `began` is when its present attempt began, on the operator's clock; `started`, once one has failed or
+    where it was restored, its first, as if no time had passed between snapshot and restore.
+    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`, `refusals` those that an
+    overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
+    `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
+    `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
+    ledger, `input` the fingerprint of what else counts of the row there, `looked` how much its reader had
+    found by the last look there. With batches `waits_since` is when it came to wait, on the loop's clock,
+    and `weight` what it weighs in a batch. Behind another function of a chain `source`, `ordinal` and
+    `identity` are as `ChainedRow` says.
+    """
+
+    __slots__ = (
+        "attempt",
+        "attempt_deadline",
+        "began",
+        "cost",
+        "deadline",
+        "error",
+        "execution",
+        "handle",
+        "held",
+        "identity",
+        "input",
+        "key",
+        "looked",
+        "ordinal",
+        "pause",
+        "refusals",
+        "refused_since",
+        "row",
+        "source",
+        "started",
+        "uncharged",
+        "units",
+        "waits_since",
+        "weight",
+    )
+
+    began: float
+    identity: bytes
+    input: bytes
+    key: bytes
+    looked: int
+    ordinal: tuple[int, ...]
+    refusals: int
+    refused_since: float | None
+    source: Any
+    started: float
+    uncharged: int
+    waits_since: float
+    weight: float
+
+    def __init__(self, row: Any, held: int) -> None:
+        self.row = row
+        self.held = held
+        self.attempt = 0
+        self.handle = 0
+        self.deadline = self.attempt_deadline = -1
+        self.execution: Any = None
+        self.pause: asyncio.TimerHandle | None = None
+        self.error: BaseException | None = None
+        self.units: float | None = None
+        self.cost = 0.0
+
+    @property
+    def charged(self) -> int:
+        """Attempts that `Retry.attempts` counts; one must have failed."""
+        return self.attempt - self.uncharged
+
+    @property
+    def is_first(self) -> bool:
+        """True if no attempt before the present one was charged."""
+        return self.attempt == 1 or self.charged == 1
+
+    def elapsed(self, now: float) -> float:
+        """Seconds that its attempts and pauses have taken by `now`, on the operator's clock; 0 before any."""
+        if self.attempt > 1:
+            return now - self.started
+        return now - self.began if self.attempt else 0.0
+
+
+class RestoredCall(Call):
+    """A row that had been called before its snapshot. Its `started` is set, before its next attempt too."""
+
+    __slots__ = ()
+
+    def elapsed(self, now: float) -> float:
+        """Seconds that its attempts and pauses have taken, those before the snapshot included."""
+        return now - self.started
+
+
+class CallState(NamedTuple):
+    """A row that is not finished.
+
+    attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
+    `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
+    refused_for: seconds since the service refused the row for the first time.
+    """
+
+    row: Any
+    attempts: int = 0
+    spent: float = 0.0
+    pause: float | None = None
+    error: BaseException | None = None
+    cost: float = 0.0
+    uncharged: int = 0
+    refusals: int = 0
+    refused_for: float | None = None
+
+
+class SchedulerState(NamedTuple):
+    """The part of a snapshot that is about all calls together."""
+
+    failures: FailureCounts
+    retries: Any
+    calls: int
+    cost: float
+
+
+class CallScheduler:
+    """Follows each call from its first attempt to its outcome.
+
+    finish: takes a call and its result, once for each call. finished: gives the number of rows that have
+    finished. renew: takes a call whose next attempt begins. stop: takes the error that ends the job.
+    keep_late: takes an answer that came after its time-out. convert: makes of results the form in which they
+    leave; what it raises is the error of the attempt.
+    more_rows: returns True if more rows may come before any result has left.
+    `runner` is set by the operator before anything runs. `is_closed` says that every call has been forgotten.
+    """
+
+    __slots__ = (
+        "_attempt_timeouts",
+        "_batch_timeouts",
+        "_can_break",
+        "_costs",
+        "_counted",
+        "_error_policy",
+        "_finish_call",
+        "_finished",
+        "_keep_late",
+        "_loop",
+        "_plain",
+        "_retry",
+        "_spent_before",
+        "_timeouts",
+        "_waiting_out",
+        "breaker",
+        "clock",
+        "concurrency",
+        "convert",
+        "convert_all",
+        "is_closed",
+        "look_again",
+        "look_first",
+        "looks_at_results",
+        "meter",
+        "more_rows",
+        "options",
+        "pausing",
+        "renew",
+        "runner",
+        "stop",
+        "throttle",
+        "waiting",
+    )
+
+    runner: Runner
+
+    def __init__(
+        self,
+        options: Options,
+        meter: Meter,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        finish: Callable[[Call, Any], None],
+        finished: Callable[[], int],
+        renew: Callable[[Call], None],
+        stop: Callable[[BaseException], None],
+        more_rows: Callable[[], bool],
+        keep_late: Callable[[Call, Any], None] | None = None,
+        convert: ResultConverter | None = None,
+    ) -> None:
+        self.options = options
+        self.meter = meter
+        self.waiting: deque[Call] = deque()
+        self.pausing: set[Call] = set()
+        self.renew = renew
+        self.more_rows = more_rows
+        self.stop = stop
+        self._loop = loop
+        self._finish_call = finish
+        self._finished = finished
+        self._keep_late = keep_late
+        self.convert = None if convert is None else convert.convert
+        self.convert_all = None if convert is None else convert.convert_all
+        self.is_closed = False
+        # Where there is a ledger: whether the first rows may be called; whether another attempt has done so.
+        self.look_first: Callable[..., bool] | None = None
+        self.look_again: Callable[[Call], bool] | None = None
+        self.clock = clock = clock_of(loop)
+        self._error_policy = ErrorPolicy(options, meter, clock)
+        self._retry = None if options.retry is None else retry_policy(options.retry, clock)
+        self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
+        self.concurrency = ConcurrencyLimit(options)
+        # Results that nobody looks at take the short way.
+        self.looks_at_results = options.budget.usage is not None or (
+            self._retry is not None and self._retry.checks_results
+        )
+        # There is a breaker since the service was overloaded, or not reached, for the first time.
+        self.breaker: CircuitBreaker | None = None
+        self._can_break = self._retry is not None and self._retry.max_outage > 0.0
+        self._waiting_out = self._retry if self._can_break and isinstance(self._retry, SimplePolicy) else None
+        gate = open_limiter(
+            options.rate,
+            options.budget.max_calls,
+            options.budget.max_cost,
+            options.limits,
+            cools=self._can_break,
+        )
+        units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
+        self.throttle = None if gate is None else Throttle(self, gate, units, loop)
+        self._costs = CostTracker(options.budget.usage, meter, gate, options.errors.redaction)
+        # Calls and cost of the lives before, of which a snapshot has told.
+        self._spent_before = 0, 0.0
+        self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)
+        # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
+        one = options.timeout.attempt if options.batch is None else None
+        self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
+        self._batch_timeouts: Deadlines[Any] | None = None
+        # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
+        needed = (self._retry, self._timeouts, self._attempt_timeouts)
+        looks = self.looks_at_results or self.concurrency.adapts
+        self._plain = not looks and all(each is None for each in needed)
+
+    def deadlines_of_batches(self, expired: Callable[[T], None]) -> Deadlines[T] | None:
+        """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
+        self._batch_timeouts = self._make_deadlines(self.options.timeout.attempt, expired)
+        return self._batch_timeouts
+
+    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> Deadlines[T] | None:
+        return None if seconds is None else Deadlines(self._loop, seconds, partial(self.guarded, expired))
+
+    def start(self) -> None:
+        """Open the gate, if there is one."""
+        if self.throttle is not None:
+            self.throttle.gate.start(self._loop, self.throttle.wake)
+
+    def close(self) -> None:
+        """Forget every call: no timer fires any more, nothing is tried again."""
+        self.is_closed = True
+        self.waiting.clear()
+        for call in self.pausing:
+            if call.pause is not None:
+                call.pause.cancel()
+        self.pausing.clear()
+        for deadlines in (self._timeouts, self._attempt_timeouts, self._batch_timeouts):
+            if deadlines is not None:
+                deadlines.close()
+        if self.throttle is not None:
+            self.throttle.close()
+
+    async def closed(self) -> None:
+        """Wait until no call runs any more, for a time, and until the gate has closed."""
+        try:
+            await self.runner.close()
+        finally:
+            if self.throttle is not None:
+                await self.throttle.gate.close()
+
+    def guarded(self, fn: Callable[..., None], *args: Any) -> None:
+        """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
+        try:
+            fn(*args)
+        except BaseException as error:
+            self.stop(error)
+
+    def overdue(self) -> tuple[Call, str, float, float] | None:
+        """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
+        found = []
+        kept = (self._timeouts, self._attempt_timeouts, self._batch_timeouts)
+        for limit, deadlines in zip(("timeout", "attempt_timeout", "attempt_timeout"), kept, strict=True):
+            oldest = None if deadlines is None else deadlines.oldest()
+            if deadlines is not None and oldest is not None:
+                call = oldest[0] if isinstance(oldest[0], Call) else oldest[0].calls[0]
+                found.append((call, limit, deadlines.seconds, oldest[1]))
+        return min(found, key=lambda late: late[3], default=None)
+
+    def check_end(self) -> None:
+        """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
+        self._error_policy.check(self._finished())
+
+    # -- what the runners say -----------------------------------------------------------------
+
+    def begin(self, call: Call) -> None:
+        """An attempt of `call` begins now."""
+        # spec: Chain!Start, Operator!Start
+        call.began = self.clock()
+        call.attempt += 1
+        self.meter.attempts += 1
+        if self._plain:
+            return
+        if self._attempt_timeouts is not None:
+            call.attempt_deadline = self._attempt_timeouts.arm(call)
+        if call.attempt > 1:
+            self.renew(call)
+        elif self._timeouts is not None and call.deadline < 0:
+            call.deadline = self._timeouts.arm(call)
+        if self._counted is not None:
+            self._counted.began(call.attempt)
+
+    def begin_all(self, calls: list[Call]) -> None:
+        """An attempt of each of `calls`, which are one batch, begins now."""
+        now = self.clock()
+        self.meter.attempts += len(calls)
+        self.meter.batches += 1
+        timeouts = self._timeouts
+        for call in calls:
+            call.began = now
+            call.attempt += 1
+            if call.attempt > 1:
+                self.renew(call)
+            elif timeouts is not None and call.deadline < 0:
+                call.deadline = timeouts.arm(call)
+        if self._counted is not None:
+            # Once, as a batch that is tried again is one retry.
+            self._counted.began(min(call.attempt for call in calls))
+
+    def succeeded(self, call: Call, result: Any) -> None:
+        """The attempt of `call` that runs ended with `result`."""
+        # spec: Chain!Complete, Feeding!Succeed, Operator!Answer
+        ended = self.clock()
+        if self._plain:
+            if self.convert is not None:
+                try:
+                    result = self.convert(result)
+                except Exception as error:
+                    self.row_failed(call, error)
+                    return
+            self.meter.ended.append(ended - call.began)
+            self._finish_call(call, result)
+            return
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
+        rejected = self.row_succeeded(call, result, ended)
+        if rejected is None:
+            self.concurrency.succeeded(ended - call.began)
+            if self.breaker is not None:
+                self.breaker.succeeded()
+        else:
+            self.overloaded(rejected)
+
+    def failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
+        """The attempt of `call` that runs ended with `error`, which its function raised.
+
+        timed_out: where the attempt met a limit of time, what the row fails with unless it is tried again.
+        """
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
+        self.overloaded(error, call.is_first)
+        self.row_failed(call, error, timed_out)
+
+    def row_succeeded(self, call: Call, result: Any, ended: float) -> Exception | None:
+        """The row of `call` has a result since `ended`, by itself or in a batch; the error if it is no good.
+
+        The row is finished then, or it waits for its retry.
+        """
+        if self.looks_at_results:
+            try:
+                rejected = self._rejected(call, result)
+            except BaseException as error:
+                # A hook that raises fails the row: without an answer it would wait for ever.
+                self.fail_call(call, CallFailed(call.attempt, error))
+                return None
+            if rejected is not None:
+                self.row_failed(call, rejected)
+                return rejected
+        if self.convert is not None:
+            try:
+                result = self.convert(result)
+            except Exception as error:
+                self.row_failed(call, error)
+                return error
+        if call.attempt == 1:
+            self.meter.ended.append(ended - call.began)
+        else:
+            call.error = None
+            self.meter.ended_again.append(ended - call.began)
+            self.meter.rows_ended_again.append(ended - call.started)
+        self._finish(call, result)
+        return None
+
+    def rows_succeeded(self, calls: list[Call], results: list[Any], ended: float) -> None:
+        """The rows of `calls`, called together, have converted results since `ended`, and nobody looks."""
+        seconds = ended - calls[0].began
+        again = [call for call in calls if call.attempt > 1]
+        meter = self.meter
+        meter.ended += [seconds] * (len(calls) - len(again))
+        for call in again:
+            call.error = None
+            meter.ended_again.append(seconds)
+            meter.rows_ended_again.append(ended - call.started)
+        if self._timeouts is not None:
+            for call in calls:
+                self._timeouts.cancel(call.deadline)
+        finish = self._finish_call
+        for call, result in zip(calls, results, strict=True):
+            finish(call, result)
+
+    def row_failed(self, call: Call, error: BaseException, timed_out: CallTimeout | None = None) -> None:
+        """The row of `call` failed with `error`, by itself or in a batch: it is tried again or fails."""
+        # spec: Chain!Fail, Feeding!Fail, Operator!Fail
+        self.measure_failed(call)
+        try:
+            pause = self.pause([call], error)
+        except BaseException as raised:
+            self.fail_call(call, CallFailed(call.attempt, raised))
+            return
+        if pause is None:
+            self.fail_call(call, CallFailed(call.attempt, error) if timed_out is None else timed_out)
+            return
+        self.count_retries(error, 1)
+        call.error = error
+        self.pausing.add(call)
+        call.pause = self._loop.call_later(pause, self.guarded, self._pause_over, call)
+
+    def pause(self, calls: list[Call], error: BaseException) -> float | None:
+        """Seconds until the attempt that follows after `error`; None if there is none.
+
+        `calls` were called together and have had as many charged attempts. Raises what a predicate of the
+        user raises.
+        """
+        retry = self._retry
+        if retry is None or self.is_closed:
+            return None
+        first = calls[0]
+        if self._waiting_out is None or not self._is_refusal(error):
+            return retry.pause(first.charged, error, first.elapsed(self.clock()))
+        breaker = self._open_breaker()
+        now = self._loop.time()
+        for call in calls:
+            if call.refused_since is None:
+                call.refused_since = now
+        assert first.refused_since is not None
+        if breaker.is_given_up(first.refused_since):
+            return None
+        for call in calls:
+            call.uncharged += 1
+            call.refusals += 1
+        # What holds all calls back is no reason to hold this row back any longer.
+        return self._waiting_out.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
+
+    def batch_succeeded(self, seconds: float) -> None:
+        """The call of a batch had results after so many seconds."""
+        self.concurrency.succeeded(seconds)
+        if self.breaker is not None:
+            self.breaker.succeeded()
+
+    def overloaded(self, error: BaseException, is_first: bool = False) -> None:
+        """Tell what holds calls back of an attempt that failed, the first charged to its row or another."""
+        if self.throttle is None and not self.concurrency.adapts and not self._can_break:
+            return
+        overload = is_overload(error)
+        self.concurrency.failed(overload)
+        if not overload:
+            if self._can_break and is_unreached(error):
+                self._open_breaker().unreached(is_first)
+                return
+            # An answer, though no good one, tells that the service is there; that it was late does not.
+            is_late = isinstance(error, TimeoutError | asyncio.TimeoutError)
+            if self.breaker is not None and not is_late and may_have_poison_row(error):
+                self.breaker.succeeded()
+            return
+        if self._can_break:
+            self._open_breaker()
+        if self.throttle is not None:
+            self.throttle.cool_down(asked_delay(self._retry, error))
+
+    def _is_refusal(self, error: BaseException) -> bool:
+        """Return True if an attempt that ended with `error` is not charged to its rows."""
+        if is_overload(error):
+            return True
+        return self.breaker is not None and self.breaker.is_outage and is_unreached(error)
+
+    def _open_breaker(self) -> CircuitBreaker:
+        if self.breaker is None:
+            retry = self._retry
+            assert retry is not None
+            inner = None if self.throttle is None else self.throttle.gate
+            reached = self._finished()
+            answered = min(reached, self.concurrency.limit)
+            self.breaker = CircuitBreaker(
+                self._loop.time, inner, retry.backoff, retry.max_outage, answered, reached
+            )
+            # spec: Feeding!GateAppears
+            if self.throttle is None:
+                self.throttle = Throttle(self, self.breaker, None, self._loop)
+            else:
+                self.throttle.gate = self.breaker
+        return self.breaker
+
+    def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        """`call` has failed for good. On the mailbox thread."""
+        try:
+            self._say_outage(call, error)
+            result = self._error_policy.of_failure(call, error, self._finished() + 1)
+            if self.convert is not None and type(result) is not Failed:
+                # What stands for a time-out fits as an answer must.
+                try:
+                    result = self.convert(result)
+                except Exception as misfit:
+                    error = CallFailed(call.attempt, misfit)
+                    result = self._error_policy.of_failure(call, error, self._finished() + 1)
+        except BaseException as ending:
+            self.stop(ending)
+            return
+        call.error = error
+        if call.attempt > 0:
+            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
+        self._finish(call, result)
+
+    def _say_outage(self, call: Call, error: CallFailed | CallTimeout) -> None:
+        breaker = self.breaker
+        if breaker is None or not isinstance(error, CallFailed) or not self._is_refusal(error.cause):
+            return
+        since = getattr(call, "refused_since", None)
+        if since is None or not breaker.is_given_up(since):
+            return
+        if is_overload(error.cause):
+            error.detail = (
+                f"the service was overloaded for longer than max_outage={breaker.max_outage:g} s of Retry"
+            )
+        elif breaker.has_answered:
+            error.detail = f"the service was not reached for max_outage={breaker.max_outage:g} s of Retry"
+        else:
+            error.detail = f"the service was never reached, for {breaker.max_outage:g} s: look at its address"
+
+    def count_shared(self, failed: Failed, rows: int) -> None:
+        """So many rows share the call of one that failed."""
+        self.guarded(self._error_policy.count_shared, failed, rows, self._finished() + 1 + rows)
+
+    def discard(self, calls: Iterable[Call]) -> None:
+        """Calls whose rows nobody wants: they are not made, or are cancelled; the rows get None.
+
+        One that has a result, or shares that of another row, goes on.
+        """
+        waiting = {*self.waiting}
+        for call in calls:
+            if call.execution is not None or call.pause is not None or call in waiting:
+                self.withdraw(call)
+                call.error = asyncio.CancelledError()
+                self._finish(call, None)
+        self.runner.dispatch()
+
+    def withdraw(self, call: Call) -> None:
+        """`call` waits, is about to be made again or runs: it is not made, or what it brings is ignored."""
+        for deadlines, deadline in (
+            (self._timeouts, call.deadline),
+            (self._attempt_timeouts, call.attempt_deadline),
+        ):
+            if deadlines is not None:
+                deadlines.cancel(deadline)
+        self._take_back(call)
+        if call.attempt > 0:
+            self.meter.rows_ended_again.append(call.elapsed(self.clock()))
+
+    def call_no_more(self, reason: str) -> None:
+        """What was allowed is used up: rows that wait are not called."""
+        waiting = [*self.waiting]
+        self.waiting.clear()
+        self.mark(waiting, reason)
+
+    def mark(self, calls: list[Call], limit: str) -> None:
+        """`calls` are not called, or not again, since `limit` is used up. They can be done later."""
+        for call in calls:
+            self._finish(call, self._error_policy.of_no_call(call, limit))
+
+    def late(self, call: Call, result: Any) -> None:
+        """A result came too late for its attempt: it counts where it is paid for, and where it is kept."""
+        if self.is_closed:
+            return
+        self._costs.late(call.row, result)
+        retry = self._retry
+        if self._keep_late is not None and (retry is None or not retry.checks_results):
+            try:
+                converted = result if self.convert is None else self.convert(result)
+            except Exception:
+                # The row is called again, as after any answer that is none.
+                return
+            self._keep_late(call, converted)
+
+    def _rejected(self, call: Call, result: Any) -> ResultRejected | None:
+        """Look at a result: what it cost, and whether it is asked for again. Raises what the hooks raise."""
+        call.cost += self._costs.pay(call.row, result)
+        retry = self._retry
+        if (
+            retry is not None
+            and retry.checks_results
+            and retry.rejects(result, call.attempt, call.elapsed(self.clock()))
+        ):
+            return ResultRejected(result)
+        return None
+
+    def measure_failed(self, call: Call) -> None:
+        """An attempt of `call` has ended without a result."""
+        if call.attempt == 1:
+            if type(call) is Call:
+                call.started = call.began
+            call.uncharged = call.refusals = 0
+            call.refused_since = None
+        self.meter.ended_again.append(self.clock() - call.began)
+
+    def count_retries(self, error: BaseException, rows: int) -> None:
+        """So many rows are tried again because of `error`."""
+        self.meter.retries += rows
+        reason = (
+            "attempt_timeout"
+            if isinstance(error, CallTimeout)
+            else "result"
+            if isinstance(error, ResultRejected)
+            else type(error).__name__
+        )
+        self.meter.retries_by_reason[reason] += rows
+
+    def _finish(self, call: Call, result: Any) -> None:
+        if self._timeouts is not None:
+            self._timeouts.cancel(call.deadline)
+        self._finish_call(call, result)
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def snapshot(self) -> SchedulerState:
+        """The state that a restart needs of all calls so far."""
+        gate = None if self.throttle is None else self.throttle.gate.statistics()
+        retry = self._retry
+        # The gate counts those of this life only.
+        calls, cost = self._spent_before
+        return SchedulerState(
+            self._error_policy.snapshot(),
+            retry.snapshot() if isinstance(retry, SimplePolicy) else None,
+            calls if gate is None else calls + gate.granted,
+            cost if gate is None else cost + gate.cost,
+        )
+
+    def restore(self, state: SchedulerState) -> None:
+        """Go on from a snapshot. Before `start`. With a ledger the budget is the run's, which knows more."""
+        self._error_policy.restore(state.failures)
+        self._spent_before = state.calls, state.cost
+        if isinstance(self._retry, SimplePolicy):
+            self._retry.restore(state.retries)
+        if self.throttle is not None and self.options.ledger is None and self.options.limits is None:
+            self.throttle.gate.count_before("snapshot", state.calls, state.cost)
+
+    def snapshot_call(self, call: Call, now: float) -> CallState:
+        """The state that a restart needs of a row that is not finished; now: by `clock`."""
+        attempts = call.attempt
+        is_pausing = attempts > 0 and call in self.pausing
+        if attempts and not is_pausing and call.execution is not None:
+            # A batch has its rows before its call begins.
+            attempts -= getattr(call.execution, "started", True)
+        if not attempts:
+            return CallState(call.row, 0, call.elapsed(now), None, None, call.cost)
+        pause = None
+        if is_pausing:
+            timer = call.pause if call.execution is None else call.execution.timer
+            pause = 0.0 if timer is None else max(0.0, timer.when() - self._loop.time())
+        return CallState(
+            call.row,
+            attempts,
+            call.elapsed(now),
+            pause,
+            call.error,
+            call.cost,
+            call.uncharged,
+            call.refusals,
+            None if call.refused_since is None else self._loop.time() - call.refused_since,
+        )
+
+    def restore_call(self, call: Call, state: CallState) -> None:
+        """Have the call of a restored row made, when its pause is over; what it has spent counts."""
+        # spec: Chain!AdmitRestored
+        call.started = self.clock() - state.spent
+        if self._timeouts is not None and (state.attempts or state.spent):
+            call.deadline = self._timeouts.arm_rest(call, state.spent)
+        call.attempt, call.cost = state.attempts, state.cost
+        if not self._plain:
+            # Nothing takes it back where nobody looks at attempts, and a result would pass for a substitute.
+            call.error = state.error
+        if state.attempts:
+            # It may end before its next attempt begins.
+            call.began = self.clock()
+            call.uncharged, call.refusals = state.uncharged, state.refusals
+            since = state.refused_for
+            call.refused_since = None if since is None else self._loop.time() - since
+        if self.options.batch is not None:
+            # Rows that come are given these; these have come before.
+            call.waits_since = self._loop.time()
+            try:
+                call.weight = self.options.batch.weight_of(call.row)
+            except BaseException as raised:
+                self.fail_call(call, CallFailed(call.attempt, raised))
+                return
+        if state.pause is None:
+            self.waiting.append(call)
+        else:
+            self.pausing.add(call)
+            call.pause = self._loop.call_later(state.pause, self.guarded, self._pause_over, call)
+
+    # -- timers -------------------------------------------------------------------------------
+
+    def _pause_over(self, call: Call) -> None:
+        # spec: Chain!PauseOver, Feeding!PauseOver
+        call.pause = None
+        self.pausing.discard(call)
+        call.waits_since = self._loop.time()
+        # Before the rows that have not been tried: in order, they would wait for this one anyway. Not before
+        # one that the gate holds back, which might wait for ever.
+        self.waiting.insert(1 if self.throttle is not None and self.throttle.holds else 0, call)
+        self.runner.dispatch()
+
+    def _attempt_timed_out(self, call: Call) -> None:
+        self.meter.timeouts += 1
+        self.runner.revoke(call)
+        assert self._attempt_timeouts is not None
+        error = CallTimeout("attempt_timeout", self._attempt_timeouts.seconds, call.attempt)
+        self.failed(call, error, timed_out=error)
+
+    def _timed_out(self, call: Call) -> None:
+        # spec: Chain!TimePasses, Feeding!TimeOut, Operator!TimeOut
+        self.meter.timeouts += 1
+        if self._attempt_timeouts is not None:
+            self._attempt_timeouts.cancel(call.attempt_deadline)
+        self._take_back(call)
+        assert self._timeouts is not None
+        error = CallTimeout("timeout", self._timeouts.seconds, call.attempt)
+        self.overloaded(error)
+        if call.error is not None:
+            error.detail = f"The attempt before ended with {self._error_policy.told(call, call.error)}"
+        self.fail_call(call, error)
+
+    def _take_back(self, call: Call) -> None:
+        if call.execution is not None:
+            self.runner.revoke(call)
+        elif call.pause is not None:
+            call.pause.cancel()
+            call.pause = None
+            self.pausing.discard(call)
+        else:
+            self.waiting.remove(call)

@@ -1,0 +1,129 @@
+"""Checks of arguments, for all packages: each error names the argument, its value and what is allowed.
+
+Pure: any thread. Each returns the value that it accepts; for another it raises TypeError or ValueError.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+# Alternatives to plain functions: a validation library would cost every worker its import, and its errors
+# tell of models and fields rather than of `capacity=0`; descriptors on the dataclasses would hide the order
+# of the checks, which decides what a user with two mistakes is told first.
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Accept True and False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: must be True or False, not {type(value).__name__}")
+    return value
+
+
+def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Accept an int from `minimum` on, up to `maximum` if that is given."""
+    # True is an int of Python, and never one that a user means.
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r}: must be an int, not {type(value).__name__}")
+    if value < minimum or (maximum is not None and value > maximum):
+        allowed = f"at least {minimum:,}" if maximum is None else f"from {minimum:,} to {maximum:,}"
+        raise ValueError(f"{name}={value!r}: must be {allowed}")
+    return value
+
+
+def check_positive_int(name: str, value: Any) -> int:
+    """Accept an int of at least 1."""
+    return check_int(name, value, 1)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    minimum: float = -math.inf,
+    below: float = math.inf,
+    what: str = "number",
+    otherwise: str = "",
+) -> float:
+    """Accept a finite number above `above`, at least `minimum` and below `below`.
+
+    what: the word for it in the errors. otherwise: what the caller accepts besides, such as " or None".
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}: must be a {what}{otherwise}, not {type(value).__name__}")
+    if not (math.isfinite(value) and above < value < below and value >= minimum):
+        bounds = ((above, " above"), (minimum, ", at least"), (below, " and below"))
+        allowed = "".join(f"{relation} {bound:g}" for bound, relation in bounds if math.isfinite(bound))
+        raise ValueError(f"{name}={value!r}: must be a finite {what}{allowed}{otherwise}")
+    return float(value)
+
+
+def check_positive_number(name: str, value: Any) -> float:
+    """Accept a finite number above 0."""
+    return check_number(name, value, above=0.0)
+
+
+def check_moment(name: str, value: Any) -> float:
+    """Accept a moment: a finite number of seconds."""
+    return check_number(name, value, what="number of seconds")
+
+
+def check_duration(name: str, value: Any, *, above_zero: bool = False) -> float:
+    """Accept a finite number of seconds, at least 0 or above it."""
+    if above_zero:
+        return check_number(name, value, above=0.0, what="number of seconds")
+    return check_number(name, value, minimum=0.0, what="number of seconds")
+
+
+def check_limit_of_time(name: str, value: Any) -> float | None:
+    """Accept a finite number of seconds above 0, or None for no limit."""
+    if value is None:
+        return None
+    return check_number(name, value, above=0.0, what="number of seconds", otherwise=" or None")
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Accept one of the texts `allowed`."""
+    choices = ", ".join(map(repr, allowed))
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r}: must be one of {choices}, not {type(value).__name__}")
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: must be one of {choices}")
+    return value
+
+
+def check_text(name: str, value: Any) -> str:
+    """Accept a str that is not empty."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r}: must be a str, not {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{name}={value!r}: must not be empty")
+    return value
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Accept a callable."""
+    if not callable(value):
+        raise TypeError(f"{name}={value!r}: must be callable, not {type(value).__name__}")
+
+
+def check_function_or_none(name: str, value: Any, what: str = "") -> None:
+    """Accept None or a plain function, `what` it is of; what an async one returns would not be awaited."""
+    if value is None:
+        return
+    if not callable(value):
+        of = f" of {what}" if what else ""
+        raise TypeError(f"{name}={value!r}: must be a function{of} or None, not {type(value).__name__}")
+    # A call looks `__call__` up on the type, not on the object.
+    for each in (value, inspect.getattr_static(type(value), "__call__", None)):
+        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            raise TypeError(f"{name}={value!r}: must be a plain function, its answer cannot be awaited")
+
+
+def check_methods(name: str, value: object, *methods: str) -> None:
+    """Accept an object that has all these methods."""
+    missing = [each for each in methods if not callable(getattr(value, each, None))]
+    if missing:
+        raise TypeError(f"{name}={value!r}: must have {', '.join(methods)}; it has no {', '.join(missing)}")
