@@ -5,7 +5,7 @@
 
 In Python files, a comment "# From `Options`:" or "# From `Options`, but ordered, where:" stands before the
 parameters of a function, or the fields of a TypedDict, and a line "Options:" at the end of a docstring before
-the descriptions of the parameters. In Markdown, "<!-- options -->" stands before the table.
+the descriptions of the parameters. In Markdown, "<!-- options -->" stands before the tables.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import UNSET, Budget, Buffer, Dedupe, Errors, Options, Timeout
 
 ROOT = Path(__file__).resolve().parents[1]
 RARE = ("buffer", "dedupe", "latency", "where")
 """Options without a keyword of their own: they are given as `options=Options(buffer=...)`."""
-WIDTH = 110
+VALUES = (Timeout, Errors, Budget, Buffer, Dedupe)
 
 _COMMENT = re.compile(r"^( +)# From `Options`(?:, but ([\w, ]+))?:$")
 _PARAMETERS = {each.name: each for each in inspect.signature(Options).parameters.values()}
 _TYPES = {name: str(each.annotation).replace("'", '"') for name, each in _PARAMETERS.items()}
 
 
-def descriptions() -> dict[str, list[str]]:
-    """The lines that describe each option in the docstring of `Options`, without its name."""
+def descriptions(kind: type = Options) -> dict[str, list[str]]:
+    """The lines that describe each option in the docstring of a class, without its name."""
+    parameters = inspect.signature(kind).parameters
     found: dict[str, list[str]] = {}
     current: list[str] | None = None
-    for line in inspect.cleandoc(Options.__doc__ or "").splitlines():
+    for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
         name, colon, text = line.partition(": ")
-        if colon and name in _PARAMETERS:
+        if colon and name in parameters:
             current = found[name] = [text]
         elif line.startswith(" ") and current is not None:
             current.append(line.strip())
@@ -80,13 +81,18 @@ def _lines(lines: list[str]) -> Iterator[str]:
                 place += 1
 
 
-def table() -> str:
-    """The table of all options for Markdown."""
-    told = descriptions()
+def tables() -> str:
+    """The tables of all options and of their values for Markdown."""
+    return "\n\n".join([_table(Options), *(f"### `{kind.__name__}`\n\n{_table(kind)}" for kind in VALUES)])
+
+
+def _table(kind: type) -> str:
+    told = descriptions(kind)
     rows = ["| option | default | |", "|---|---|---|"]
-    for name, parameter in _PARAMETERS.items():
-        shown = f"`Options({name}=...)`" if name in RARE else f"`{name}`"
-        rows.append(f"| {shown} | `{parameter.default!r}` | {' '.join(told[name])} |")
+    for name, parameter in inspect.signature(kind).parameters.items():
+        shown = f"`options=Options({name}=...)`" if kind is Options and name in RARE else f"`{name}`"
+        default = "" if parameter.default is UNSET else f"`{parameter.default!r}`"
+        rows.append(f"| {shown} | {default} | {' '.join(told[name])} |")
     return "\n".join(rows)
 
 
@@ -100,7 +106,9 @@ def pages() -> dict[Path, str]:
     for path in sorted((ROOT / "docs").glob("*.md")):
         text = path.read_text()
         if "<!-- options -->" in text:
-            found[path] = re.sub(r"(?<=<!-- options -->\n)(\|.*\n)*", lambda _: table() + "\n", text)
+            before, _, rest = text.partition("<!-- options -->\n")
+            after = rest.partition("<!-- end of options -->")[2]
+            found[path] = f"{before}<!-- options -->\n{tables()}\n<!-- end of options -->{after}"
     return found
 
 

@@ -20,32 +20,14 @@ from pillarbox.ledger import Ledger
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from typing import TypedDict
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
+    from pillarbox.aio.options import OptionNames
     from pillarbox.kernel import Collector
     from pillarbox.spark.progress import Progress
-
-    class ColumnOptionNames(TypedDict, total=False):
-        """The options of a column by name, but for those on which the type of a result depends."""
-
-        # From `Options`, but ordered, batch, errors:
-        capacity: int | Literal["auto"] | Adaptive
-        timeout: float | Timeout | None
-        retry: Any
-        rate: Rate | None
-        budget: Budget | None
-        ledger: Ledger | None
-        limits: SharedLimits | None
-
-    class OptionNames(ColumnOptionNames, total=False):
-        """Those of rows, as type checkers see them."""
-
-        ordered: bool
-
 
 T = TypeVar("T")
 R = TypeVar("R")

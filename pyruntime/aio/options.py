@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from pillarbox.aio.batch import Batch
 from pillarbox.aio.limits.adaptive import Adaptive
@@ -402,3 +402,23 @@ def resolve_options(options: Options | None, given: Mapping[str, Any]) -> Option
         return resolved
     # Operators share their limits only if they were given one name.
     return dataclasses.replace(resolved, limits=resolved.limits.named())
+
+
+if TYPE_CHECKING:
+
+    class ColumnOptionNames(TypedDict, total=False):
+        """The options of a column by name, but for those on which the type of a result depends."""
+
+        # From `Options`, but ordered, batch, errors:
+        capacity: int | Literal["auto"] | Adaptive
+        timeout: float | Timeout | None
+        retry: Any
+        rate: Rate | None
+        budget: Budget | None
+        ledger: Ledger | None
+        limits: SharedLimits | None
+
+    class OptionNames(ColumnOptionNames, total=False):
+        """The options of rows by name, in the same way."""
+
+        ordered: bool

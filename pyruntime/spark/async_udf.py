@@ -58,7 +58,7 @@ from pillarbox.validate import check_bool
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.api import ColumnOptionNames
+    from pillarbox.aio.options import ColumnOptionNames
 
 Slice: TypeAlias = tuple[pa.Array, ...]
 """The argument columns of some rows."""
