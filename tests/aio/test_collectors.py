@@ -581,7 +581,7 @@ def test_a_future_is_cancelled_by_the_time_out_of_its_call(batch: Batch | None, 
         futures.append(Future())
         return futures[-1]
 
-    timeout = {"timeout": Timeout(Timeout(0.05), attempt=Timeout(attempt=0.05))}[limit]
+    timeout = Timeout(0.05) if limit == "timeout" else Timeout(attempt=0.05)
     results = async_map([1], wait, batch=batch, errors="column", timeout=timeout)
     (outcome,) = results
     assert outcome.error is not None and outcome.error.type == CallTimeout.__name__

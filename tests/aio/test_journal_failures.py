@@ -102,7 +102,11 @@ def test_failures_that_are_found_count_like_those_of_calls(ledger: Ledger) -> No
         )
         list(async_map(range(200), odd_fails, options=options))
         with pytest.raises(TooManyFailures, match="ValueError: odd: 1"):
-            list(async_map(range(200), odd_fails, options=options, errors=Errors(stop_after=fail_after)))
+            list(
+                async_map(
+                    range(200), odd_fails, options=options, errors=Errors("null", stop_after=fail_after)
+                )
+            )
 
 
 def test_failures_that_are_found_ahead_of_their_rows_end_no_good_job(ledger: Ledger) -> None:
@@ -110,7 +114,6 @@ def test_failures_that_are_found_ahead_of_their_rows_end_no_good_job(ledger: Led
     given: dict[str, Any] = {
         "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
         "capacity": 30,
-        "errors": "null",
     }
 
     async def call(row: int) -> int:
@@ -119,7 +122,7 @@ def test_failures_that_are_found_ahead_of_their_rows_end_no_good_job(ledger: Led
         return row
 
     # Of every tenth row it is known that it failed, of all others nothing.
-    list(async_map(range(9, 2000, 10), call, **given))
-    assert len(list(async_map(range(2000), call, **given, errors=Errors(stop_after=0.15)))) == 2000
+    list(async_map(range(9, 2000, 10), call, errors="null", **given))
+    assert len(list(async_map(range(2000), call, **given, errors=Errors("null", stop_after=0.15)))) == 2000
     with pytest.raises(TooManyFailures):
-        list(async_map(range(2000), call, **given, errors=Errors(stop_after=0.05)))
+        list(async_map(range(2000), call, **given, errors=Errors("null", stop_after=0.05)))

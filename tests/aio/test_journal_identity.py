@@ -55,9 +55,9 @@ def location(tmp_path: Path) -> str:
 
 
 def run(service: Service, rows: list[dict[str, Any]], ledger: Ledger, **given: Any) -> list[Any]:
-    named = {"key": ["id"], **NAMES, **given}
-    capacity = named.pop("capacity", 100)
-    return list(async_map(rows, service.call, ledger=dataclasses.replace(ledger, **named), capacity=capacity))
+    names = {"key": ["id"], **NAMES}
+    names |= {name: given.pop(name) for name in ("key", "uid", "run") if name in given}
+    return list(async_map(rows, service.call, ledger=dataclasses.replace(ledger, **names), **given))
 
 
 def rows_of(numbers: range, text: str = "text", **more: Any) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_a_key_that_comes_twice_with_different_inputs_ends_the_job(location: str
 def test_rows_of_one_key_and_one_input_in_flight_share_one_call(location: str) -> None:
     service = Service()
     rows = rows_of(range(5)) * 3
-    job = async_map(rows, service.call, ledger=Ledger(location, key=["id"]), **NAMES)
+    job = async_map(rows, service.call, ledger=Ledger(location, key=["id"], **NAMES))
     assert list(job) == [[row["text"], 1] for row in rows]
     assert set(service.calls.values()) == {1}
     statistics = job.statistics()
@@ -109,7 +109,7 @@ def test_rows_that_share_a_call_share_its_failure_and_count(location: str) -> No
         raise ValueError(row["id"])
 
     rows = rows_of(range(2)) * 3
-    job = async_map(rows, call, ledger=Ledger(location, key=["id"]), errors="column", **NAMES)
+    job = async_map(rows, call, ledger=Ledger(location, key=["id"], **NAMES), errors="column")
     assert [outcome.error.type for outcome in job] == ["ValueError"] * 6  # type: ignore[attr-defined]
     statistics = job.statistics()
     assert statistics is not None and statistics.errors == 6
@@ -156,7 +156,7 @@ def in_flight_at_once(ledger: Ledger) -> dict[str, Any]:
         rows = [{"id": text, "text": "own"}, {"id": "both", "text": text}]
         try:
             outcomes[text] = list(
-                async_map(rows, call, ledger=dataclasses.replace(ledger, key=["id"]), **NAMES)
+                async_map(rows, call, ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
             )
         except LedgerConflictError as error:
             outcomes[text] = error
@@ -250,7 +250,7 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
         return [*Path(ledger.folder(scope).path).glob(".found-*")]  # type: ignore[union-attr]
 
     def find(execution: str) -> None:
-        options = Options(ledger=dataclasses.replace(ledger, key=["id"]), **NAMES)
+        options = Options(ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
         journal = open_journal(options, "run", execution=execution_id(execution))
         assert journal is not None
         clashes = journal._clashes

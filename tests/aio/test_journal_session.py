@@ -149,7 +149,7 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script() -> None:
-        first, second = (Attempt(ledger, monkeypatch, key=["id"]) for _ in range(2))
+        first, second = (Attempt(dataclasses.replace(ledger, key=["id"]), monkeypatch) for _ in range(2))
         rows = [{"id": 1}, {"id": 2}]
         for row in rows:
             assert first.comes(row)[1] is None

@@ -389,7 +389,7 @@ def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error(
         (lambda: {"errors": Errors("null", stop_after=-1)}, "stop_after=-1: must be a number of rows"),
         (lambda: {"budget": Budget(max_cost=5), "errors": "null"}, "max_cost=5: needs usage"),
         (lambda: {"budget": Budget(max_calls=5)}, "errors may not be 'fail'"),
-        (lambda: {"options": Options(dedupe=Dedupe(memo=-1))}, "memo=-1: must be a number of results"),
+        (lambda: {"options": Options(dedupe=Dedupe(memo=-1))}, "memo=-1: must be at least 0"),
     ],
 )
 def test_a_bad_argument_is_named_at_the_call(given: Callable[[], dict[str, Any]], message: str) -> None:

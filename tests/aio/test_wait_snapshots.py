@@ -187,7 +187,7 @@ def test_whenever_a_task_with_calls_in_flight_is_killed_its_restore_loses_double
     given_in = [place if is_row else Watermark(float(place)) for place, is_row in enumerate(elements)]
     committed: list[Any] = []
     snapshot: TaskSnapshot | None = None
-    last = ([], None, options["capacity"], options["reorder"], 2)
+    last = ([], None, options["capacity"], options["buffer"].rows, 2)
     for snapshots_at, killed_at, capacity, reorder, room in (*lives, last):
         before, finished = Counter(service.calls), set() if snapshot is None else finished_in(snapshot)
         life = Life(
@@ -287,14 +287,14 @@ def test_the_wait_of_a_restored_row_for_its_first_call_is_none_of_its_timeout() 
 )
 def test_failures_before_a_snapshot_count_for_fail_after_and_calls_for_the_budget() -> None:
     service = Service([1.0], [9, 0, 0])
-    options: dict[str, Any] = {"errors": "column", "capacity": 1, "buffer": Buffer(1)}
+    options: dict[str, Any] = {"capacity": 1, "buffer": Buffer(1)}
     with pytest.raises(TooManyFailures, match="3 of"):
-        two_lives(service, 6.5, rows=9, errors=Errors(stop_after=2), **options)
+        two_lives(service, 6.5, rows=9, errors=Errors("column", stop_after=2), **options)
     service = Service([1.0], [9, 0, 0])
     # Of nine rows three fail, whichever life they have left in.
-    two_lives(service, 6.5, rows=9, errors=Errors(stop_after=0.34), **options)
+    two_lives(service, 6.5, rows=9, errors=Errors("column", stop_after=0.34), **options)
     service = Service([1.0], [0])
-    _, second = two_lives(service, 3.5, rows=9, budget=Budget(max_calls=5), **options)
+    _, second = two_lives(service, 3.5, rows=9, errors="column", budget=Budget(max_calls=5), **options)
     assert service.calls.total() == 5 and service.calls[3] == 2, "the one in flight is called again"
     assert infos(second)[0].type == "NotCalled"
 

@@ -282,7 +282,9 @@ def test_options_give_each_operator_limits_of_its_own_that_its_tasks_share() -> 
         for each in options:
             job = resolve_options(each, {})
             tasks = [pickle.loads(pickle.dumps(job)) for _ in range(2)]
-            gates.append([open_limiter(task.rate, task.max_calls, None, task.coordinator) for task in tasks])
+            gates.append(
+                [open_limiter(task.rate, task.budget.max_calls, None, task.limits) for task in tasks]
+            )
 
         async def run() -> None:
             for shared in gates:
