@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable
 
 from bench import service
 from bench.table import Column, print_table
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk, CollectionInput
-from pillarbox.aio.task_run import TaskRun, ThreadRun
+from pillarbox.aio.task_run import ResultStream, TaskRun
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, RowBatch
 
@@ -90,8 +91,7 @@ def on_task_thread(new_loop: NewLoop, fn: Function, rows: int, consume: Consume)
 
     async def start() -> None:
         run = TaskRun(
-            fn,
-            Options(capacity=CAPACITY),
+            [Stage(fn, Options(capacity=CAPACITY))],
             CollectionInput(range(rows)),
             sink,
             loop=loop,
@@ -114,12 +114,10 @@ def on_task_thread(new_loop: NewLoop, fn: Function, rows: int, consume: Consume)
 def on_own_thread(new_loop: NewLoop, fn: Function, rows: int, consume: Consume) -> int:
     """Run the operator as it is built: the loop in a thread, chunks by way of a handover."""
     thread = LoopThread("bench-loop", new_loop)
-    job = ThreadRun(
-        fn,
-        Options(capacity=CAPACITY),
+    job = ResultStream(
+        [Stage(fn, Options(capacity=CAPACITY))],
         range(rows),
         loop_thread=thread,
-        read_ahead_items=1,
         chunk_rows=CHUNK,
         linger=0.1,
     )

@@ -15,7 +15,7 @@ import pytest
 from bench.conftest import Chunks
 from pillarbox.mailbox import Controller, MailboxProcessor
 from pillarbox.task.timers import ProcessingTimeService
-from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.clocks import FakeClock
 
 MANY = 1_000
 ALL = 100_000

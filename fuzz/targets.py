@@ -22,7 +22,7 @@ from pillarbox.testing import (
     MailboxModel,
     handover_suite,
     linearize,
-    mailbox_guide,
+    mailbox_hints,
     mailbox_suite,
     mailbox_violations,
     queue_suite,
@@ -92,7 +92,7 @@ def check_history(backend: str, seed: int, operations: int, out: Path, search: b
         events = record(backend, seed, operations)
     found = [f"{violation.axiom}: {violation.what}" for violation in mailbox_violations(events)]
     if search and not found:
-        verdict = linearize(events, MailboxModel(BURST), guide=mailbox_guide(events))
+        verdict = linearize(events, MailboxModel(BURST), hints=mailbox_hints(events))
         if not verdict.linearizable:
             found = [verdict.explain(events)]
     if found:

@@ -36,10 +36,10 @@ from pillarbox.task import (
     TaskSnapshot,
     Watermark,
 )
-from pillarbox.testing.ends import ReplayedInput, RestingOutput
+from pillarbox.testing.clocks import VirtualTimeLoop
 from pillarbox.testing.models.operator import TOLERANCE_MS, refusal
 from pillarbox.testing.operator_trace import SavedMark, SavedRow, Step, read_life, recording
-from pillarbox.testing.virtual_loop import VirtualTimeLoop
+from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 
 from . import tlc
 from .trace import run_on, tuple_of

@@ -30,14 +30,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pillarbox.spark.arrow_io import from_ipc
-from pillarbox.spark.keeping import QUERY
+from pillarbox.spark.ledger_plan import QUERY
+from pillarbox.spark.records import from_ipc
 from pillarbox.spark.stream import call_client, call_process
-from pillarbox.spark.stream.bucket_processor import JOB_GROUP, TIME, BucketProcessor
 from pillarbox.spark.stream.bucket_state import IDENTITY, KEY, SEQUENCE, BucketState, Finished, decode
+from pillarbox.spark.stream.buckets import JOB_GROUP, ROWS, TIME, BucketProcessor
 from pillarbox.spark.stream.call_client import CallClient
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
-from pillarbox.spark.stream.pack import ROWS
 
 from .recorded import append
 

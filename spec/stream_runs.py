@@ -34,7 +34,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import async_stream
-from pillarbox.spark.stream import bucket_processor
+from pillarbox.spark.stream import buckets
 from pillarbox.spark.stream.async_stream import PROVIDER, ROCKSDB
 
 from . import stream_trace
@@ -125,8 +125,8 @@ class Driver:
             return RecordedProcessor(replace(plan, name=f"{self.name}.{plan.name}"), self.trace)
 
         with _building:
-            original: Any = bucket_processor.BucketProcessor
-            module: Any = bucket_processor
+            original: Any = buckets.BucketProcessor
+            module: Any = buckets
             module.BucketProcessor = recorded
             try:
                 source = self.spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", "1")

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.testing.guide import mailbox_guide
 from pillarbox.testing.history import Event
 from pillarbox.testing.linearizability import Verdict, linearize
 from pillarbox.testing.models.mailbox import CLOSED_ERROR, MailboxModel
+from pillarbox.testing.search_hints import mailbox_hints
 
 from . import tlc
 
@@ -112,7 +112,7 @@ def event(words: Sequence[str], mails: dict[int, TracedMail]) -> Event:
 
 def search(events: Sequence[Event], urgent_burst: int) -> Verdict:
     """Searches an order of these events of a mailbox made with `urgent_burst`."""
-    return linearize(events, MailboxModel(urgent_burst=urgent_burst), guide=mailbox_guide(events))
+    return linearize(events, MailboxModel(urgent_burst=urgent_burst), hints=mailbox_hints(events))
 
 
 def check(events: Sequence[Event], urgent_burst: int) -> Verdicts:

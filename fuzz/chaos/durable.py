@@ -21,8 +21,7 @@ from pathlib import Path
 
 from pillarbox.ledger import Ledger, LedgerError
 from pillarbox.ledger.errors import Damage
-from pillarbox.ledger.frames import open_frame, owner_of, scan
-from pillarbox.ledger.records import Rows
+from pillarbox.ledger.format import Rows, open_frame, owner_of, scan
 
 SEGMENT, PART = ".arrow", ".part"
 

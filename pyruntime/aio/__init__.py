@@ -21,7 +21,6 @@ from pillarbox.aio.errors import (
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
-from pillarbox.aio.meter import OperatorStatistics
 from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.retry_after import retry_after_of
@@ -49,7 +48,6 @@ __all__ = [
     "Errors",
     "NotCalled",
     "OpenFailed",
-    "OperatorStatistics",
     "Options",
     "Outcome",
     "Rate",

@@ -11,147 +11,30 @@ import logging
 import threading
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from pillarbox.aio.chained import Chain, Stage, as_fields, chain_of, form_of_failures
-from pillarbox.aio.errors import Failed, Outcome, shorten
-from pillarbox.aio.function import enter_function
-from pillarbox.aio.journal import Journal, budget_of_run, open_journal, scope_of
+from pillarbox.aio.chained import Stage, as_fields, form_of_failures
+from pillarbox.aio.errors import Failed, Outcome
+from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
 from pillarbox.aio.letter_file import ChainLetters, LetterFile
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
-from pillarbox.aio.task_run import CLOSE, LoopRun, ThreadRun
-from pillarbox.ledger import execution_id
-from pillarbox.ledger.function_code import code_hash, keep_code, warn_if_changed
-from pillarbox.ledger.keys import ChainedIdentity, identity_of_source
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
+from pillarbox.ledger.consistency import code_hash, record_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 
 R = TypeVar("R")
 
 log = logging.getLogger("pillarbox")
 
-READ_AHEAD = 128
+READ_AHEAD_ITEMS = 128
 """Items read from an iterable before there is room for them."""
 
 _numbers = itertools.count(1)
-
-
-class _Run:
-    """The threads of one iteration, apart from the iterator, so that dropping the iterator ends them."""
-
-    def __init__(self, functions: _Functions, rows: Iterable[Any] | AsyncIterable[Any]) -> None:
-        self._thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
-        self._fn = functions.fn
-        self._resources = AsyncExitStack()
-        self.job: ThreadRun | None = None
-        try:
-            stages = [
-                stage._replace(fn=self._thread.run(enter_function(stage.fn, self._resources)))
-                for stage in functions.opened()
-            ]
-            first = stages[0]
-            self.job = ThreadRun(
-                first.fn,
-                first.options,
-                rows,
-                loop_thread=self._thread,
-                read_ahead_items=READ_AHEAD,
-                journal=first.journal,
-                chain=functions.chain(stages),
-            )
-        except BaseException:
-            self.close_quietly()
-            raise
-
-    def close(self) -> None:
-        if self.job is not None and not self.job.close():
-            # A call blocks the loop: nothing more can be run on it, and its thread is a daemon.
-            self._thread.close(0.0)
-            return
-        closing = self._thread.submit(self._resources.aclose())
-        left = CLOSE
-        try:
-            closing.result(CLOSE)
-        except FutureTimeoutError:
-            # Its thread is a daemon, and has been waited for.
-            left = 0.0
-            raise TimeoutError(f"fn={shorten(self._fn)}: could not be closed within {CLOSE:g} s") from None
-        finally:
-            self._thread.close(left)
-
-    def close_quietly(self) -> None:
-        """Close while another error is on its way, or where nobody would get this one."""
-        try:
-            self.close()
-        except TimeoutError as error:
-            log.warning("%s", error)
-        except Exception:
-            log.warning("fn=%s: could not be closed", shorten(self._fn), exc_info=True)
-
-    def close_from_any_thread(self) -> None:
-        # The garbage collector runs where it likes: on a thread of this run, which must not wait for
-        # itself, or on another's event loop.
-        if threading.current_thread() is threading.main_thread():
-            self.close_quietly()
-        else:
-            threading.Thread(target=self.close_quietly, name="pillarbox-close", daemon=True).start()
-
-
-class _Functions:
-    """What is called for each item: one function, or those of a list, one behind the other. Any thread.
-
-    is_list: True if they were given as a list, so that failures say in which one they were.
-    """
-
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        self._stages = stages
-        self.is_list = bool(stages[0].uid)
-        self.has_ledger = any(stage.options.ledger is not None for stage in stages)
-
-    @property
-    def fn(self) -> Any:
-        """The function, or the list of them."""
-        return [stage.fn for stage in self._stages] if self.is_list else self._stages[0].fn
-
-    def opened(self) -> list[Stage]:
-        """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
-        opened: list[Stage] = []
-        for position, stage in enumerate(self._stages):
-            ledger = stage.options.ledger
-            options = budget_of_run(stage.options, None if ledger is None else ledger.run)
-            journal = self._open_journal(position, stage._replace(options=options))
-            if journal is not None and opened and opened[0].journal is not None:
-                journal.follow(opened[0].journal)
-            opened.append(stage._replace(options=options, journal=journal))
-        return opened
-
-    def _open_journal(self, position: int, stage: Stage) -> Journal | None:
-        ledger = stage.options.ledger
-        if ledger is None:
-            return None
-        run = str(ledger.run)
-        keep_code(ledger, scope_of(ledger, run), code_hash(stage.fn))
-        return open_journal(
-            stage.options,
-            run,
-            execution=execution_id(),
-            alone=True,
-            identify=ChainedIdentity(ledger.inputs) if position else None,
-            prepare=None if position == len(self._stages) - 1 else as_fields,
-        )
-
-    def chain(self, stages: Sequence[Stage]) -> Chain | None:
-        """The chain of `stages`, which have been opened; None where there is one function that is no list."""
-        if not self.is_list:
-            return None
-        ledgers = [each.options.ledger for each in stages if each.options.ledger is not None]
-        key = ledgers[0].key if ledgers else None
-        return chain_of(stages, identity_of_source(key))
 
 
 class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
@@ -168,21 +51,22 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
     def __init__(
         self,
-        functions: _Functions,
+        stages: Sequence[Stage],
         rows: Iterable[Any] | AsyncIterable[Any],
         results_of: Callable[[Chunk], Iterator[R]],
         letters: LetterFile | ChainLetters | None = None,
     ) -> None:
         self._letters = letters
-        self._start: tuple[_Functions, Iterable[Any] | AsyncIterable[Any]] | None = (functions, rows)
-        self._run: _Run | None = None
-        self._loop_job: LoopRun | None = None
+        self._start: tuple[Sequence[Stage], Iterable[Any] | AsyncIterable[Any]] | None = (stages, rows)
+        self._stream: ResultStream | None = None
+        # That of the stream's loop, with `for`.
+        self._thread: LoopThread | None = None
         self._is_awaited = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._results_of = results_of
         self._results: Iterator[R] = iter(())
-        self._last: OperatorStatistics | None = None
-        self._last_by_uid: dict[str, OperatorStatistics | None] = {}
+        self._last: Totals | None = None
+        self._last_by_uid: dict[str, Totals | None] = {}
 
     # -- for, with ----------------------------------------------------------------------------
 
@@ -192,12 +76,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
     def __next__(self) -> R:
         for result in self._results:
             return result
-        self._refuse(self._loop_job, "`async for`", "`for`")
+        self._refuse_in_thread("`for`")
         while True:
             try:
                 chunk = self._take()
             except BaseException:
-                self._end(_Run.close_quietly)
+                self._end(_close_quietly)
                 raise
             if chunk is None:
                 self.close()
@@ -207,14 +91,15 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
                 return result
 
     def _take(self) -> Chunk | None:
-        if self._run is None:
+        if self._stream is None:
             if self._start is None:
                 return None
-            start, self._start = self._start, None
-            self._run = _Run(*start)
-            self._finalizer = weakref.finalize(self, self._run.close_from_any_thread)
-        assert self._run.job is not None
-        chunk = self._run.job.take()
+            (stages, rows), self._start = self._start, None
+            stages = open_ledgers(stages)
+            self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
+            self._stream = _stream_of(stages, rows, thread)
+            self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
+        chunk = self._stream.take()
         if self._letters is not None and chunk is not None:
             self._letters.write(chunk)
         return chunk
@@ -224,14 +109,20 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
         Raises RuntimeError where the results are iterated with `async for`: use `aclose` there.
         """
-        self._refuse(self._loop_job, "`async for`", "`close`, but with `aclose`")
-        self._end(_Run.close)
+        self._refuse_in_thread("`close`, but with `aclose`")
+        self._end(_close)
 
-    def _end(self, close: Callable[[_Run], None]) -> None:
-        self._forget()
-        if self._run is not None:
-            run, self._run = self._run, None
-            close(run)
+    def _end(self, close: Callable[[ResultStream, LoopThread], None]) -> None:
+        stream, thread = self._forget(), self._thread
+        if stream is not None and thread is not None:
+            self._thread = None
+            close(stream, thread)
+
+    def _refuse_in_thread(self, wanted: str) -> None:
+        if self._stream is not None and self._thread is None:
+            raise RuntimeError(
+                f"these results are iterated with `async for`; go on so, and not with {wanted}"
+            )
 
     def __enter__(self) -> AsyncMapIterator[R]:
         return self
@@ -249,7 +140,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
     async def __anext__(self) -> R:
         for result in self._results:
             return result
-        self._refuse(self._run, "`for`", "`async for`")
+        self._refuse_in_loop("`async for`")
         if self._is_awaited:
             raise RuntimeError("two tasks wait for results of one async_map; take them in one task")
         while True:
@@ -269,22 +160,15 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
                 return result
 
     async def _take_in_loop(self) -> Chunk | None:
-        if self._loop_job is None:
+        if self._stream is None:
             if self._start is None:
                 return None
-            (functions, rows), self._start = self._start, None
-            stages = await asyncio.to_thread(functions.opened) if functions.has_ledger else functions.opened()
-            first = stages[0]
-            self._loop_job = LoopRun(
-                first.fn,
-                first.options,
-                rows,
-                read_ahead_items=READ_AHEAD,
-                journal=first.journal,
-                chain=functions.chain(stages),
-            )
-            self._finalizer = weakref.finalize(self, self._loop_job.stop_from_any_thread)
-        chunk = await self._loop_job.take()
+            (stages, rows), self._start = self._start, None
+            if any(stage.options.ledger is not None for stage in stages):
+                stages = await asyncio.to_thread(open_ledgers, stages)
+            self._stream = _stream_of(stages, rows, None)
+            self._finalizer = weakref.finalize(self, self._stream.stop_soon)
+        chunk = await self._stream.take_async()
         if self._letters is not None and chunk is not None and any(type(each) is Failed for _, each in chunk):
             await asyncio.to_thread(self._letters.write, chunk)
         return chunk
@@ -294,17 +178,20 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
         On the event loop where the results are iterated. Raises RuntimeError where that is done with `for`.
         """
-        self._refuse(self._run, "`for`", "`aclose`, but with `close`")
-        self._forget()
-        if self._loop_job is not None:
-            job, self._loop_job = self._loop_job, None
-            await job.close()
+        self._refuse_in_loop("`aclose`, but with `close`")
+        stream = self._forget()
+        if stream is not None:
+            await stream.aclose()
 
     async def _close_quietly_in_loop(self) -> None:
         try:
             await self.aclose()
         except Exception:
             log.warning("the function of async_map could not be closed", exc_info=True)
+
+    def _refuse_in_loop(self, wanted: str) -> None:
+        if self._thread is not None:
+            raise RuntimeError(f"these results are iterated with `for`; go on so, and not with {wanted}")
 
     async def __aenter__(self) -> AsyncMapIterator[R]:
         return self
@@ -316,36 +203,101 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 
     # -- either way ---------------------------------------------------------------------------
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far: rows, results, calls, retries, errors, time-outs; None before the first result.
 
         Of several functions those of the last one: see `statistics_by_uid`.
         """
-        job = self._job
-        return self._last if job is None else job.statistics() or self._last
+        stream = self._stream
+        return self._last if stream is None else stream.statistics() or self._last
 
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
         """Counts so far of each function of a list, by its `uid`; none before the first result."""
-        job = self._job
-        return self._last_by_uid if job is None else job.statistics_by_uid() or self._last_by_uid
+        stream = self._stream
+        return self._last_by_uid if stream is None else stream.statistics_by_uid() or self._last_by_uid
 
-    @property
-    def _job(self) -> ThreadRun | LoopRun | None:
-        return self._loop_job if self._run is None else self._run.job
-
-    def _forget(self) -> None:
-        """Nothing more is asked for."""
+    def _forget(self) -> ResultStream | None:
+        """Ask for nothing more; returns what is to be closed."""
         self._last = self.statistics()
         self._last_by_uid = self.statistics_by_uid()
         self._start = None
         self._results = iter(())
         if self._finalizer is not None:
             self._finalizer.detach()
+        stream, self._stream = self._stream, None
+        return stream
 
-    @staticmethod
-    def _refuse(other: object, used: str, wanted: str) -> None:
-        if other is not None:
-            raise RuntimeError(f"these results are iterated with {used}; go on so, and not with {wanted}")
+
+def _stream_of(
+    stages: Sequence[Stage], rows: Iterable[Any] | AsyncIterable[Any], thread: LoopThread | None
+) -> ResultStream:
+    ledgers = [stage.options.ledger for stage in stages if stage.options.ledger is not None]
+    key = ledgers[0].key if ledgers else None
+    return ResultStream(
+        stages,
+        rows,
+        loop_thread=thread,
+        read_ahead_items=READ_AHEAD_ITEMS,
+        opens=True,
+        identify=identity_of_source(key),
+    )
+
+
+def _close(stream: ResultStream, thread: LoopThread) -> None:
+    timeout = CLOSE_TIMEOUT_S
+    try:
+        if not stream.close():
+            # A call blocks the loop. Its thread is a daemon, and has been waited for.
+            timeout = 0.0
+    except TimeoutError:
+        timeout = 0.0
+        raise
+    finally:
+        thread.close(timeout)
+
+
+def _close_quietly(stream: ResultStream, thread: LoopThread) -> None:
+    """Close while another error is on its way, or where nobody would get this one."""
+    try:
+        _close(stream, thread)
+    except TimeoutError as error:
+        log.warning("%s", error)
+    except Exception:
+        log.warning("the function of async_map could not be closed", exc_info=True)
+
+
+def _close_dropped(stream: ResultStream, thread: LoopThread) -> None:
+    # The garbage collector runs where it likes: on a thread of this run, which must not wait for itself, or
+    # on another's event loop.
+    if threading.current_thread() is threading.main_thread():
+        _close_quietly(stream, thread)
+    else:
+        args = (stream, thread)
+        threading.Thread(target=_close_quietly, args=args, name="pillarbox-close", daemon=True).start()
+
+
+def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
+    """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
+    opened: list[Stage] = []
+    for position, stage in enumerate(stages):
+        ledger = stage.options.ledger
+        options = budget_of_run(stage.options, None if ledger is None else ledger.run)
+        ledger_session = None
+        if ledger is not None:
+            run = str(ledger.run)
+            record_code(ledger, scope_of(ledger, run), code_hash(stage.fn))
+            ledger_session = open_session(
+                options,
+                run,
+                execution=execution_id(),
+                alone=True,
+                identify=ChainedIdentity(ledger.inputs) if position else None,
+                prepare=None if position == len(stages) - 1 else as_fields,
+            )
+            if opened and opened[0].ledger_session is not None:
+                ledger_session.follow(opened[0].ledger_session)
+        opened.append(stage._replace(options=options, ledger_session=ledger_session))
+    return opened
 
 
 def _plain(chunk: Chunk) -> Iterator[Any]:
@@ -370,7 +322,7 @@ def _without_failed(chunk: Chunk) -> Iterator[Any]:
 
 
 def _without(
-    uids: frozenset[str], results_of: Callable[[Chunk], Iterator[Any]], chunk: Chunk
+    uids: frozenset[str | None], results_of: Callable[[Chunk], Iterator[Any]], chunk: Chunk
 ) -> Iterator[Any]:
     """The results of a chunk but for what failed in the functions `uids`, which drop it."""
     return results_of([pair for pair in chunk if type(pair[1]) is not Failed or pair[1].info.uid not in uids])
@@ -394,21 +346,19 @@ def iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) -
     for stage in stages:
         _check_options(stage.fn, stage.options)
     results_of = _RESULTS[form_of_failures(stages)]
-    functions = _Functions(stages)
-    if not functions.is_list:
-        place = stages[0].options.errors.dead_letter
-        letters = None if place is None else LetterFile(place)
-        return AsyncMapIterator(functions, rows, results_of, letters)
-    drops = frozenset(stage.uid for stage in stages if stage.drops)
+    letters: LetterFile | ChainLetters | None = None
     places = {
-        stage.uid: stage.options.errors.dead_letter
+        str(stage.uid): stage.options.errors.dead_letter
         for stage in stages
         if stage.options.errors.dead_letter is not None
     }
-    aside = ChainLetters(places, has_source=len(stages) > 1) if places else None
-    if drops:
-        results_of = partial(_without, drops, results_of)
-    return AsyncMapIterator(functions, rows, results_of, aside)
+    if stages[0].uid is None:
+        letters = LetterFile(*places.values()) if places else None
+    else:
+        letters = ChainLetters(places, has_source=len(stages) > 1) if places else None
+        if drops := frozenset(stage.uid for stage in stages if stage.drops):
+            results_of = partial(_without, drops, results_of)
+    return AsyncMapIterator(stages, rows, results_of, letters)
 
 
 def _check_options(fn: Callable[..., Any], options: Options) -> None:

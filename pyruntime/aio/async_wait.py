@@ -25,7 +25,7 @@ from pillarbox.aio.batch_function import batch_function
 from pillarbox.aio.batches import BatchRunner
 from pillarbox.aio.blocking import LoopWatcher
 from pillarbox.aio.calls import ResultConverter, Runner
-from pillarbox.aio.chained import ChainPlace, chained_call, chained_row
+from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
 from pillarbox.aio.collectors import CollectorRunner
 from pillarbox.aio.coroutines import CoroutineRunner, collect
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
@@ -36,8 +36,9 @@ from pillarbox.aio.function import (
     is_async_generator,
     with_collector,
 )
-from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import SAMPLE, Meter, OperatorStatistics
+from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call, CallScheduler, CallState, RestoredCall
 from pillarbox.aio.single_flight import WAITING, single_flight
@@ -83,10 +84,10 @@ class AsyncWaitOperator(Operator):
 
     loop: the event loop that the task is a guest of (`StreamTask.run_async`). context: what each call's
     context is a copy of. options: their functions of a row get the row; see `Options.spread` for rows
-    that are tuples of arguments. journal: where results are kept before they leave, or None. convert: makes
-    of a result the form in which it leaves, if it fits what is asked for; one that does not is a failed
-    attempt. None for results that leave as they are. watched: whether a thread looks for code that blocks the
-    loop. place: that among the functions of a chain; None where it is the only one.
+    that are tuples of arguments. ledger_session: where results are recorded before they leave, or None.
+    convert: makes of a result the form in which it leaves, if it fits what is asked for; one that does not is
+    a failed attempt. None for results that leave as they are. watched: whether a thread looks for code that
+    blocks the loop. place: that among the functions of the task.
 
     Rows come in batches, and leave in batches of (call, result) pairs; the result of a row that failed for
     good is a `Failed`, unless that ends the task. No row passes a watermark.
@@ -100,15 +101,15 @@ class AsyncWaitOperator(Operator):
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
         spread: bool = False,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         watched: bool = False,
         convert: ResultConverter | None = None,
         uid: str | None = None,
-        place: ChainPlace | None = None,
+        place: ChainPlace = ONLY_PLACE,
     ) -> None:
         self.uid = uid
         self._place = place
-        self._is_behind = place is not None and not place.is_first
+        self._is_behind = not place.is_first
         self._options = options = options.spread() if spread else options
         self._loop = loop
         # Calls end on the loop's thread, whatever ran them: the queue needs no atomic operation.
@@ -129,7 +130,7 @@ class AsyncWaitOperator(Operator):
         self._is_tight = False
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
-        self._journal = journal
+        self._ledger_session = ledger_session
         self._flights = single_flight(options.dedupe, self._max_bytes)
         self._meter = Meter()
         self._scheduler = CallScheduler(
@@ -141,7 +142,7 @@ class AsyncWaitOperator(Operator):
             renew=self._renew,
             stop=self._fail,
             more_rows=self._may_get_rows,
-            keep_late=None if journal is None else journal.keep_late,
+            keep_late=None if ledger_session is None else ledger_session.record_late,
             convert=convert,
         )
         self._waiting = self._scheduler.waiting
@@ -155,17 +156,17 @@ class AsyncWaitOperator(Operator):
         self._mailbox = context.executor.mailbox
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
         self._calls = self._scheduler.runner = self._scheduler.concurrency.runner = self._make()
-        journal = self._journal
-        if journal is not None:
+        ledger_session = self._ledger_session
+        if ledger_session is not None:
             self._scheduler.look_first = self._look_first
-            self._scheduler.look_again = journal.look_again
-            journal.bind(
+            self._scheduler.look_again = ledger_session.lookup_again
+            ledger_session.bind(
                 self._mailbox,
                 self._loop,
                 self._waiting,
                 self._options.window,
                 complete=self._complete,
-                found=self._found_waiting,
+                replayed=self._replay_waiting,
                 share=self._share_found,
                 hold=self._scheduler.concurrency.hold,
                 stop=self._fail,
@@ -204,7 +205,8 @@ class AsyncWaitOperator(Operator):
 
     def _finished(self) -> int:
         admitted, in_flight = self._meter.rows_in, self._queue.in_flight + len(self._restored)
-        return admitted - (in_flight if self._journal is None else self._journal.unfinished(in_flight))
+        ledger_session = self._ledger_session
+        return admitted - (in_flight if ledger_session is None else ledger_session.unfinished(in_flight))
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -232,8 +234,7 @@ class AsyncWaitOperator(Operator):
         try:
             self._scheduler.check_end()
         except TooManyFailures as error:
-            if self._place is not None:
-                self._place.name_error(error)
+            self._place.name_error(error)
             raise
         self._is_whole = True
 
@@ -248,8 +249,8 @@ class AsyncWaitOperator(Operator):
         self._is_stopped = True
         self._scheduler.close()
         self._queue.close()
-        if self._journal is not None:
-            self._journal.stop()
+        if self._ledger_session is not None:
+            self._ledger_session.stop()
         if self._sampler is not None:
             self._sampler.cancel()
         if self.watcher is not None:
@@ -281,7 +282,7 @@ class AsyncWaitOperator(Operator):
     async def _closed(self) -> BaseException | None:
         """Close what the operator has used; returns what a task fails with that is whole otherwise."""
         await self._scheduler.closed()
-        return None if self._journal is None else await self._journal.close(self._is_whole)
+        return None if self._ledger_session is None else await self._ledger_session.close(self._is_whole)
 
     def discard(self, is_unwanted: Callable[[Any], bool]) -> None:
         """Make no calls for rows that nobody wants, and cancel those that run. Mailbox thread."""
@@ -297,11 +298,10 @@ class AsyncWaitOperator(Operator):
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_stopped:
-            if self._place is not None:
-                self._place.name_error(error)
+            self._place.name_error(error)
             self.context.fail(error)
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Counts so far, None before it is set up. Any thread; of one moment only on the mailbox thread."""
         calls = self._calls
         if calls is None:
@@ -378,8 +378,8 @@ class AsyncWaitOperator(Operator):
         size = batch.row_bytes
         most = self._max_bytes
         weigh = most is not None and size is None
-        journal = self._journal
-        if journal is None and flights is None and not weigh and not self._is_behind:
+        ledger_session = self._ledger_session
+        if ledger_session is None and flights is None and not weigh and not self._is_behind:
             # The usual case, on the path of every row.
             calls = list(map(Call, batch.take(room), repeat(size or 0)))
             for call in calls:
@@ -402,7 +402,7 @@ class AsyncWaitOperator(Operator):
             if type(call.row) is Failed and self._is_behind:
                 # It keeps its place, and nobody calls it.
                 self._complete(call, call.row)
-            elif journal is not None and (found := journal.look(call)) is not None:
+            elif ledger_session is not None and (found := ledger_session.lookup(call)) is not None:
                 done.append((call, found))
             elif flights is None:
                 append(call)
@@ -513,7 +513,7 @@ class AsyncWaitOperator(Operator):
         """The next step of rows that have finished: as straight to the queue as the options allow."""
         if self._flights is not None:
             return self._finish_shared
-        return self._complete if self._journal is None else self._hand_on
+        return self._complete if self._ledger_session is None else self._hand_on
 
     def _finish_shared(self, call: Call, result: Any) -> None:
         self._share(call, result)
@@ -528,28 +528,28 @@ class AsyncWaitOperator(Operator):
             self._hand_on(sharing, result, call)
 
     def _hand_on(self, call: Call, result: Any, called: Call | None = None) -> None:
-        """`call` has a result, perhaps of another row's call: by way of the journal, where there is one."""
-        if self._journal is None:
+        """`call` has a result, perhaps of another row's call: by way of the ledger, where there is one."""
+        if self._ledger_session is None:
             self._complete(call, result)
         else:
             substitute = (called or call).error is not None and type(result) is not Failed
-            self._journal.keep(call, result, is_substitute=substitute)
+            self._ledger_session.record(call, result, is_substitute=substitute)
 
     def _look_first(self, rows: int = 1) -> bool:
         """Return True if the first `rows` rows that wait may be called; of none, if any may.
 
         Those whose call another attempt has made are finished, and wait no more.
         """
-        journal, waiting = self._journal, self._waiting
-        assert journal is not None
-        if not journal.may_call():
+        ledger_session, waiting = self._ledger_session, self._waiting
+        assert ledger_session is not None
+        if not ledger_session.may_call():
             return False
         looked = 0
         while looked < min(rows, len(waiting)):
-            looked += not journal.look_again(waiting[looked])
+            looked += not ledger_session.lookup_again(waiting[looked])
         return bool(waiting) or not rows
 
-    def _found_waiting(self, call: Call, result: Any) -> None:
+    def _replay_waiting(self, call: Call, result: Any) -> None:
         """Another attempt of this task has made the call that `call` waits for."""
         self._scheduler.withdraw(call)
         if self._flights is not None:
@@ -611,8 +611,7 @@ class AsyncWaitOperator(Operator):
             held = sum([call.held for call, _ in results])
             self._held -= held
         if results:
-            place = self._place
-            batch = RowBatch(results, held_bytes=held) if place is None else place.pass_on(results, held)
+            batch = self._place.pass_on(results, held)
             if batch is not None:
                 self._output.collect(batch)
 
@@ -641,7 +640,7 @@ class AsyncWaitOperator(Operator):
     def snapshot_state(self, barrier: CheckpointBarrier) -> AsyncWaitState:
         """Everything that was admitted and has not left, with what a restart must know of it."""
         # spec: Chain!Snapshot, Operator!Snapshot
-        kept = {} if self._journal is None else self._journal.kept_results()
+        kept = {} if self._ledger_session is None else self._ledger_session.unsaved_results()
         restored = self._restored
         snapshot_call, now = self._scheduler.snapshot_call, self._scheduler.clock()
         row_of: Callable[[Call], Any] = chained_row if self._is_behind else attrgetter("row")
@@ -704,10 +703,10 @@ class AsyncWaitOperator(Operator):
             kind: type[Call] = RestoredCall if is_begun else Call
             call = chained_call(kind, each.row, held) if self._is_behind else kind(each.row, held)
             call.cost = each.cost
-            if self._journal is not None and not (self._is_behind and type(row) is Failed):
+            if self._ledger_session is not None and not (self._is_behind and type(row) is Failed):
                 # In the order of their admission, in which equal rows are counted; a function behind asks for
                 # the keys of those that are finished, too.
-                self._journal.identify(call)
+                self._ledger_session.identify(call)
             if finished is not None:
                 entries.append((call, True, finished.result))
             else:
@@ -727,7 +726,7 @@ class AsyncWaitOperator(Operator):
             handle, call = admitted
             call.handle = handle
             state = self._restored.pop(call)
-            found = None if self._journal is None else self._journal.look(call, is_known=True)
+            found = None if self._ledger_session is None else self._ledger_session.lookup(call, is_known=True)
             if found is not None:
                 self._count_in(0, [(call, found)])
                 continue

@@ -40,7 +40,7 @@ from pillarbox.task import RowBatch
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import ResultConverter
-    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.ledger_session import LedgerSession
 
 
 C = TypeVar("C", bound=Call)
@@ -87,15 +87,16 @@ class Step:
 
 
 class Stage(NamedTuple):
-    """A function with its options, as a task takes it.
+    """A function as a task takes it, with its options.
 
-    uid: its name in a chain; empty where it is no part of one. journal, convert: as `AsyncWaitOperator` says.
+    uid: its name among those of a list; None for a function that was given alone. ledger_session, convert: as
+    `AsyncWaitOperator` says.
     """
 
     fn: Callable[..., Any]
-    uid: str
     options: Options
-    journal: Journal | None = None
+    uid: str | None = None
+    ledger_session: LedgerSession | None = None
     convert: ResultConverter | None = None
 
     @property
@@ -113,14 +114,14 @@ def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -
     if not isinstance(fn, list | tuple):
         resolved = resolve_options(options, given)
         check_function(fn, in_batches=resolved.batch is not None)
-        return [Stage(fn, "", resolved)]
+        return [Stage(fn, resolved)]
     if not fn:
         raise ValueError("fn=[]: must hold one function at least")
     beside = given.get("ledger") or (options.ledger if isinstance(options, Options) else None)
     if getattr(beside, "uid", None) is not None:
         raise ValueError("uid: each function of a list has its own; give it there: Step(fn, uid='embed-v1')")
     stages = [_resolve_step(one if isinstance(one, Step) else Step(one), options, given) for one in fn]
-    uids = [stage.uid for stage in stages]
+    uids = [str(stage.uid) for stage in stages]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
         raise ValueError(
@@ -150,7 +151,7 @@ def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]
     if resolved.where is not None:
         raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
     check_function(step.fn, in_batches=resolved.batch is not None)
-    return Stage(step.fn, _name_of(step.fn) if uid is None else uid, resolved)
+    return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 
 
 def _check_together(stages: Sequence[Stage]) -> None:
@@ -209,20 +210,22 @@ def chained_row(call: Call) -> ChainedRow:
 
 
 class ChainPlace(NamedTuple):
-    """The place of an operator among the functions of a task.
+    """The place of an operator among the functions of a task; by default the only one, without a name.
 
     drops: a row that failed for good here goes no further, and nobody puts it aside. identity: gives that of
     the source of a call of the first operator; None where no ledger behind asks for it.
     """
 
-    uid: str
-    is_first: bool
-    is_last: bool
-    drops: bool
+    uid: str | None = None
+    is_first: bool = True
+    is_last: bool = True
+    drops: bool = False
     identity: Callable[[Call], bytes] | None = None
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
+        if self.uid is None:
+            return RowBatch(results, held_bytes=held)
         failed = self._name_failures(results)
         if failed and self.drops:
             results = [
@@ -271,39 +274,31 @@ class ChainPlace(NamedTuple):
     def name_error(self, error: BaseException) -> None:
         """Have an error that ends the task say in which function it was raised."""
         failed = error.cause if isinstance(error, TooManyFailures) else error
-        if isinstance(failed, CallFailed | CallTimeout):
+        if self.uid is not None and isinstance(failed, CallFailed | CallTimeout):
             where = f"in {self.uid!r} of the chain"
             failed.detail = where if failed.detail is None else f"{where}; {failed.detail}"
 
 
-class Chain(NamedTuple):
-    """The functions of a task: the place of each, and those behind the first one.
-
-    Identities are asked for where one behind the first one has a ledger.
-    """
-
-    places: Sequence[ChainPlace]
-    then: Sequence[Stage]
-
-    def last_options(self, first: Options) -> Options:
-        """Those of the last function; first: those of the first one."""
-        return self.then[-1].options if self.then else first
-
+ONLY_PLACE = ChainPlace()
 
 Identify = Callable[[Any], tuple[bytes, bytes]]
 """Gives key and input of a row."""
 
 
-def chain_of(stages: Sequence[Stage], identify: Identify | None) -> Chain:
-    """The chain of these functions. identify: of the task's input, if the first one has no ledger."""
+def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainPlace]:
+    """The places of the functions of a task, each behind the one in front.
+
+    identify: that of the task's input. It is asked where the first function has no ledger and one behind it
+    has.
+    """
     identity: Callable[[Call], bytes] | None = None
-    if any(stage.journal is not None for stage in stages[1:]):
-        if stages[0].journal is not None:
+    if any(stage.ledger_session is not None for stage in stages[1:]):
+        if stages[0].ledger_session is not None:
             identity = attrgetter("key")
         else:
             assert identify is not None
             identity = functools.partial(_identity, identify)
-    places = [
+    return [
         # Whoever puts failed rows aside gets them with the results.
         ChainPlace(
             stage.uid,
@@ -314,7 +309,6 @@ def chain_of(stages: Sequence[Stage], identify: Identify | None) -> Chain:
         )
         for place, stage in enumerate(stages)
     ]
-    return Chain(places, stages[1:])
 
 
 def _identity(identify: Identify, call: Call) -> bytes:

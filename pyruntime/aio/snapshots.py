@@ -26,7 +26,7 @@ from pillarbox.aio.scheduler import Call, CallState, SchedulerState
 from pillarbox.aio.task_io import OutputState
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger.local_folder import LocalFolder
 from pillarbox.ledger.values import Encoded, decode, encode
 from pillarbox.task import (
     CheckpointBarrier,

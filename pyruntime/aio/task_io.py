@@ -16,6 +16,7 @@ import contextvars
 import itertools
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable
 from concurrent.futures import Future
@@ -38,14 +39,38 @@ BATCH_ROWS = 1024
 _numbers = itertools.count(1)
 
 
-class _RowInput:
-    """The base of inputs of rows: their position. Confined to the mailbox thread."""
+class RowInput(ABC):
+    """The base of inputs of rows: their position. Mailbox thread, unless a method says otherwise."""
 
     __slots__ = ("_passed", "_position")
 
     def __init__(self) -> None:
         self._position = 0
         self._passed = 0
+
+    @abstractmethod
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the rows that are there."""
+
+    @abstractmethod
+    def available(self) -> Future[None] | None:
+        """A future that is done when there are rows, or none come any more; None if that is so now."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Read no more."""
+
+    def start(self, context: contextvars.Context) -> None:  # noqa: B027
+        """Begin to read ahead in `context`, where something is read ahead."""
+
+    def stop(self) -> None:  # noqa: B027
+        """Have a thread that reads end at its next item. Any thread."""
+
+    def join(self, timeout: float) -> None:  # noqa: B027
+        """Wait for the end of a thread that reads, for `timeout` seconds at most. Blocks. Any thread."""
+
+    async def closed(self) -> None:  # noqa: B027
+        """Wait for the end of a coroutine that reads, for a time."""
 
     def _emit(self, rows: list[Any], output: TaskOutput, row_bytes: int | None = None) -> None:
         if self._passed:
@@ -76,7 +101,7 @@ class _RowInput:
         self._position = self._passed = state
 
 
-class CollectionInput(_RowInput):
+class CollectionInput(RowInput):
     """Rows that are all in memory: read where they are used, with no thread between."""
 
     __slots__ = ("_rows",)
@@ -101,11 +126,11 @@ class CollectionInput(_RowInput):
         self._rows = iter(())
 
 
-class IterableInput(_RowInput):
+class IterableInput(RowInput):
     """Rows of an iterable, which a thread of its own reads ahead.
 
     Subclasses read items that are more than a row, by at most `ahead` items and `ahead_bytes`, as `weigh`
-    gives them; None for any. `start`, `stop` and `join` are for any thread.
+    gives them; None for any.
     """
 
     __slots__ = ("_handover", "_items", "_reader")
@@ -123,11 +148,11 @@ class IterableInput(_RowInput):
         self._reader.start()
 
     def stop(self) -> None:
-        """Have the reading thread end at its next item."""
+        """Have the reading thread end at its next item. Any thread."""
         self._handover.close()
 
     def join(self, timeout: float) -> None:
-        """Wait for the end of the reading thread, for `timeout` seconds at most. Blocks."""
+        """Wait for the end of the reading thread, for `timeout` seconds at most. Blocks. Any thread."""
         if self._reader is not None:
             self._reader.join(timeout)
             if self._reader.is_alive():
@@ -171,17 +196,15 @@ class IterableInput(_RowInput):
             handover.finish()
 
 
-class AsyncIterableInput(_RowInput):
+class AsyncIterableInput(RowInput):
     """Rows of an async iterable, read by a coroutine of the task's loop, at most `items` ahead.
 
-    context: where that runs. It begins with the first `emit_next`. An async generator is closed when it is
-    not read to its end.
+    An async generator is closed when it is not read to its end.
     """
 
     __slots__ = (
         "_awaited",
         "_closed",
-        "_context",
         "_is_ending",
         "_items",
         "_iterable",
@@ -191,17 +214,10 @@ class AsyncIterableInput(_RowInput):
         "_rows",
     )
 
-    def __init__(
-        self,
-        iterable: AsyncIterable[Any],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context,
-        items: int,
-    ) -> None:
+    def __init__(self, iterable: AsyncIterable[Any], loop: asyncio.AbstractEventLoop, items: int) -> None:
         super().__init__()
         self._iterable = iterable
         self._loop = loop
-        self._context = context
         self._items = items
         self._rows: list[Any] = []
         self._read: asyncio.Task[None] | None = None
@@ -209,9 +225,13 @@ class AsyncIterableInput(_RowInput):
         self._awaited: Future[None] | None = None
         self._closed = self._is_ending = False
 
+    def start(self, context: contextvars.Context) -> None:
+        """Begin to read, in a coroutine that runs in `context`."""
+        self._read = context.run(asyncio.Task, self._read_ahead(), loop=self._loop)
+        self._read.add_done_callback(self._has_ended)
+
     def emit_next(self, output: TaskOutput) -> InputStatus:
         """Emit the rows that have been read; raises what the iterable failed with."""
-        self._begin()
         if self._rows:
             rows, self._rows = self._rows, []
             if self._room is not None and not self._room.done():
@@ -248,11 +268,6 @@ class AsyncIterableInput(_RowInput):
                 log.warning("%r did not end after it was cancelled; it is left behind", self._iterable)
                 self._read._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    def _begin(self) -> None:
-        if self._read is None:
-            self._read = self._context.run(asyncio.Task, self._read_ahead(), loop=self._loop)
-            self._read.add_done_callback(self._has_ended)
-
     async def _read_ahead(self) -> None:
         iterator = None
         try:
@@ -284,28 +299,53 @@ class AsyncIterableInput(_RowInput):
             awaited.set_result(None)
 
 
+IN_MEMORY = (list, tuple, range, set, frozenset, dict)
+"""Collections whose iteration never waits; others may read a file or a database."""
+
+
+def row_input(
+    rows: Iterable[Any] | AsyncIterable[Any] | RowInput,
+    loop: asyncio.AbstractEventLoop,
+    items: int,
+    *,
+    awaits: bool,
+) -> RowInput:
+    """The input of a task on `loop` over `rows`, of which at most `items` are read ahead.
+
+    awaits: rows that can be iterated either way are iterated with `async for`.
+    """
+    if isinstance(rows, RowInput):
+        return rows
+    if isinstance(rows, IN_MEMORY):
+        return CollectionInput(rows)
+    if isinstance(rows, AsyncIterable) and (awaits or not isinstance(rows, Iterable)):
+        return AsyncIterableInput(rows, loop, items)
+    return IterableInput(rows, items)
+
+
+# -- results -------------------------------------------------------------------------------------------
+
 Chunk = list[tuple[Call, Any]]
 
 CHUNK_BYTES = 32 * 1024 * 1024
 """Bytes of rows and results in a chunk, at most, unless one row has more: an Arrow column holds 2 GiB."""
 
-
 TAKE_S = 1.0
 """Seconds that a consumer waits for results before it looks whether there is a reason to wait on."""
 
 
-def cut_chunk(chunk: Chunk, most: int) -> tuple[Chunk, int]:
+def cut_chunk(chunk: Chunk, max_bytes: int) -> tuple[Chunk, int]:
     """The first results whose rows and results hold at most so many bytes, and their bytes; one at least."""
     held = 0
     for place, (call, _) in enumerate(chunk):
-        if place and held + call.held > most:
+        if place and held + call.held > max_bytes:
             return chunk[:place], held
         held += call.held
     return chunk, held
 
 
 class OutputState(NamedTuple):
-    """What an output of results has in a snapshot: references. Any thread, if the rows allow it."""
+    """The state of an output of results in a snapshot: references. Any thread, if the rows allow it."""
 
     taken: int
     """Results that the consumer had taken, which are not among `rows`."""
@@ -315,31 +355,130 @@ class OutputState(NamedTuple):
     """`MAX_WATERMARK` has come, and does not come again."""
 
 
-class _ChunkOutput:
-    """The base of the outputs of results. Confined to the mailbox thread.
+class ChunkOutput:
+    """Hands results over in chunks: when `rows` of them are there, or `linger` seconds after the first.
+
+    The first result is handed over at once, and each chunk that is taken doubles the next one, up to `rows`:
+    who wants a few rows has them after a few calls, and then stops, or never asks for more.
+    With `linger` 0 each emission is handed over as it is. A chunk is cut where its rows and results hold more
+    than `chunk_bytes`.
+
+    Confined to the mailbox thread, but for the consumer's end: `take` for a thread, `take_async` for a
+    coroutine of the task's own loop, one of them at a time, and `close`.
 
     Event time ends here: a watermark is not for whoever takes results, but a task that ends without the last
     one has lost some of its input.
     """
 
-    __slots__ = ("_chunk", "_chunk_bytes", "_given", "_offered", "has_ended", "held_bytes")
+    # Both kinds of consumer are behind one handover, though one on the task's own loop needs no lock. An
+    # output of its own for that one has the same state, snapshot and cutting, and its own mistakes; the lock
+    # costs less than a microsecond a chunk.
 
-    def __init__(self, chunk_bytes: int) -> None:
+    __slots__ = (
+        "_armed",
+        "_call_soon",
+        "_chunk",
+        "_chunk_bytes",
+        "_ending",
+        "_given",
+        "_handover",
+        "_is_worked_on",
+        "_linger",
+        "_loop",
+        "_max_rows",
+        "_offered",
+        "_rows",
+        "_timer",
+        "_wake",
+        "has_ended",
+        "held_bytes",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        rows: int = 1,
+        linger: float = 0.0,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
         self.has_ended = False
         """The last watermark has come, so that all rows before it have."""
         self.held_bytes = 0
+        # A chunk waits while another is built: what is not taken stays in the operator's window. The handover
+        # counts rows as its bytes.
+        self._handover = Handover(1)
         self._chunk: Chunk = []
         self._chunk_bytes = chunk_bytes
         # Chunks that the consumer has, or may have, and has not come back from; it takes them away itself.
         self._offered: deque[Chunk] = deque()
         self._given = 0
+        self._is_worked_on = False
+        self._loop = loop
+        self._call_soon: Callable[[Callable[[], None]], object] = loop.call_soon_threadsafe
+        self._rows = 1
+        self._max_rows = rows
+        self._linger = linger
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = False
+        self._wake: Callable[[], None] | None = None
+        self._ending: Callable[[], object] | None = None
+
+    # -- the consumer's end -------------------------------------------------------------------
+
+    def take(self, idle: Callable[[], object]) -> Chunk | None:
+        """The next results, as (call, result) pairs, waiting for them; None at the end. Consumer's thread.
+
+        idle: called after each second without a result; what it raises, this raises.
+        Those of before are the consumer's from now on. Raises what the task failed with.
+        """
+        self._come_back()
+        while True:
+            try:
+                chunk: Chunk | None = self._handover.take(TAKE_S)
+            except HandoverClosedError:
+                return None
+            if chunk is not None:
+                self._is_worked_on = True
+                return chunk
+            idle()
+
+    async def take_async(self) -> Chunk | None:
+        """As `take`, for a coroutine of the task's own loop."""
+        self._come_back()
+        # Room that is made on the loop's own thread need not wake the loop.
+        self._call_soon = self._loop.call_soon
+        while True:
+            try:
+                chunk: Chunk | None = self._handover.try_take()
+            except HandoverClosedError:
+                return None
+            if chunk is not None:
+                self._is_worked_on = True
+                return chunk
+            ready = self._loop.create_future()
+            if self._handover.arm_wakeup_consumer(partial(_set_done, ready)):
+                await ready
+
+    def close(self) -> None:
+        """Take no more: results that were not taken, and those to come, are dropped. Any thread."""
+        # A coroutine that waits is not woken by the close itself.
+        self._handover.wake_up()
+        self._handover.close()
+
+    def _come_back(self) -> None:
+        if self._is_worked_on:
+            self._is_worked_on = False
+            self._offered.popleft()
+
+    # -- the task's end -----------------------------------------------------------------------
 
     def emit_watermark(self, timestamp: float) -> None:
         """Note the last watermark."""
         self.has_ended = self.has_ended or timestamp == MAX_WATERMARK
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Results that were not taken yet are part of what the checkpoint restores."""
+        """Do nothing: results that were not taken yet are part of what the checkpoint restores."""
 
     def snapshot_state(self) -> OutputState:
         """The results that were not taken, and the number of those that were."""
@@ -354,73 +493,6 @@ class _ChunkOutput:
         self._given = state.taken
         self._chunk = [*state.rows]
         self.held_bytes = sum(call.held for call, _ in state.rows)
-
-
-class HandoverOutput(_ChunkOutput):
-    """Hands results over in chunks: when `rows` of them are there, or `linger` seconds after the first.
-
-    The first result is handed over at once, and each chunk that is taken doubles the next one, up to `rows`:
-    who wants a few rows has them after a few calls, and then stops, or never asks for more.
-    With `linger` 0 each emission is handed over as it is. A chunk is cut where its rows and results hold more
-    than `chunk_bytes`. The handover counts rows as its bytes. Confined to the mailbox thread, but for `take`.
-    """
-
-    __slots__ = (
-        "_armed",
-        "_ending",
-        "_handover",
-        "_is_worked_on",
-        "_linger",
-        "_loop",
-        "_max_rows",
-        "_rows",
-        "_timer",
-        "_wake",
-    )
-
-    def __init__(
-        self,
-        handover: Handover,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        rows: int = 1,
-        linger: float = 0.0,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        super().__init__(chunk_bytes)
-        self._handover = handover
-        self._is_worked_on = False
-        self._loop = loop
-        self._rows = 1
-        self._max_rows = rows
-        self._linger = linger
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed = False
-        self._wake: Callable[[], None] | None = None
-        self._ending: Callable[[], object] | None = None
-
-    def take(self, idle: Callable[[], object]) -> Chunk | None:
-        """The next results, as (call, result) pairs, waiting for them; None at the end. Consumer's thread.
-
-        idle: called after each second without a result; what it raises, this raises.
-        Those of before are the consumer's from now on. Raises what the task failed with.
-        """
-        if self._is_worked_on:
-            self._is_worked_on = False
-            self._offered.popleft()
-        while True:
-            try:
-                chunk: Chunk | None = self._handover.take(TAKE_S)
-            except HandoverClosedError:
-                return None
-            if chunk is not None:
-                self._is_worked_on = True
-                return chunk
-            idle()
-
-    def restore_state(self, state: OutputState) -> None:
-        """As the base class; what was restored is handed over as it finds room."""
-        super().restore_state(state)
         self._push()
 
     def collect(self, batch: RowBatch) -> None:
@@ -460,7 +532,7 @@ class HandoverOutput(_ChunkOutput):
 
     def fail(self, error: BaseException) -> None:
         """Hand over what is left, then `error`, waiting for room without blocking."""
-        self._ending = lambda: self._handover.fail(error)
+        self._ending = partial(self._handover.fail, error)
         self._push()
 
     def _push(self) -> bool:
@@ -507,9 +579,9 @@ class HandoverOutput(_ChunkOutput):
         return False
 
     def _room(self) -> None:
-        # Called by the consuming thread, once per arming.
+        # Called by the consumer, once per arming.
         try:
-            self._loop.call_soon_threadsafe(self._room_now)
+            self._call_soon(self._room_now)
         except RuntimeError:
             # The loop has been closed, so nobody waits for the results any more.
             return
@@ -519,84 +591,6 @@ class HandoverOutput(_ChunkOutput):
         self._push()
 
 
-class LoopOutput(_ChunkOutput):
-    """Keeps results until a coroutine of the task's own loop takes them. Confined to the mailbox thread."""
-
-    __slots__ = ("_ended", "_error", "_loop", "_waiter", "_wake")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, chunk_bytes: int = CHUNK_BYTES) -> None:
-        super().__init__(chunk_bytes)
-        self._loop = loop
-        self._ended = False
-        self._error: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._wake: Callable[[], None] | None = None
-
-    def restore_state(self, state: OutputState) -> None:
-        """As the base class; who waits for results already has those that were restored."""
-        super().restore_state(state)
-        self._notify()
-
-    async def take(self) -> Chunk | None:
-        """The next results, waiting for them; None at the end. For one coroutine at a time.
-
-        Those of before are the consumer's from now on. Raises what the task failed with.
-        """
-        self._offered.clear()
-        while not self._chunk:
-            if self._ended:
-                error, self._error = self._error, None
-                if error is not None:
-                    raise error
-                return None
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        chunk, held = self._chunk, self.held_bytes
-        if held > self._chunk_bytes:
-            chunk, held = cut_chunk(chunk, self._chunk_bytes)
-        self._chunk = self._chunk[len(chunk) :]
-        self.held_bytes -= held
-        self._offered.append(chunk)
-        self._given += len(chunk)
-        if not self._chunk:
-            wake, self._wake = self._wake, None
-            if wake is not None:
-                wake()
-        return chunk
-
-    def collect(self, batch: RowBatch) -> None:
-        """Take results, for the next `take`."""
-        self.held_bytes += batch.held_bytes
-        self._chunk = [*self._chunk, *batch.rows] if self._chunk else batch.rows
-        self._notify()
-
-    @property
-    def is_available(self) -> bool:
-        """True once the results before have been taken."""
-        return not self._chunk
-
-    @property
-    def room(self) -> None:
-        """All that is there: it is taken at once."""
-
-    def call_when_room(self, wake: Callable[[], None]) -> None:
-        """Have `wake` called once, on the mailbox thread, when the results before have been taken."""
-        self._wake = wake
-
-    def finish(self) -> None:
-        """No more results come."""
-        self._ended = True
-        self._notify()
-
-    def fail(self, error: BaseException) -> None:
-        """No more results come, because of `error`; the first one counts."""
-        if not self._ended:
-            self._error = error
-            self.finish()
-
-    def _notify(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+def _set_done(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,47 +1,38 @@
-"""Runs of a task whose operator calls a function: on an event loop, for a thread, or for a coroutine.
+"""Runs of a task whose operators call functions, from their opening to their end.
 
-`TaskRun` is confined to its loop's thread. `ThreadRun` has three threads: one reads the input ahead, the
-loop's thread runs the task and makes the calls, and the caller's takes the results. All its methods are for
-the caller's thread.
-
-`LoopRun` runs on the caller's own event loop, for what a consumer in a coroutine passes in belongs to that
-loop: sessions, locks, queues. Only an input that may block is read in a thread.
+`TaskRun` is the task on its event loop. `ResultStream` is the whole of it, for the consumer of the results:
+the input that is read ahead, functions that are resources, the task, the results. With a consumer in a thread
+it has three threads: one reads the input ahead, the loop's thread runs the task and makes the calls, and the
+caller's takes the results. A consumer in a coroutine has the task on its own loop, since what it passes in
+belongs to that: sessions, locks, queues; only an input that may block is read in a thread.
 """
+
+# One coroutine opens the functions, runs the task and closes them again, whoever takes the results. To enter
+# a context manager in one coroutine and leave it in another, as an exit stack of the consumer would do, fails
+# with cancel scopes of anyio and with task groups, which must be left by the coroutine that has entered them.
+# And a run has one place where it ends, however it does: by its last row, by an error, by `close` from
+# another thread while a function is being opened, by the end of the loop.
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.calls import ResultConverter
-from pillarbox.aio.chained import Chain, ChainPlace, Stage
+from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
-from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import OperatorStatistics
-from pillarbox.aio.options import Options
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.scheduler import Call
-from pillarbox.aio.task_io import (
-    CHUNK_BYTES,
-    AsyncIterableInput,
-    Chunk,
-    CollectionInput,
-    HandoverOutput,
-    IterableInput,
-    LoopOutput,
-)
-from pillarbox.kernel import Handover
+from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row_input
 from pillarbox.redaction import Redact
-from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.rpc.loop_thread import LoopThread, post
 from pillarbox.task import (
     CheckpointDeclined,
     CheckpointOptions,
@@ -54,67 +45,21 @@ from pillarbox.task import (
     TaskState,
 )
 
-log = logging.getLogger("pillarbox")
-
-STALL = 5.0
+STALL_TIMEOUT_S = 5.0
 """Seconds by which a deadline may be missed before the event loop counts as blocked."""
 
-CLOSE = 5.0
-"""Seconds that ending a job early may take before its threads are left to themselves."""
-
-IN_MEMORY = (list, tuple, range, set, frozenset, dict)
-"""Collections whose iteration never waits; others may read a file or a database."""
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that ending a run early may take before its threads are left to themselves."""
 
 UNALIGNED = CheckpointOptions(aligned=False)
 """A checkpoint that waits for no mail before it. In a task without operators that yield that is all."""
 
 
-class _Reading:
-    """The input of a task, and the thread or coroutine that reads ahead for it.
-
-    Used as `ThreadRun` says of its `rows`. awaits: what can be iterated either way is iterated with
-    `async for`. Any thread, but for `ended`.
-    """
-
-    def __init__(
-        self,
-        rows: Iterable[Any] | AsyncIterable[Any] | IterableInput,
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context,
-        items: int,
-        *,
-        awaits: bool = False,
-    ) -> None:
-        self.input: TaskInput
-        if isinstance(rows, IN_MEMORY):
-            self.input = CollectionInput(rows)
-        elif isinstance(rows, AsyncIterable) and (awaits or not isinstance(rows, Iterable)):
-            self.input = AsyncIterableInput(rows, loop, context.copy(), items)
-        else:
-            self.input = rows if isinstance(rows, IterableInput) else IterableInput(rows, items)
-            self.input.start(context.copy())
-
-    async def ended(self) -> None:
-        """Wait for the coroutine that reads, for a time. On the loop's thread."""
-        if isinstance(self.input, AsyncIterableInput):
-            await self.input.closed()
-
-    def close(self) -> None:
-        """Stop the thread that reads, at its next item."""
-        if isinstance(self.input, IterableInput):
-            self.input.stop()
-
-    def join(self) -> None:
-        """Wait for the thread that reads, for `CLOSE` seconds at most. Blocks."""
-        if isinstance(self.input, IterableInput):
-            self.input.join(CLOSE)
-
-
 class ResultOutput(TaskOutput, Protocol):
-    """An output that hears how its task ended, once, after everything is closed. Mailbox thread."""
+    """The output of a run, which hears of its end."""
 
     has_ended: bool
-    """The last watermark has come, so that all rows have."""
+    """The last watermark has come."""
 
     def finish(self) -> None:
         """No more results come."""
@@ -124,38 +69,31 @@ class ResultOutput(TaskOutput, Protocol):
 
 
 class TaskRun:
-    """A task of one `AsyncWaitOperator` or a chain of them, and its end. Confined to the thread of `loop`.
+    """A task whose operators call functions. Confined to the thread of `loop`.
 
-    input, output: those of the task; the output hears of its end. snapshot: what the task goes on from.
-    storage: where its checkpoints are written. chain: the functions behind `fn`, each of which gets what the
-    one in front gives; None where there is one function. The others are as `AsyncWaitOperator` says.
-    `ended` is a future of the loop that is done when the task has ended, whatever the reason. `operator` is
-    the first of `operators`.
+    stages: the functions, each of which gets what the one in front gives. input, output: those of the task;
+    the output hears of its end. identify: see `places_of`. snapshot: what the task goes on from. storage:
+    where its checkpoints are written. spread, watched: as `AsyncWaitOperator` says. `ended` is a future of
+    the loop that is done when the task has ended, whatever the reason.
     """
 
     def __init__(
         self,
-        fn: Callable[[Any], Any],
-        options: Options,
+        stages: Sequence[Stage],
         input: TaskInput,
         output: ResultOutput,
         *,
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context,
+        identify: Identify | None = None,
         spread: bool = False,
-        journal: Journal | None = None,
         watched: bool = False,
-        convert: ResultConverter | None = None,
         snapshot: TaskSnapshot | None = None,
         storage: SnapshotStorage | None = None,
-        chain: Chain | None = None,
     ) -> None:
         self._loop = loop
         self._output = output
         self._snapshot = snapshot
-        first = Stage(fn, "", options, journal=journal, convert=convert)
-        stages = [first, *(() if chain is None else chain.then)]
-        places: Sequence[ChainPlace | None] = [None] if chain is None else chain.places
         self.operators = [
             AsyncWaitOperator(
                 stage.fn,
@@ -163,16 +101,15 @@ class TaskRun:
                 loop=loop,
                 context=context,
                 spread=spread,
-                journal=stage.journal,
+                ledger_session=stage.ledger_session,
                 # One thread looks at the loop, for all of them.
-                watched=watched and not position,
+                watched=watched and place.is_first,
                 convert=stage.convert,
-                uid=None if place is None else place.uid,
+                uid=stage.uid,
                 place=place,
             )
-            for position, (stage, place) in enumerate(zip(stages, places, strict=True))
+            for stage, place in zip(stages, places_of(stages, identify), strict=True)
         ]
-        self.operator = self.operators[0]
         # The operator takes samples itself, by a timer of the loop, and has no timers of the task.
         self.task = StreamTask(
             input, self.operators, output, clock=time.monotonic, latency_interval=None, storage=storage
@@ -225,75 +162,109 @@ class TaskRun:
         ]
         return min(found, key=lambda late: late[3], default=None)
 
-    def statistics(self) -> dict[str, OperatorStatistics | None]:
-        """Counts of the operators of a chain by their names, in its order. Any thread."""
-        return {each.uid: each.statistics() for each in self.operators if each.uid is not None}
 
+class ResultStream:
+    """The results of functions over rows: a task on an event loop, and its consumer's end.
 
-class ThreadRun:
-    """Runs `fn` over `rows` in a task on a loop thread.
+    stages: the functions, each of which gets what the one in front gives.
+    rows: an `IN_MEMORY` collection or an async iterable, which are read on the loop, or any iterable, which
+        is read ahead in a thread of its own, by at most `read_ahead_items`; or an input.
+    loop_thread: the thread to run on, which outlives the task; its consumer calls `take` and `close`. None
+        for the running loop, whose consumer awaits `take_async` and `aclose`.
+    opens: functions that are resources are opened before the first row is read, and closed at the end.
+    chunk_rows, linger: see `ChunkOutput`. idle: called by `take` after each second without a result; what it
+        raises, `take` raises. The others: see `TaskRun`.
 
-    rows: an `IN_MEMORY` collection or an async iterable, which are read on the loop's thread, or any
-        iterable, which is read ahead in a thread of its own, by at most `read_ahead_items`; or an input that
-        does so by itself.
-    loop_thread: the thread to run on; it outlives the task.
-    chunk_rows, linger: see `HandoverOutput`. spread, journal, convert: see `AsyncWaitOperator`.
-    chain: see `TaskRun`.
-    idle: called by `take` after each second without a result; what it raises, `take` raises.
-    snapshot, storage: see `TaskRun`.
+    Methods are for the consumer, where nothing else is said.
     """
 
     def __init__(
         self,
-        fn: Callable[[Any], Any],
-        options: Options,
-        rows: Iterable[Any] | AsyncIterable[Any] | IterableInput,
+        stages: Sequence[Stage],
+        rows: Iterable[Any] | AsyncIterable[Any] | RowInput,
         *,
-        loop_thread: LoopThread,
+        loop_thread: LoopThread | None,
         read_ahead_items: int = 1,
+        opens: bool = False,
         chunk_rows: int = 1,
         linger: float = 0.0,
-        spread: bool = False,
         idle: Callable[[], None] | None = None,
-        journal: Journal | None = None,
-        convert: ResultConverter | None = None,
+        identify: Identify | None = None,
+        spread: bool = False,
         snapshot: TaskSnapshot | None = None,
         storage: SnapshotStorage | None = None,
-        chain: Chain | None = None,
     ) -> None:
+        self._stages = stages
         self._loop_thread = loop_thread
+        self._loop = loop = asyncio.get_running_loop() if loop_thread is None else loop_thread.loop
+        self._opens = opens
         self._idle = idle
-        # A chunk waits while another is built: what is not taken stays in the operator's window.
-        self._outbox = Handover(1)
         self._run: TaskRun | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._ended = threading.Event()
         self._stopped = False
-        context = contextvars.copy_context()
-        self._reading = _Reading(rows, loop_thread.loop, context, read_ahead_items)
-        self.output = HandoverOutput(
-            self._outbox,
-            loop_thread.loop,
+        self._input = row_input(rows, loop, read_ahead_items, awaits=loop_thread is None)
+        max_bytes = stages[-1].options.buffer.max_bytes
+        self.output = ChunkOutput(
+            loop,
             rows=chunk_rows,
             linger=linger,
-            chunk_bytes=_chunk_bytes(options if chain is None else chain.last_options(options)),
+            # One is built, one is on its way and one is taken, beside what the window holds.
+            chunk_bytes=CHUNK_BYTES if max_bytes is None else min(CHUNK_BYTES, max(1, max_bytes // 4)),
         )
-        self._make_run = partial(
-            TaskRun,
-            fn,
-            options,
-            self._reading.input,
-            self.output,
-            loop=loop_thread.loop,
-            context=context,
-            spread=spread,
-            journal=journal,
-            watched=True,
-            convert=convert,
-            snapshot=snapshot,
-            storage=storage,
-            chain=chain,
+        context = contextvars.copy_context()
+
+        def make_run(opened: Sequence[Stage]) -> TaskRun:
+            self._input.start(context.copy())
+            return TaskRun(
+                opened,
+                self._input,
+                self.output,
+                loop=loop,
+                context=context,
+                identify=identify,
+                spread=spread,
+                watched=True,
+                snapshot=snapshot,
+                storage=storage,
+            )
+
+        whole = self._run_to_end(make_run)
+        # Closing the functions included, which may raise.
+        self._closed: Future[None] | asyncio.Task[None] = (
+            loop.create_task(whole) if loop_thread is None else loop_thread.submit(whole)
         )
-        loop_thread.submit(self._run_to_end())
+
+    async def _run_to_end(self, make_run: Callable[[Sequence[Stage]], TaskRun]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                stages = self._stages
+                if self._opens and not self._stopped:
+                    stages = await self._open(stack)
+                if self._stopped:
+                    self.output.finish()
+                    return
+                self._run = make_run(stages)
+                await self._run.run()
+                await self._input.closed()
+                self._ended.set()
+        except BaseException as error:
+            if self._run is not None:
+                raise
+            self._input.close()
+            self.output.fail(error)
+        finally:
+            self._ended.set()
+
+    async def _open(self, stack: AsyncExitStack) -> list[Stage]:
+        self._opening = asyncio.current_task()
+        try:
+            return [stage._replace(fn=await enter_function(stage.fn, stack)) for stage in self._stages]
+        finally:
+            # What was opened is closed without being disturbed.
+            self._opening = None
+
+    # -- results ------------------------------------------------------------------------------
 
     def take(self) -> Chunk | None:
         """The next results, as (call, result) pairs, waiting for them; None at the end.
@@ -303,193 +274,111 @@ class ThreadRun:
         """
         return self.output.take(self.look)
 
+    async def take_async(self) -> Chunk | None:
+        """As `take`, on the loop of the task."""
+        return await self.output.take_async()
+
     def look(self) -> None:
         """Raise what there is to raise when no result has come for a second, for who takes from `output`."""
         self._check_stall()
         if self._idle is not None:
             self._idle()
 
+    def statistics(self) -> Totals | None:
+        """Counts of the last function so far; None before it has begun. Any thread."""
+        return None if self._run is None else self._run.operators[-1].statistics()
+
+    def statistics_by_uid(self) -> dict[str, Totals | None]:
+        """Counts so far of the functions that have names; none before they have begun. Any thread."""
+        operators = () if self._run is None else self._run.operators
+        return {each.uid: each.statistics() for each in operators if each.uid is not None}
+
     def checkpoint(self, checkpoint_id: int) -> Future[TaskSnapshot]:
         """Take a snapshot of the task as it is; ids grow, in all lives of a task. Any thread.
 
         The future gets `CheckpointDeclined` where none is taken; the task goes on.
         """
-        return self._loop_thread.submit(self._checkpoint(checkpoint_id))
-
-    def close(self) -> bool:
-        """Stop what still runs, drop what was not taken, and wait for its threads.
-
-        Returns False if the event loop is blocked, so that calls have not ended after `CLOSE` seconds. A
-        reading thread that hangs in its input is left behind, with a warning. Idempotent.
-        """
-        self._outbox.close()
-        self._reading.close()
-        self._loop_thread.call(self._stop)
-        ended = self._ended.wait(CLOSE)
-        self._reading.join()
-        watcher = None if self._run is None else self._run.operator.watcher
-        if ended and watcher is not None:
-            watcher.join(CLOSE)
-        return ended
-
-    def abort(self, error: BaseException) -> None:
-        """Stop the calls, and have `take` raise `error`. On the thread of the loop."""
-        if self._run is not None:
-            self._run.fail(error)
-        else:
-            self._stopped = True
-            self._outbox.fail(error)
-
-    def statistics(self) -> OperatorStatistics | None:
-        """Counts of the operator so far, in a chain of the last one; None before it has begun."""
-        return None if self._run is None else self._run.operators[-1].statistics()
-
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
-        """Counts of the operators of a chain so far, by their names; none before they have begun."""
-        return {} if self._run is None else self._run.statistics()
-
-    async def _run_to_end(self) -> None:
-        try:
-            self._run = run = self._make_run()
-            if self._stopped:
-                run.stop()
-            await run.run()
-            await self._reading.ended()
-        except BaseException as error:
-            self._outbox.fail(error)
-            raise
-        finally:
-            self._ended.set()
+        return asyncio.run_coroutine_threadsafe(self._checkpoint(checkpoint_id), self._loop)
 
     async def _checkpoint(self, checkpoint_id: int) -> TaskSnapshot:
         if self._run is None:
             raise CheckpointDeclined(checkpoint_id, "the task has not begun")
         return await asyncio.wrap_future(self._run.task.trigger_checkpoint_async(checkpoint_id, UNALIGNED))
 
+    # -- the end ------------------------------------------------------------------------------
+
+    def abort(self, error: BaseException) -> None:
+        """Stop the calls, and have `take` raise `error`. On the thread of the loop."""
+        if self._run is not None:
+            self._run.fail(error)
+        else:
+            self.output.fail(error)
+            self._stop()
+
+    def stop_soon(self) -> None:
+        """Begin to stop what still runs; results that were not taken are dropped. Any thread."""
+        self._stopped = True
+        self.output.close()
+        self._input.stop()
+        post(self._loop, self._stop)
+
+    def close(self) -> bool:
+        """Stop what still runs, drop what was not taken, and wait for its threads. Idempotent.
+
+        Returns False if the event loop is blocked, so that calls have not ended after `CLOSE_TIMEOUT_S`. A
+        reading thread that hangs in its input is left behind, with a warning. Raises what closing the
+        functions raises, and TimeoutError if that takes too long.
+        """
+        self.stop_soon()
+        ended = self._ended.wait(CLOSE_TIMEOUT_S)
+        self._input.join(CLOSE_TIMEOUT_S)
+        if not ended:
+            return False
+        watcher = None if self._run is None else self._run.operators[0].watcher
+        if watcher is not None:
+            watcher.join(CLOSE_TIMEOUT_S)
+        assert isinstance(self._closed, Future)
+        if not wait([self._closed], CLOSE_TIMEOUT_S).done:
+            raise self._not_closed()
+        self._closed.result()
+        return True
+
+    async def aclose(self) -> None:
+        """As `close`, on the loop of the task, without waiting for a thread that reads."""
+        self.output.close()
+        self._input.stop()
+        self._stop()
+        assert isinstance(self._closed, asyncio.Task)
+        await asyncio.wait([self._closed], timeout=CLOSE_TIMEOUT_S)
+        if not self._closed.done():
+            raise self._not_closed()
+        if not self._closed.cancelled():
+            self._closed.result()
+
+    def _not_closed(self) -> TimeoutError:
+        fns = [stage.fn for stage in self._stages]
+        name = shorten(fns if len(fns) > 1 else fns[0])
+        return TimeoutError(f"fn={name}: could not be closed within {CLOSE_TIMEOUT_S:g} s")
+
     def _stop(self) -> None:
         self._stopped = True
         if self._run is not None:
             self._run.stop()
+        elif self._opening is not None:
+            self._opening.cancel()
 
     def _check_stall(self) -> None:
         overdue = None if self._run is None else self._run.overdue()
-        if overdue is None:
+        if overdue is None or self._loop_thread is None:
             return
         call, limit, seconds, deadline, redaction = overdue
-        if self._loop_thread.loop.time() - deadline < STALL:
+        if self._loop.time() - deadline < STALL_TIMEOUT_S:
             return
         # In the text and not in a cause, which Spark drops.
         detail = (
-            f"The event loop has not had its turn for {STALL:g} s since: an async function blocks it, here:\n"
-            f"{self._loop_thread.stack()}"
+            f"The event loop has not had its turn for {STALL_TIMEOUT_S:g} s since: an async function blocks "
+            f"it, here:\n{self._loop_thread.stack()}"
         )
         redact = redaction.about(call.row)
         row = None if redact.rows else shorten(call.row, redact=redact)
         raise CallTimeout(limit, seconds, call.attempt, row, redact.text(detail))
-
-
-def _chunk_bytes(options: Options) -> int:
-    # One is built, one is on its way and one is taken, beside what the window holds.
-    most = options.buffer.max_bytes
-    return CHUNK_BYTES if most is None else min(CHUNK_BYTES, max(1, most // 4))
-
-
-class LoopRun:
-    """Runs `fn` over `rows` in a task on the running event loop; confined to it. chain: see `TaskRun`.
-
-    One coroutine opens `fn` where it is a resource, runs the task, and closes `fn` again: what may not be
-    left in another coroutine than the one that entered it is content. The rest is as `ThreadRun` says.
-    """
-
-    def __init__(
-        self,
-        fn: Callable[[Any], Any],
-        options: Options,
-        rows: Iterable[Any] | AsyncIterable[Any],
-        *,
-        read_ahead_items: int,
-        journal: Journal | None = None,
-        chain: Chain | None = None,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._fn = fn
-        self._options = options
-        self._journal = journal
-        self._chain = chain
-        self._context = contextvars.copy_context()
-        self._reading = _Reading(rows, self._loop, self._context, read_ahead_items, awaits=True)
-        self._output = LoopOutput(
-            self._loop, _chunk_bytes(options if chain is None else chain.last_options(options))
-        )
-        self._run: TaskRun | None = None
-        self._stopped = False
-        self._task = self._loop.create_task(self._run_to_end())
-
-    async def take(self) -> Chunk | None:
-        """The next results, as (call, result) pairs; None at the end. Raises what the task failed with."""
-        return await self._output.take()
-
-    def stop(self) -> None:
-        """Begin to stop what still runs; results that were not taken are dropped."""
-        self._stopped = True
-        self._reading.close()
-        if self._run is not None:
-            self._run.stop()
-        else:
-            self._task.cancel()
-
-    def stop_from_any_thread(self) -> None:
-        """Have `stop` called on the loop, unless that is closed."""
-        try:
-            self._loop.call_soon_threadsafe(self.stop)
-        except RuntimeError:
-            return
-
-    async def close(self) -> None:
-        """Stop what still runs, and wait for its end. Raises what closing `fn` raises. Idempotent.
-
-        Raises TimeoutError if that takes longer than `CLOSE` seconds.
-        """
-        self.stop()
-        await asyncio.wait([self._task], timeout=CLOSE)
-        if not self._task.done():
-            raise TimeoutError(f"fn={self._fn!r}: could not be closed within {CLOSE:g} s")
-        if not self._task.cancelled():
-            self._task.result()
-
-    def statistics(self) -> OperatorStatistics | None:
-        """Counts of the operator so far, in a chain of the last one; None before it has begun."""
-        return None if self._run is None else self._run.operators[-1].statistics()
-
-    def statistics_by_uid(self) -> dict[str, OperatorStatistics | None]:
-        """Counts of the operators of a chain so far, by their names; none before they have begun."""
-        return {} if self._run is None else self._run.statistics()
-
-    async def _run_to_end(self) -> None:
-        try:
-            async with AsyncExitStack() as stack:
-                entered = await enter_function(self._fn, stack)
-                chain = self._chain
-                if chain is not None:
-                    then = [stage._replace(fn=await enter_function(stage.fn, stack)) for stage in chain.then]
-                    chain = chain._replace(then=then)
-                self._run = run = TaskRun(
-                    entered,
-                    self._options,
-                    self._reading.input,
-                    self._output,
-                    loop=self._loop,
-                    context=self._context,
-                    journal=self._journal,
-                    watched=True,
-                    chain=chain,
-                )
-                if self._stopped:
-                    run.stop()
-                await run.run()
-                await self._reading.ended()
-        except BaseException as error:
-            if self._run is None:
-                self._output.fail(error)
-                return
-            raise

@@ -17,9 +17,9 @@ from typing import Any
 
 from pillarbox.ledger.keys import KEY_BYTES
 
-FRESH = 2**16
+MAX_UNSORTED_RECORDS = 2**16
 """Records that wait in a dict."""
-RATIO = 4
+MIN_RUN_RATIO = 4
 """A sorted array is so many times as large as the next one, at least, or both become one."""
 DIRECTORY_BITS = 16
 """Parts of a large array: so many bits of a key choose one."""
@@ -110,7 +110,7 @@ class KeyIndex:
     def _settle(self) -> None:
         """Make what was added findable."""
         waiting = len(self._waiting) // KEY_BYTES
-        if waiting > FRESH:
+        if waiting > MAX_UNSORTED_RECORDS:
             self._sort()
             return
         fresh = self._fresh
@@ -135,7 +135,7 @@ class KeyIndex:
         prefixes, numbers = prefixes.take(order), pc.add(order, pa.scalar(self._first, pa.uint64()))
         self._waiting, self._fresh, self._indexed = bytearray(), {}, 0
         self._first = self.count
-        while self._runs and len(self._runs[-1]) < RATIO * len(prefixes):
+        while self._runs and len(self._runs[-1]) < MIN_RUN_RATIO * len(prefixes):
             run = self._runs.pop()
             prefixes = pa.concat_arrays([_array(run.words), prefixes])
             numbers = pa.concat_arrays([_array(run.numbers), numbers])

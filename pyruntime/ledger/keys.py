@@ -1,14 +1,16 @@
-"""The identity of a row and of its input: the same bytes in every process, on every machine, in every Python.
+"""The identity of a run, of a row and of its input: the same bytes in every process and every Python.
 
-Values are written down in one canonical way, type before content, and hashed (BLAKE2b). Not with `hash`,
-which is salted, and not with pickle, whose bytes depend on the version and on which objects are shared.
-`fingerprint` is pure; a `KeyMaker` and a `RowIdentity` count, so they belong to one thread, the one that
-reads the rows of a task.
+Values are written down in one canonical way, type before content, and hashed (BLAKE2b). `fingerprint` is
+pure; a `KeyMaker` and a `RowIdentity` count, so they belong to one thread, the one that reads the rows of a
+task.
 
 A row's *key* says which row it is, its *input* what the function was given. The input is kept column by
 column, 12 bytes each: 4 for the column's name, 8 for its value. So what differs can be named, and who later
 says that only some columns count finds what was kept before.
 """
+
+# Not with `hash`, which is salted, and not with pickle, whose bytes depend on the version and on which
+# objects are shared. JSON has no bytes, dates and decimals, and writes a tuple as it does a list.
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ import secrets
 import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pillarbox.ledger.errors import LedgerValueError
+from pillarbox.validate import check_int, check_text
 
 KEY_BYTES = 16
 EXECUTION_BYTES = 8
@@ -31,7 +36,7 @@ NAME_BYTES = 4
 VALUE_BYTES = 8
 COLUMN_BYTES = NAME_BYTES + VALUE_BYTES
 """Bytes of a column in the fingerprint of an input."""
-_LONG = 10**100
+_DECIMAL_LIMIT = 10**100
 _pack = struct.Struct("<Q").pack
 
 
@@ -172,7 +177,7 @@ class RowIdentity:
     def _print(self, names: tuple[Any, ...], values: Sequence[Any]) -> bytes:
         prefixes = self._prints.get(names)
         if prefixes is None:
-            if len(self._prints) >= MAX_SHAPES:
+            if len(self._prints) >= MAX_COLUMN_SETS:
                 self._prints.clear()
             prefixes = self._prints[names] = [name_print(name) for name in names]
             self._names.update(zip(prefixes, names, strict=True))
@@ -195,7 +200,7 @@ class RowIdentity:
 
 NAMES_OF_ALL = "the names of the columns"
 GONE = "a column that is no longer there"
-MAX_SHAPES = 1000
+MAX_COLUMN_SETS = 1000
 """Sets of names whose fingerprints are held."""
 
 
@@ -265,7 +270,7 @@ class _AllColumns:
         given = tuple(row)
         names = self._names.get(given)
         if names is None:
-            if len(self._names) >= MAX_SHAPES:
+            if len(self._names) >= MAX_COLUMN_SETS:
                 self._names.clear()
             names = self._names[given] = tuple([name for name in given if name not in self._but])
         return names, [row[name] for name in names]
@@ -352,7 +357,7 @@ def _written(value: Any) -> bytes:
     if kind is str:
         content = value.encode("utf-8", "surrogatepass")
         return b"s" + _pack(len(content)) + content  # type: ignore[no-any-return]
-    if kind is int and -_LONG < value < _LONG:
+    if kind is int and -_DECIMAL_LIMIT < value < _DECIMAL_LIMIT:
         content = str(value).encode()
         return b"i" + _pack(len(content)) + content
     return canonical(value)
@@ -363,7 +368,11 @@ def _write(value: Any, parts: list[bytes]) -> None:
     if kind is str:
         _sized(b"s", value.encode("utf-8", "surrogatepass"), parts)
     elif kind is int:
-        _sized(b"i", str(value).encode() if -_LONG < value < _LONG else hex(value).encode(), parts)
+        _sized(
+            b"i",
+            str(value).encode() if -_DECIMAL_LIMIT < value < _DECIMAL_LIMIT else hex(value).encode(),
+            parts,
+        )
     elif kind is float:
         parts.append(b"f" + (b"nan-----" if value != value else struct.pack("<d", value)))
     elif value is None:
@@ -438,3 +447,80 @@ def _write_array(value: Any, parts: list[bytes]) -> None:
         _write(value.tolist(), parts)
     else:
         _sized(b"b", value.tobytes(), parts)
+
+
+NO_BATCH = "none"
+MAX_NAME_CHARACTERS = 200
+"""Characters of a name, as it is written in a path: file systems allow 255 with what is before it."""
+
+
+@dataclass(frozen=True, order=True)
+class Scope:
+    """Where a finished call belongs. Results are found again under the same scope only.
+
+    run: a name given by the user, or the id of a streaming query, which is the same after a restart.
+    uid: the name of the operator.
+    config: 16 hexadecimal digits for what of its configuration decides about results (`config_hash`).
+    batch: the number of the micro-batch; None outside of streams.
+    """
+
+    run: str
+    uid: str
+    config: str = "0" * 16
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("run", "uid", "config"):
+            text = check_text(name, getattr(self, name))
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{name}={text!r}: must be text that has a form in UTF-8") from None
+            if len(quoted(text)) > MAX_NAME_CHARACTERS:
+                raise ValueError(
+                    f"{name}={text!r}: may have {MAX_NAME_CHARACTERS} characters as it is written in a path"
+                )
+        if self.batch is not None:
+            check_int("batch", self.batch, 0, 2**63 - 1)
+
+    @classmethod
+    def of(
+        cls, run: str, uid: str, config: Mapping[str, Any] | None = None, batch: int | None = None
+    ) -> Scope:
+        """The scope of an operator with this configuration: a mapping of what decides about results."""
+        return cls(run, uid, config_hash(config), batch)
+
+    @property
+    def path(self) -> str:
+        """Its folder below the ledger's."""
+        batch = NO_BATCH if self.batch is None else str(self.batch)
+        return f"run={quoted(self.run)}/batch={batch}/uid={quoted(self.uid)}/config={quoted(self.config)}"
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What the header of a segment says of it."""
+        return {"run": self.run, "uid": self.uid, "config": self.config, "batch": str(self.batch)}
+
+    @classmethod
+    def from_path(cls, path: str) -> Scope | None:
+        """The scope that has this folder; None if none has."""
+        parts = [part.partition("=") for part in path.strip("/").split("/")]
+        if [name for name, _, _ in parts] != ["run", "batch", "uid", "config"]:
+            return None
+        run, batch, uid, config = (value for _, _, value in parts)
+        if batch != NO_BATCH and not batch.isdecimal():
+            return None
+        try:
+            return cls(unquote(run), unquote(uid), unquote(config), None if batch == NO_BATCH else int(batch))
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        batch = "" if self.batch is None else f" batch {self.batch}"
+        return f"{self.run}{batch} {self.uid} ({self.config})"
+
+
+def quoted(text: str) -> str:
+    """`text` as a part of a path: letters, digits and `_-~` stay, and a dot except in front."""
+    plain = quote(text, safe="")
+    return "%2E" + plain[1:] if plain.startswith(".") else plain

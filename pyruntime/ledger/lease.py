@@ -18,15 +18,21 @@ import time
 from contextlib import suppress
 
 from pillarbox.ledger.errors import LedgerBusyError, LedgerError
-from pillarbox.ledger.folder import REMEDY, LocalFolder, is_at
-from pillarbox.ledger.forks import kept_from_forks, let_go, lock_file
+from pillarbox.ledger.local_folder import (
+    SHARE_HINT,
+    LocalFolder,
+    close_file,
+    closed_in_forks,
+    is_at,
+    lock_file,
+)
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, open_own
 
-BEAT = 1.0
+RENEWAL_INTERVAL_S = 1.0
 """Seconds between two renewals."""
-PATIENCE = 5.0
+STALLED_AFTER_S = 5.0
 """Seconds without a renewal after which a holder that lives is taken for stopped."""
-LONGEST = 60.0
+HUNG_AFTER_S = 60.0
 """Seconds after which a holder is taken for hung, although it renews."""
 OWNER_BYTES = 32
 
@@ -35,7 +41,7 @@ class Lease:
     """The right to call for what `name` means, in a folder that is there. Any thread.
 
     name: the same for all attempts of a task, such as the key of its first row.
-    patience, longest: seconds, as above. mode: of its file.
+    stalled_after, hung_after: seconds, as above. mode: of its file.
 
     Attempts of one process have a lease object each. A process that is forked does not hold its parent's.
     """
@@ -45,8 +51,8 @@ class Lease:
         folder: str,
         name: str,
         *,
-        patience: float = PATIENCE,
-        longest: float = LONGEST,
+        stalled_after: float = STALLED_AFTER_S,
+        hung_after: float = HUNG_AFTER_S,
         mode: int = FILE_MODE,
     ) -> None:
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -54,8 +60,8 @@ class Lease:
         self._folder = LocalFolder(folder, mode)
         self._mode = mode
         self._owner = secrets.token_hex(OWNER_BYTES // 2)
-        self._patience = patience
-        self._longest = longest
+        self._stalled_after = stalled_after
+        self._hung_after = hung_after
         self._mutex = threading.Lock()
         self._file: int | None = None
         self._process = os.getpid()
@@ -78,10 +84,10 @@ class Lease:
             except FileNotFoundError:
                 raise LedgerError(f"{self._folder.path} has expired, or was deleted") from None
             except PermissionError as error:
-                raise LedgerError(locked_out(self.path, REMEDY)) from error
+                raise LedgerError(locked_out(self.path, SHARE_HINT)) from error
 
-    def beat(self) -> bool:
-        """Renew it; False if it is another's by now. About every `BEAT` seconds."""
+    def renew(self) -> bool:
+        """Renew it; False if it is another's by now. About every `RENEWAL_INTERVAL_S` seconds."""
         with self._mutex:
             if not self._holds():
                 self._drop()
@@ -114,7 +120,7 @@ class Lease:
             lock_file(file)
             if is_at(file, path):
                 os.pwrite(file, self._owner.encode(), 0)
-                self._file, self._process = kept_from_forks(file), os.getpid()
+                self._file, self._process = closed_in_forks(file), os.getpid()
                 return True
         except BlockingIOError:
             pass
@@ -133,7 +139,7 @@ class Lease:
             self._first_at = now
         if held != self._seen:
             self._seen, self._seen_at = held, now
-        if now - self._seen_at < self._patience and now - self._first_at < self._longest:
+        if now - self._seen_at < self._stalled_after and now - self._first_at < self._hung_after:
             return False
         # spec: Ledger!TakeOver
         part = f"{self.path}.{self._owner}"
@@ -154,7 +160,7 @@ class Lease:
 
     def _drop(self) -> None:
         if self._file is not None and self._process == os.getpid():
-            let_go(self._file)
+            close_file(self._file)
         self._file = None
 
     def _look(self) -> tuple[str, int] | None:

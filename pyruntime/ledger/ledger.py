@@ -12,30 +12,30 @@ import pickle
 import re
 import secrets
 import socket
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pillarbox.ledger.errors import LedgerError, LedgerFormatError, LedgerWarning
-from pillarbox.ledger.folder import REMEDY, LocalFolder
-from pillarbox.ledger.forks import check_locks
-from pillarbox.ledger.frames import VERSION
-from pillarbox.ledger.keys import KeyMaker, execution_id
-from pillarbox.ledger.lease import LONGEST, PATIENCE, Lease
-from pillarbox.ledger.objects import ObjectFolder, list_folder
+from pillarbox.ledger.format import VERSION
+from pillarbox.ledger.keys import KeyMaker, Scope, execution_id, quoted
+from pillarbox.ledger.lease import HUNG_AFTER_S, STALLED_AFTER_S, Lease
+from pillarbox.ledger.local_folder import SHARE_HINT, LocalFolder, check_locks
+from pillarbox.ledger.object_folder import ObjectFolder, list_folder
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, locked_out
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.scope import Scope, quoted
 from pillarbox.ledger.writer import Commit, LedgerWriter, Limits
 from pillarbox.redaction import UNESCAPED, is_misread, reason_of, shown_address
 from pillarbox.validate import check_bool, check_choice, check_duration, check_int
 
 VALUES = ("json", "pickle")
 SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
-MOST_ROWS = 2**20
-MOST_BYTES = 2**30
+MAX_COMMIT_ROWS = 2**20
+MAX_COMMIT_BYTES = 2**30
 IDENTITY_FOLDER = ".identity"
 """Below the location: a file for each name by which it is known to be the same place on every machine."""
 
@@ -108,8 +108,8 @@ class Ledger:
         object.__setattr__(
             self, "loss_window", check_duration("loss_window", self.loss_window, above_zero=True)
         )
-        check_int("commit_rows", self.commit_rows, 1, MOST_ROWS)
-        check_int("commit_bytes", self.commit_bytes, 1, MOST_BYTES)
+        check_int("commit_rows", self.commit_rows, 1, MAX_COMMIT_ROWS)
+        check_int("commit_bytes", self.commit_bytes, 1, MAX_COMMIT_BYTES)
         check_bool("retry_errors", self.retry_errors)
         check_choice("values", self.values, VALUES)
         Scope("run" if self.run is None else self.run, "uid" if self.uid is None else self.uid)
@@ -242,7 +242,12 @@ class Ledger:
         )
 
     def lease(
-        self, scope: Scope, name: str, *, patience: float = PATIENCE, longest: float = LONGEST
+        self,
+        scope: Scope,
+        name: str,
+        *,
+        stalled_after: float = STALLED_AFTER_S,
+        hung_after: float = HUNG_AFTER_S,
     ) -> Lease | None:
         """The lease of what `name` means, such as a task's first key; None where nothing can be leased."""
         folder = self.folder(scope)
@@ -252,7 +257,7 @@ class Ledger:
             folder.make()
         assert self.local_path is not None
         mode = self._file_mode(self.local_path)
-        return Lease(folder.path, name, patience=patience, longest=longest, mode=mode)
+        return Lease(folder.path, name, stalled_after=stalled_after, hung_after=hung_after, mode=mode)
 
     def scopes(self, run: str | None = None) -> Iterator[Scope]:
         """Every scope that the ledger has, or that a run has, sorted. Any thread.
@@ -293,7 +298,7 @@ class Ledger:
             folder = LocalFolder(os.path.join(path, f"v{VERSION}"), self._file_mode(path))
             folder.make()
             if not os.access(folder.path, os.W_OK | os.X_OK):
-                raise LedgerError(locked_out(folder.path, REMEDY))
+                raise LedgerError(locked_out(folder.path, SHARE_HINT))
             if self.mode is None and folder.is_shared:
                 self._warn_if_open(folder.path)
             return
@@ -405,7 +410,7 @@ class Ledger:
             except (FileNotFoundError, NotADirectoryError):
                 return []
             except PermissionError as error:
-                raise LedgerError(locked_out(path, REMEDY)) from error
+                raise LedgerError(locked_out(path, SHARE_HINT)) from error
         filesystem, base = self._opened()
         return [info.base_name for info in list_folder(filesystem, base)]
 
@@ -427,9 +432,98 @@ class Ledger:
 def _unless_locked_out(error: OSError) -> None:
     # What has expired in the meantime is nothing to list; what another user's mode hides is there.
     if isinstance(error, PermissionError):
-        raise LedgerError(locked_out(str(error.filename), REMEDY)) from error
+        raise LedgerError(locked_out(str(error.filename), SHARE_HINT)) from error
 
 
 def _scheme(location: str) -> str | None:
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", location)
     return None if match is None else match[1].lower()
+
+
+MAX_IDLE_READERS = 4
+"""Readers that are kept although nobody uses them, at most."""
+MAX_IDLE_RECORDS = 10_000_000
+"""Records of which they know, at most, except the one that was asked for last; 16 bytes each and more."""
+
+
+class _Place:
+    """The reader of one scope, while anybody has it."""
+
+    def __init__(self, ledger: Ledger, scope: Scope) -> None:
+        self.ledger = ledger
+        self.scope = scope
+        # Who builds an index does not hold up who asks for another one.
+        self.mutex = threading.Lock()
+        self.reader: weakref.ref[LedgerReader] | None = None
+
+    def opened(self) -> LedgerReader:
+        with self.mutex:
+            reader = None if self.reader is None else self.reader()
+            if reader is None:
+                reader = self.ledger.reader(self.scope)
+                self.reader = weakref.ref(reader)
+            else:
+                reader.refresh()
+            return reader
+
+
+class _Cache:
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._places: list[_Place] = []
+        self._kept: list[LedgerReader] = []
+
+    def reader(self, ledger: Ledger, scope: Scope) -> LedgerReader:
+        place = self._place(ledger, scope)
+        try:
+            reader = place.opened()
+        except BaseException:
+            with self._mutex:
+                self._places = [other for other in self._places if other is not place]
+            raise
+        with self._mutex:
+            others = [kept for kept in self._kept if kept is not reader]
+            self._kept, records = [reader], 0
+            for kept in others[: MAX_IDLE_READERS - 1]:
+                records += len(kept)
+                if records <= MAX_IDLE_RECORDS:
+                    self._kept.append(kept)
+        # Outside of the lock the others are let go, and their files closed.
+        del others
+        return reader
+
+    def _place(self, ledger: Ledger, scope: Scope) -> _Place:
+        with self._mutex:
+            for place in self._places:
+                if place.scope == scope and place.ledger == ledger:
+                    return place
+            # One without a reader yet is one that somebody is about to fill.
+            self._places = [
+                place for place in self._places if place.reader is None or place.reader() is not None
+            ]
+            self._places.append(place := _Place(ledger, scope))
+            return place
+
+
+_cache = _Cache()
+_of_parents: list[_Cache] = []
+
+
+def shared_reader(ledger: Ledger, scope: Scope) -> LedgerReader:
+    """The reader of a scope that this process has, up to date as of now, or a new one. Any thread.
+
+    Others use it at the same time: it must not be closed. Its files are closed when it is let go, by its last
+    user and by this cache, which keeps the last `MAX_IDLE_READERS` ones. Raises as `Ledger.reader` does.
+    """
+    return _cache.reader(ledger, scope)
+
+
+def _begin_anew() -> None:
+    global _cache
+    # Never let go: a thread that is not there in the fork may have held its locks.
+    _of_parents.append(_cache)
+    _cache = _Cache()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

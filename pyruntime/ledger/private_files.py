@@ -20,7 +20,7 @@ NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 """A named pipe is opened at once, and refused then, whoever is at its other end."""
 _LINK = {errno.ELOOP, errno.EMLINK}
-TRIES = 100
+MAX_OPEN_TRIES = 100
 
 
 def check_mode(value: Any) -> int | None:
@@ -52,7 +52,7 @@ def open_own(path: str, flags: int, mode: int = FILE_MODE) -> int:
     """
     if not flags & os.O_CREAT or flags & os.O_EXCL:
         return _open_one(path, flags, mode)
-    for _ in range(TRIES):
+    for _ in range(MAX_OPEN_TRIES):
         # One that is there keeps its mode; two may come at a time, and an expiry deletes.
         with suppress(FileNotFoundError):
             return _open_one(path, flags & ~os.O_CREAT, mode)

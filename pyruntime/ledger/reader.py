@@ -15,11 +15,14 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pillarbox.ledger.errors import Damage, LedgerError, LedgerWarning
-from pillarbox.ledger.folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mark
-from pillarbox.ledger.frames import (
+from pillarbox.ledger.format import (
+    ERROR,
     NOBODY,
     ForeignSegmentError,
     Frame,
+    Origin,
+    Record,
+    Rows,
     check_contents,
     is_of,
     open_frame,
@@ -28,16 +31,16 @@ from pillarbox.ledger.frames import (
 )
 from pillarbox.ledger.index import KeyIndex
 from pillarbox.ledger.keys import is_answer
-from pillarbox.ledger.objects import ObjectFolder
-from pillarbox.ledger.records import ERROR, Origin, Record, Rows
+from pillarbox.ledger.local_folder import SEGMENT_NAME, SUFFIX, LocalFolder, Mark
+from pillarbox.ledger.object_folder import ObjectFolder
 
 Folder = LocalFolder | ObjectFolder
 T = TypeVar("T")
-OPEN_BYTES = 32 * 2**20
+CACHED_FRAME_BYTES = 32 * 2**20
 """Bytes of frames that are kept at hand: a replay asks in the order of the first time, more or less."""
-OBJECTS = 4096
+FRAME_OBJECT_BYTES = 4096
 """Bytes of Python's objects for a frame, about."""
-TRIES = 10
+MAX_SCAN_TRIES = 10
 
 
 class LedgerReader:
@@ -96,7 +99,7 @@ class LedgerReader:
         """
         # spec: Ledger!Start, Ledger!Look
         with self._mutex:
-            for _ in range(TRIES):
+            for _ in range(MAX_SCAN_TRIES):
                 segments = self._folder.segments()
                 if not self._sizes.keys() <= {name for name, _ in segments}:
                     # Merged in the meantime, and what it became has the same records; or expired.
@@ -356,7 +359,7 @@ class LedgerReader:
             )
 
     def _undisturbed(self, ask: Callable[..., T], *arguments: Any) -> T:
-        for _ in range(TRIES):
+        for _ in range(MAX_SCAN_TRIES):
             with suppress(FileNotFoundError):
                 return ask(*arguments)
             # Merged in the meantime; what it became has the same records.
@@ -469,7 +472,7 @@ class LedgerReader:
     def _refuse(self, number: int, damage: Damage) -> None:
         self._refused.add(number)
         if self._batches.pop(number, None) is not None:
-            self._batches_bytes -= self._frames[number].length + OBJECTS
+            self._batches_bytes -= self._frames[number].length + FRAME_OBJECT_BYTES
         self._report(damage)
 
     def _rows(self, number: int) -> Rows | None:
@@ -486,9 +489,11 @@ class LedgerReader:
             self._refuse(number, opened)
             return None
         self._batches[number] = rows = Rows(opened)
-        self._batches_bytes += frame.length + OBJECTS
-        while len(self._batches) > 1 and self._batches_bytes > OPEN_BYTES:
-            self._batches_bytes -= self._frames[self._batches.popitem(last=False)[0]].length + OBJECTS
+        self._batches_bytes += frame.length + FRAME_OBJECT_BYTES
+        while len(self._batches) > 1 and self._batches_bytes > CACHED_FRAME_BYTES:
+            self._batches_bytes -= (
+                self._frames[self._batches.popitem(last=False)[0]].length + FRAME_OBJECT_BYTES
+            )
         return rows
 
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from pillarbox.ledger.errors import LedgerValueError
 
-PACKED = 8
+MIN_PACKED_FLOATS = 8
 """Lists of at least as many floats, and of nothing else, go beside the JSON."""
 
 PICKLE = "$pickle"
-DEPTH = 100
+MAX_DEPTH = 100
 """Containers in each other, at most: JSON is read by recursion."""
 
 
@@ -57,7 +57,7 @@ def encode(value: Any, allow_pickle: bool = False) -> Encoded:
     floats: list[array[float]] = []
     blobs: list[bytes] = []
     try:
-        plain = _plain(value, floats, blobs, DEPTH)
+        plain = _plain(value, floats, blobs, MAX_DEPTH)
     except LedgerValueError:
         if not allow_pickle:
             raise
@@ -101,7 +101,7 @@ def _plain(value: Any, floats: list[array[float]], blobs: list[bytes], depth: in
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if depth == 0:
-        raise LedgerValueError(f"containers may be {DEPTH} deep in a kept value, at most")
+        raise LedgerValueError(f"containers may be {MAX_DEPTH} deep in a kept value, at most")
     if kind is list:
         if _is_packed(value):
             floats.append(array("d", value))
@@ -138,7 +138,7 @@ _ONE_LIST = '{"$floats":0}'
 
 
 def _is_packed(value: list[Any]) -> bool:
-    return len(value) >= PACKED and type(value[0]) is float and set(map(type, value)) == _FLOAT
+    return len(value) >= MIN_PACKED_FLOATS and type(value[0]) is float and set(map(type, value)) == _FLOAT
 
 
 def _is_scalar(value: Any) -> bool:

@@ -1,28 +1,224 @@
-"""Keeps finished calls: many in one commit, by a thread of its own, and says from when on they are durable.
+"""Group commit: makes finished calls durable, many at a time, each key once, whoever else writes meanwhile.
 
-The thread waits until a commit is due, by time, by rows, by bytes or because somebody asks; `commits.py` is
-what it does then. Thread-safe.
+A thread of a `LedgerWriter` waits until a commit is due, by time, by rows, by bytes or because somebody asks.
+Under the folder's lock a commit first reads what other attempts have committed, leaves out what they have,
+and appends the rest to a segment of its own; the wait for the disk comes after the lock. So each key has one
+record, and the rows of all attempts get the same result. Idea: group commit (Gawlick, IMS Fast Path; DeWitt
+et al. 1984).
 """
+
+# The alternatives to segments that are appended to under a lock, and why each of them is worse:
+#
+# - A transactional database. SQLite has one writer at a time, no place in a bucket, and its file is not safe
+#   on NFS; it takes twice the CPU of a frame. A server is one more thing to run, to secure and to wait for.
+# - Spark's checkpoint. It is written once a micro-batch, after its last row: whatever dies before that pays
+#   for every call again. A batch job has none.
+# - Delta, Iceberg, or Parquet files. A commit is a file with a footer and an entry in a table's log: several
+#   round trips for a hundred results. Tables resolve conflicts by aborting one writer, and here both have
+#   paid. `pillarbox ledger export` writes Parquet from what is kept here.
+# - Locks alone, held while a call runs. A lock that a stopped process holds stops all others, and one that
+#   times out is no longer a lock. So the lock is held for a write into the page cache only, and who calls is
+#   decided by a lease, which may be lost at any time: two holders cost money, never a wrong answer.
+# - No lock, and records that are compared when they are read. No protocol of reads and writes makes two
+#   attempts agree (Herlihy, "Wait-Free Synchronization", 1991): both would emit results of their own. That is
+#   what remains in an object store, which has nothing else.
+# - A file for each commit, written aside, synced and renamed. It is atomic without checksums, and costs two
+#   fsyncs, one of them of the folder, and an inode for each commit. Appending costs one fsync, and checksums
+#   find what a kill has torn. A merge, which replaces whole segments, does rename.
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pillarbox.ledger.commits import Committer
-from pillarbox.ledger.errors import LedgerClosedError, LedgerValueError
+from pillarbox.ledger.errors import LedgerClosedError, LedgerConflictError, LedgerError, LedgerValueError
+from pillarbox.ledger.format import (
+    ERROR,
+    VALUE,
+    Frame,
+    Record,
+    Row,
+    encode_frame,
+    header,
+    keys_of,
+    owner_of,
+    size_of,
+    to_batch,
+)
 from pillarbox.ledger.keys import KEY_BYTES
-from pillarbox.ledger.lease import BEAT, Lease
+from pillarbox.ledger.lease import RENEWAL_INTERVAL_S, Lease
+from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
+from pillarbox.ledger.object_folder import ObjectSegment
 from pillarbox.ledger.reader import Folder, LedgerReader
-from pillarbox.ledger.records import ERROR, VALUE, Record, Row, size_of
 from pillarbox.ledger.values import Encoded, encode
 
-FILLING = 0.5
+COMMIT_LOCK_TIMEOUT_S = 30.0
+"""Seconds that a commit waits for the folder's lock."""
+FRAME_BYTES = 2**16
+"""Bytes of a frame, about: to read one record is to read its frame."""
+MAX_ADOPTION_TRIES = 10
+
+
+class Committer:
+    """Commits to one scope, into a segment of its own. For one thread.
+
+    about: what the header of the segment says. most_rows: of a frame. execution: what every record says of
+    who called. one_input: a key has one input in an execution; else several are no error.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        reader: LedgerReader,
+        about: Mapping[str, str],
+        most_rows: int,
+        execution: bytes,
+        one_input: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.reader = reader
+        self._about = dict(about)
+        self._owner = owner_of(about)
+        self._execution = execution
+        self._one_input = one_input
+        self.most_rows = most_rows
+        self._segment: LocalSegment | ObjectSegment | None = None
+        self.segment_id = ""
+        self._begin = b""
+
+    def close(self) -> None:
+        """Let others merge the segment."""
+        if self._segment is not None:
+            self._segment.close()
+
+    def commit(self, first: int, entries: list[Row]) -> dict[int, Record]:
+        """Make entries durable, numbered from `first` on; returns what others have for some of them.
+
+        Raises LedgerConflictError if this execution has a record of one of the keys for another input,
+        LedgerFullError, LedgerError if the scope has expired or its lock cannot be had, and OSError.
+        """
+        adopted: dict[int, Record] = {}
+        left = dict(enumerate(entries, first))
+        for _ in range(MAX_ADOPTION_TRIES):
+            left = self._adopt(self._put(left), left, adopted)
+            if not left:
+                return adopted
+        raise LedgerError(f"records in {self.folder.path} go while they are adopted, time and again")
+
+    def _put(self, entries: dict[int, Row]) -> set[int]:
+        """Make those entries durable for whose key nobody has a record; returns the numbers of the others."""
+        # What can be done before the lock is: others wait for it.
+        state = self.reader.state
+        theirs = self._theirs(entries)
+        frames = self._encoded(entries, theirs)
+        # spec: Ledger!Write
+        with self.folder.lock(COMMIT_LOCK_TIMEOUT_S) as lock:
+            self.reader.catch_up(lock)
+            # Others may have used the reader as well, since it was looked at.
+            if self.reader.state != state:
+                theirs_now = self._theirs(entries)
+                if theirs_now != theirs:
+                    theirs = theirs_now
+                    frames = self._encoded(entries, theirs)
+            if frames:
+                self._write(frames, lock)
+        if frames:
+            self._sync([(frame, keys) for frame, keys, _ in frames])
+        return theirs
+
+    def _theirs(self, entries: dict[int, Row]) -> set[int]:
+        """The numbers of entries whose key has a record already, of others or of this writer."""
+        found: set[int] = set()
+        pairs = [(entry[0], entry[9]) for entry in entries.values()]
+        known, clashes = self.reader.kinds_of(pairs, self._execution)
+        for (key, input), other in clashes.items():
+            if not self._one_input:
+                break
+            # spec: Ledger!Refuse
+            raise LedgerConflictError(
+                f"two rows of this execution have the key {key.hex()} and different inputs",
+                key,
+                input,
+                other.input,
+            )
+        new: dict[tuple[bytes, bytes], str] = {}
+        accepts_errors = self.reader.accepts_errors
+        for number, pair in zip(entries, pairs, strict=True):
+            kind = entries[number][1]
+            before = new.get(pair) or known.get(pair)
+            # Where failed rows are called again, what comes of that is kept as well.
+            if before is None or (before == ERROR and not accepts_errors):
+                new[pair] = kind
+            else:
+                found.add(number)
+        return found
+
+    def _adopt(self, theirs: set[int], entries: dict[int, Row], adopted: dict[int, Record]) -> dict[int, Row]:
+        """Get the records that others have; returns the entries whose records have gone in the meantime."""
+        gone = {}
+        for number in sorted(theirs):
+            record = self.reader.get(entries[number][0], errors=True, input=entries[number][9])
+            if record is None:
+                gone[number] = entries[number]
+            else:
+                adopted[number] = record
+        return gone
+
+    def _encoded(self, entries: dict[int, Row], theirs: set[int]) -> list[tuple[Frame, bytes, bytes]]:
+        """Frames, with their keys and their bytes, for the end of the segment as it is."""
+        mine = [entry for number, entry in entries.items() if number not in theirs]
+        if not mine:
+            return []
+        if self._segment is None:
+            self.segment_id = secrets.token_hex(8)
+            self._begin = header(self.segment_id, self._about)
+        end = len(self._begin) if self._segment is None else self._segment.end
+        frames = []
+        for piece in self._pieces(mine):
+            batch = to_batch(piece, self.reader.version, self._execution)
+            frame, content = encode_frame(batch, self.segment_id, end, self._owner)
+            frames.append((frame, keys_of(batch), content))
+            end = frame.end
+        return frames
+
+    def _write(self, frames: list[tuple[Frame, bytes, bytes]], lock: int) -> None:
+        if isinstance(self.folder, LocalFolder):
+            self.folder.announce(lock, self.segment_id + SUFFIX)
+        if self._segment is None:
+            self._segment = self.folder.create(self.segment_id + SUFFIX, self._begin)
+        self._segment.append(b"".join([content for _, _, content in frames]))
+
+    def _sync(self, frames: list[tuple[Frame, bytes]]) -> None:
+        assert self._segment is not None
+        end = self._segment.end
+        # spec: Ledger!Sync
+        self._segment.sync()
+        self.reader.take_in(frames)
+        self.reader.is_durable(self.segment_id + SUFFIX, end)
+        if not self.folder.appends:
+            self._segment = None
+
+    def _pieces(self, entries: list[Row]) -> Iterator[list[Row]]:
+        """Entries of a frame each: whoever looks for one record reads its frame."""
+        piece: list[Row] = []
+        size = 0
+        for entry in entries:
+            piece.append(entry)
+            size += size_of(entry)
+            if len(piece) >= self.most_rows or size >= FRAME_BYTES:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+
+LOSS_WINDOW_FILLING_SHARE = 0.5
 """The part of the loss window for which the first result of a commit waits; the rest is for writing it."""
-LARGEST = 2**28
+MAX_RESULT_BYTES = 2**28
 """Bytes of a result, at most: Arrow's lists and texts end at 2**31."""
 
 
@@ -69,7 +265,7 @@ class LedgerWriter:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._lease: Lease | None = None
-        self._next_beat = 0.0
+        self._next_renewal = 0.0
         self._process = os.getpid()
         # What follows is guarded by the condition.
         self._changed = threading.Condition(threading.Lock())
@@ -133,9 +329,9 @@ class LedgerWriter:
             raise ValueError(f"key={key!r}: must be {KEY_BYTES} bytes, as a KeyMaker makes them")
         entry = (key, kind, *encoded, attempts, latency, cost, time.time_ns() // 1000, input)
         size = size_of(entry)
-        if size > LARGEST:
+        if size > MAX_RESULT_BYTES:
             raise LedgerValueError(
-                f"a result of {size:,} bytes cannot be kept in a ledger: {LARGEST:,} are allowed"
+                f"a result of {size:,} bytes cannot be kept in a ledger: {MAX_RESULT_BYTES:,} are allowed"
             )
         now = time.monotonic()
         self._check_process()
@@ -200,7 +396,7 @@ class LedgerWriter:
                 raise self._failure
             raise TimeoutError(f"timeout={timeout!r}: {through - self._through} results are not durable yet")
 
-    def keep(self, lease: Lease) -> None:
+    def hold(self, lease: Lease) -> None:
         """Renew a lease from now on, on the writer's thread, and let go of it with the end. Any thread."""
         with self._changed:
             self._lease = lease
@@ -255,9 +451,9 @@ class LedgerWriter:
         if self._closing or (self._waiting and (self._is_asked() or self._is_full())):
             return 0.0
         now = time.monotonic()
-        due = [self._since + FILLING * self._limits.loss_window] if self._waiting else []
+        due = [self._since + LOSS_WINDOW_FILLING_SHARE * self._limits.loss_window] if self._waiting else []
         if self._lease is not None:
-            due.append(self._next_beat)
+            due.append(self._next_renewal)
         return max(0.0, min(due) - now) if due else None
 
     def _run(self) -> None:
@@ -284,9 +480,9 @@ class LedgerWriter:
             first = self._appended - len(entries) + 1
             lease = self._lease
             closing = self._closing
-        if lease is not None and time.monotonic() >= self._next_beat:
-            lease.beat()
-            self._next_beat = time.monotonic() + BEAT
+        if lease is not None and time.monotonic() >= self._next_renewal:
+            lease.renew()
+            self._next_renewal = time.monotonic() + RENEWAL_INTERVAL_S
         if entries:
             adopted = self._committer.commit(first, entries)
             self._acknowledge(first + len(entries) - 1, adopted)

@@ -10,8 +10,7 @@ from pillarbox.mailbox.action_executor import (
     TaskActionExecutor,
 )
 from pillarbox.mailbox.executor import MailboxExecutor
-from pillarbox.mailbox.histogram import LatencySnapshot
-from pillarbox.mailbox.metrics import MailboxMetrics, MetricsSnapshot
+from pillarbox.mailbox.metrics import LatencySnapshot, MailboxMetrics, MetricsSnapshot
 from pillarbox.mailbox.processor import (
     Controller,
     DefaultAction,

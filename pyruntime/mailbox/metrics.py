@@ -1,31 +1,157 @@
-"""The metrics of one task's loop: mails, queue length, mail latency, and how its time divides.
+"""The metrics of a task: durations in a histogram, and the division of its loop's time.
 
-The processor feeds them on the mailbox thread; `snapshot` is for any thread. Time divides into busy, idle and
+The processor feeds them on the mailbox thread; snapshots are for any thread. Time divides into busy, idle and
 back-pressured, in seconds of each second over a sliding minute: the idea is Flink's `TimerGauge`.
-
-Latency is measured by a mail that the processor puts now and then, as Flink does: a time stamp on each
-mail would cost every put a look at the clock.
 """
+
+# A histogram of fixed buckets, and not a sketch such as t-digest or DDSketch: the histograms of thousands of
+# tasks add up exactly, in any order, and a bucket is one integer of a list. The scale is HdrHistogram's:
+# equal steps within each power of two, so that no quantile is off by more than an eighth, in constant memory.
+# Its own package would cost a dependency in every worker for what is thirty lines here.
+#
+# The latency of mail is measured by a mail that the processor puts now and then, as Flink does: a time stamp
+# on each mail would cost every put a look at the clock.
 
 from __future__ import annotations
 
 import enum
 import math
 import threading
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pillarbox.kernel import MIN_PRIORITY, Mail, TaskMailbox
-from pillarbox.mailbox.histogram import LatencyHistogram, LatencySnapshot
 
-MOST_ROUNDS = 4096
+STEPS_PER_OCTAVE = 8
+LARGEST_OCTAVE = 44
+"""Durations of 2 ** 44 ns, some five hours, and above share the last bucket."""
+BOUNDS_S = tuple(
+    (step << octave) * 1e-9
+    for octave in range(LARGEST_OCTAVE - 3)
+    for step in range(1 if octave == 0 else STEPS_PER_OCTAVE + 1, 2 * STEPS_PER_OCTAVE + 1)
+)
+"""The bounds of the buckets: a bucket counts the durations below its bound, and not below the one before."""
+
+MAX_ROUNDS_PER_LOOK = 4096
 """Rounds of the loop between two looks at the clock, at most."""
-WINDOW = 60
+WINDOW_S = 60
 """Seconds that the shares are of, the present one included."""
 
 
+class LatencySnapshot(NamedTuple):
+    """A histogram at one moment, in seconds. All durations are 0 while there is no measurement."""
+
+    measurements: int
+    """Measurements since the histogram was made."""
+    p50: float
+    """Half of the measurements were at most this."""
+    p95: float
+    """95 % of the measurements were at most this."""
+    p99: float
+    """99 % of the measurements were at most this."""
+    max: float
+    """The largest measurement, exact."""
+    buckets: tuple[tuple[float, int], ...]
+    """The buckets that hold something: the bound that its durations are below, and their number."""
+
+    @property
+    def total(self) -> float:
+        """The sum of all measurements, each taken as the middle of its bucket: off by a sixteenth at most.
+
+        Those above five hours count as five hours. It never falls while a histogram grows.
+        """
+        return sum(count * (lower_bound(bound) + bound) / 2 for bound, count in self.buckets)
+
+
+class LatencyHistogram:
+    """Counts durations in buckets each at most an eighth above the one before, from 1 ns to five hours.
+
+    One thread records; any thread takes snapshots.
+    """
+
+    __slots__ = ("_counts", "_max")
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(BOUNDS_S)
+        self._max = 0.0
+
+    def record(self, seconds: float) -> None:
+        """Count one duration; one below 0 counts as 0."""
+        # The largest goes first, so that no snapshot has a bucket beyond it.
+        self._max = max(self._max, seconds)
+        self._counts[bisect_right(BOUNDS_S, seconds, 0, len(BOUNDS_S) - 1)] += 1
+
+    def record_all(self, durations: list[float]) -> None:
+        """Count many durations, which is several times as fast as one by one."""
+        if not durations:
+            return
+        # Sorted, since a list compares its numbers several times as fast as a search of the bounds for each.
+        ascending = sorted(durations)
+        self._max = max(self._max, ascending[-1])
+        last = len(BOUNDS_S) - 1
+        start = 0
+        while start < len(ascending):
+            bucket = bisect_right(BOUNDS_S, ascending[start], 0, last)
+            end = len(ascending) if bucket == last else bisect_left(ascending, BOUNDS_S[bucket], start)
+            self._counts[bucket] += end - start
+            start = end
+
+    def snapshot(self) -> LatencySnapshot:
+        """The durations recorded so far. Any thread."""
+        return _snapshot(self._counts.copy(), self._max)
+
+
+def lower_bound(bound: float) -> float:
+    """The bound of the bucket before the one with this bound; 0 for the first."""
+    bucket = bisect_left(BOUNDS_S, bound)
+    return BOUNDS_S[bucket - 1] if bucket else 0.0
+
+
+def snapshot_of(buckets: Iterable[tuple[float, int]], largest: float) -> LatencySnapshot:
+    """The snapshot that has these buckets, bounds and counts in any order, and this largest measurement.
+
+    Equal bounds add up, so that the buckets of several histograms may be given together. Any thread. Raises
+    ValueError for a bound that no histogram has.
+    """
+    counts = [0] * len(BOUNDS_S)
+    for bound, count in buckets:
+        bucket = bisect_left(BOUNDS_S, bound)
+        if bucket == len(BOUNDS_S) or BOUNDS_S[bucket] != bound:
+            raise ValueError(f"bound={bound!r}: is not a bound of this scale")
+        counts[bucket] += count
+    return _snapshot(counts, largest)
+
+
+def merge_snapshots(snapshots: Iterable[LatencySnapshot]) -> LatencySnapshot:
+    """The snapshot of one histogram that has recorded what all of these have: exact. Any thread."""
+    some = list(snapshots)
+    buckets = (bucket for snapshot in some for bucket in snapshot.buckets)
+    return snapshot_of(buckets, max((snapshot.max for snapshot in some), default=0.0))
+
+
+def _snapshot(counts: list[int], largest: float) -> LatencySnapshot:
+    total = sum(counts)
+    p50, p95, p99 = (_quantile(counts, total, percent, largest) for percent in (50, 95, 99))
+    buckets = tuple((bound, count) for bound, count in zip(BOUNDS_S, counts, strict=True) if count)
+    return LatencySnapshot(total, p50, p95, p99, largest, buckets)
+
+
+def _quantile(counts: list[int], total: int, percent: int, largest: float) -> float:
+    if total == 0:
+        return 0.0
+    # The rank of the quantile, counted from 1 and rounded up.
+    rank = -(-total * percent // 100)
+    seen = 0
+    for bound, count in zip(BOUNDS_S[:-1], counts, strict=False):
+        seen += count
+        if seen >= rank:
+            return min(bound, largest)
+    return largest
+
+
 class Doing(enum.IntEnum):
-    """What a task's time goes into."""
+    """The states that a task's time divides into."""
 
     BUSY = 0
     """A mail or the default action runs."""
@@ -52,16 +178,16 @@ class TaskTimes:
         self._clock = clock
         self._lock = threading.Lock()
         self._begun = self._since = clock()
-        self._seconds = [-math.inf] * WINDOW
-        self._sums = [[0.0] * len(Doing) for _ in range(WINDOW)]
+        self._seconds = [-math.inf] * WINDOW_S
+        self._sums = [[0.0] * len(Doing) for _ in range(WINDOW_S)]
         # The sums of the second in which time was added last, and the end of that second.
         self._present = self._sums[0]
         self._until = -math.inf
         self.doing: Doing | None = None
-        """What the present time goes into; None while the loop does not run."""
+        """The state that the present time goes into; None while the loop does not run."""
 
     def switch(self, doing: Doing | None) -> float:
-        """From now on, time goes into `doing`. Returns the time now, in seconds of the clock."""
+        """Let time go into `doing` from now on. Returns the time now, in seconds of the clock."""
         # Outside of the lock, for the clock may be anything.
         now = self._clock()
         with self._lock:
@@ -75,7 +201,7 @@ class TaskTimes:
         with self._lock:
             self._account(now)
             now = self._since
-            first = math.floor(now) - WINDOW + 1
+            first = math.floor(now) - WINDOW_S + 1
             length = now - max(first, self._begun)
             if length <= 0:
                 return TimeShares(0.0, 0.0, 0.0)
@@ -94,9 +220,9 @@ class TaskTimes:
                 self._present[self.doing] += now - self._since
                 self._since = now
                 return
-            begin = max(self._since, math.floor(now) - WINDOW + 1)
+            begin = max(self._since, math.floor(now) - WINDOW_S + 1)
             for second in range(math.floor(begin), math.floor(now) + 1):
-                slot = second % WINDOW
+                slot = second % WINDOW_S
                 if self._seconds[slot] != second:
                     self._seconds[slot] = second
                     self._sums[slot] = [0.0] * len(Doing)
@@ -123,7 +249,7 @@ class MetricsSnapshot(NamedTuple):
 
 
 class MailboxMetrics:
-    """What one processor has measured. Built by the processor only.
+    """The measurements of one processor. Built by the processor only.
 
     `interval`: seconds between two measurements of latency; None for none.
     """
@@ -168,7 +294,7 @@ class MailboxMetrics:
 
     @property
     def measuring(self) -> bool:
-        """Whether a mail that measures waits in the mailbox. Any thread, as an estimate elsewhere."""
+        """True while a mail that measures waits in the mailbox. Any thread, as an estimate elsewhere."""
         return self._put_at is not None
 
     def look(self) -> None:
@@ -177,13 +303,13 @@ class MailboxMetrics:
         Mailbox thread; called by the loop once in `rounds` rounds.
         """
         if self._interval is None:
-            self.rounds = MOST_ROUNDS
+            self.rounds = MAX_ROUNDS_PER_LOOK
             return
         now = self._clock()
         passed = now - self._looked
         self._looked = now
         if passed < self._interval / 8:
-            self.rounds = min(self.rounds * 2, MOST_ROUNDS)
+            self.rounds = min(self.rounds * 2, MAX_ROUNDS_PER_LOOK)
         elif passed > self._interval / 2:
             self.rounds = max(self.rounds // 2, 1)
         self.measure(now)
@@ -200,7 +326,7 @@ class MailboxMetrics:
             self._put_at = None
 
     def measure_now(self) -> None:
-        """As `measure`, at the time that the clock says. Mailbox thread; for a guest's timer."""
+        """Do what `measure` does, at the time that the clock says. Mailbox thread; for a guest's timer."""
         self.measure(self._clock())
 
     def _arrived(self) -> None:

@@ -1,9 +1,13 @@
-"""Event-time alignment: how far splits may be read, so that none is far ahead of the slowest. Pure state.
+"""Event-time alignment: how far splits may be read, so that none is far ahead of the slowest. Pure state."""
 
-The idea is Flink's (FLIP-182, FLIP-217). A split that nobody has begun counts for nothing, for it may wait
-behind one that would be held because of it; nor does one that is idle. So whoever is held waits for a split
-that is read.
-"""
+# The idea is Flink's (FLIP-182, FLIP-217). A split that nobody has begun counts for nothing, for it may wait
+# behind one that would be held because of it; nor does one that is idle. So whoever is held waits for a split
+# that is read.
+#
+# A reader could hold its own splits by what it hears of the others' watermarks. Then two readers that hear
+# of each other late could both stand still, each waiting for the other, and nobody could tell why: so the
+# coordinator decides, with all watermarks before it, and says a limit. A limit in time, and not a list of
+# splits, is what a reader can apply to a split that it begins between two messages.
 
 from __future__ import annotations
 

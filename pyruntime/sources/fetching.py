@@ -3,11 +3,17 @@
 Confined to the task's thread, the one that calls `start`, but for `close`. The threading models are those
 of FLIP-27: one split at a time, one client for many splits, a thread for each split. A `Fetcher` is one
 thread with one client, as Flink's `SplitFetcher`; the reader has one of them, or one for each split.
-
-There is no lock for checkpoints: where a split stands is settled when the task's thread takes its rows out of
-the hand-over, not when they are fetched. Fields of a split and of a fetcher have one thread that writes them;
-the other one reads what was so a moment ago.
 """
+
+# There is no lock for checkpoints: where a split stands is settled when the task's thread takes its rows
+# out of the hand-over, not when they are fetched. Fields of a split and of a fetcher have one thread that
+# writes them; the other one reads what was so a moment ago.
+#
+# Alternatives, and why they are not here. A lock around each fetch, as Flink's old `SourceFunction` has it,
+# makes a checkpoint wait for the service. Client coroutines on the task's own event loop would need no
+# threads, but the clients of Kafka, Arrow and most databases block, and one that decodes for 50 ms would
+# hold up every call of the operator behind it. A pool with a thread for each request cannot keep a client
+# that belongs to one thread (Kafka's consumer, SQLite), and forgets what a client has prefetched.
 
 from __future__ import annotations
 

@@ -1,20 +1,27 @@
 """The one coordinator of a source, which says who reads which split: `SplitCoordinator`.
 
 Pure state of the enumerator's thread. It decides for all uses of a source. A reader has a log of the splits
-that it was given, and asks for what comes next: that is appended when there is something. What differs is
-who carries the messages, and what a reader is:
-
-- *Tasks.* A reader is pushed what is appended, in numbered messages, and says in its part of a checkpoint up
-  to which it counts them in. So a checkpoint needs no moment at which nothing is under way: what a part does
-  not count in, waits. A complete checkpoint cuts the log; what stands in it goes back when the reader dies.
-  That is Flink's idea (FLIP-27).
-- *Batch reads on Spark.* A reader is a partition, and Spark runs it more than once: a failed attempt is run
-  again, a slow one speculated, a later action reads the same plan. So the log is never cut, and every attempt
-  reads it from its beginning. Whichever attempt is committed has read just what is in the log, and a split is
-  in one log only.
-- *Micro-batches.* A plan deals slices out to tasks, and the offset says which. Nothing is given to a reader
-  that runs; it is known only for events.
+that it was given, and asks for what comes next, which is appended when there is something.
 """
+
+# The uses differ in who carries the messages, and in what a reader is:
+#
+# - *Tasks.* A reader is pushed what is appended, in numbered messages, and says in its part of a
+#   checkpoint up to which it counts them in. So a checkpoint needs no moment at which nothing is under
+#   way: what a part does not count in, waits. A complete checkpoint cuts the log; what stands in it goes
+#   back when the reader dies. That is Flink's idea (FLIP-27).
+# - *Batch reads on Spark.* A reader is a partition, and Spark runs it more than once: a failed attempt is
+#   run again, a slow one speculated, a later action reads the same plan. So the log is never cut, and
+#   every attempt reads it from its beginning. Whichever attempt is committed has read just what is in the
+#   log, and a split is in one log only.
+# - *Micro-batches.* A plan deals slices out to tasks, and the offset says which. Nothing is given to a
+#   reader that runs; it is known only for events.
+#
+# Three coordinators, one for each use, were there before: each had its own list of what nobody reads, its
+# own way to take a split back, and its own mistakes in it. The state is one dictionary of logs and one of
+# pending splits; only how a log is handed over differs. A lock instead of one thread would let an
+# enumerator be called by whoever asks; then its author has to know about threads, and `choose` could see a
+# state that is half way.
 
 from __future__ import annotations
 

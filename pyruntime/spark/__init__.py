@@ -7,14 +7,14 @@ from pillarbox.spark.async_udf import AsyncUdf, async_udf
 from pillarbox.spark.dead_letter import DeadLetter, DeadLetterError
 from pillarbox.spark.error_column import call_failed, failed, not_done
 from pillarbox.spark.estimate import estimate
+from pillarbox.spark.executions import called_once
 from pillarbox.spark.forecast import Estimate
 from pillarbox.spark.latency import LOW_LATENCY
 from pillarbox.spark.listener import BatchProgress, ProgressListener, observed
 from pillarbox.spark.progress import Progress, ProgressTotals
-from pillarbox.spark.record import Record
+from pillarbox.spark.records import Record
 from pillarbox.spark.results import ResultError
 from pillarbox.spark.retry_failed import retry_failed
-from pillarbox.spark.skipping import called_once
 from pillarbox.spark.source.data_source import PillarboxSource, register_source
 from pillarbox.spark.stream import StreamStateError, async_stream
 

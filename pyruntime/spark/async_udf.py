@@ -39,19 +39,17 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.ledger import Ledger
-from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.dead_letter import dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.record import SLICE, decode_column
+from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column
 from pillarbox.spark.results import ValueEncoder
-from pillarbox.spark.schema import parse_type
-from pillarbox.spark.skipping import SkippedRows, condition_of
-from pillarbox.spark.types import arrow_type
+from pillarbox.spark.schema import arrow_type, condition_of, parse_type
 from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
+from pillarbox.spark.writer import SkippedRows, put_nulls
 from pillarbox.task import RowBatch
 from pillarbox.validate import check_bool
 
@@ -407,12 +405,12 @@ class UdfTask:
                 if work.options.errors.mode == "column":
                     array = self._with_errors(array, results)
                 if skipped is not None:
-                    array = _put_back(array, skipped.beside(len(chunk))[0])
+                    array = put_nulls(array, skipped.beside(len(chunk))[0])
                 yield array
             if skipped is not None:
                 kind = arrow_type(self.return_type)
-                for rows in skipped.beside(None)[1]:
-                    yield pa.nulls(rows.num_rows, kind)
+                if len(places := skipped.beside(None)[0]):
+                    yield pa.nulls(len(places), kind)
 
     def _with_mask(self, columns: Slice) -> tuple[pa.RecordBatch, pa.BooleanArray]:
         mask = columns[-1] if self._has_where else None
@@ -426,13 +424,6 @@ class UdfTask:
     def _with_errors(self, array: pa.Array, results: Sequence[Any]) -> pa.Array:
         fields = [pa.field("result", array.type), pa.field(ERROR, ERROR_ARROW)]
         return pa.StructArray.from_arrays([array, error_array(results)], fields=fields)
-
-
-def _put_back(array: pa.Array, order: list[int]) -> pa.Array:
-    if len(order) == len(array):
-        return array
-    places = iter(range(len(array)))
-    return array.take(pa.array([next(places) if each < 0 else None for each in order], pa.int64()))
 
 
 class _Aside:
@@ -475,8 +466,8 @@ class _Aside:
 
 def _sliced(batches: Iterator[Slice]) -> Iterator[Slice]:
     for columns in batches:
-        for start in range(0, len(columns[0]), SLICE):
-            yield tuple(column.slice(start, SLICE) for column in columns)
+        for start in range(0, len(columns[0]), MAX_SLICE_ROWS):
+            yield tuple(column.slice(start, MAX_SLICE_ROWS) for column in columns)
 
 
 def _rows(columns: Slice) -> RowBatch:

@@ -15,18 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import Stage, form_of_failures
-from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.executions import warn_of_second_execution
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.record import sliced
-from pillarbox.spark.schema import parse_schema
-from pillarbox.spark.skipping import WHERE, SkippedRows, condition_of, put_back
+from pillarbox.spark.records import ArrowInput, sliced
+from pillarbox.spark.schema import condition_of, parse_schema
 from pillarbox.spark.work import Work, check_progress, settle, settle_output
 from pillarbox.spark.worker import run_job
-from pillarbox.spark.writer import ChainWriter, RowWriter
+from pillarbox.spark.writer import WHERE, ChainWriter, RowWriter, SkippedRows, put_back
 
 
 def map_dataframe(
@@ -52,7 +50,7 @@ def map_dataframe(
     check_progress(progress)
     results = parse_schema("schema", schema)
     mode = form_of_failures(stages)
-    is_chain = bool(stages[0].uid)
+    is_chain = stages[0].uid is not None
     kept, output = settle_output(
         df.schema, keep, results, mode, ERROR_TYPE_OF_CHAIN if is_chain else ERROR_TYPE
     )
@@ -69,7 +67,7 @@ def map_dataframe(
             results=results if stage is stages[-1] else None,
             streaming=df.isStreaming,
             only_failed=only_failed,
-            uid=stage.uid or None,
+            uid=stage.uid,
             is_behind=stage is not stages[0],
         )
         for stage, token in zip(stages, tokens, strict=True)
@@ -119,15 +117,15 @@ class MapTask:
             for chunk in stack.enter_context(closing(job)):
                 batch = writer.write(chunk)
                 if skipped is not None:
-                    order, rows = skipped.beside(len(chunk))
-                    if rows:
-                        batch = put_back(batch, _nulls(writer, rows), order, writer.counts)
+                    places, rows = skipped.beside(len(chunk))
+                    if rows is not None:
+                        batch = put_back(batch, writer.nulls(rows), places, writer.counts)
                 if batch.num_rows:
                     yield batch
             if skipped is not None:
                 _, rows = skipped.beside(None)
-                for some in rows:
-                    yield writer.nulls(some)
+                if rows is not None:
+                    yield writer.nulls(rows)
 
     def _writer(self, stack: ExitStack) -> RowWriter:
         works = self._works
@@ -154,9 +152,3 @@ class MapTask:
 def _with_mask(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
     names = batch.schema.names[:-1]
     return batch.select(names), batch.column(len(names))
-
-
-def _nulls(writer: RowWriter, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
-    tables = [writer.nulls(some) for some in rows]
-    columns = zip(*[table.columns for table in tables], strict=True)
-    return pa.RecordBatch.from_arrays([pa.concat_arrays(each) for each in columns], tables[0].schema.names)

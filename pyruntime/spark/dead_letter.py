@@ -18,7 +18,7 @@ from pillarbox.kernel import PillarboxError
 from pillarbox.ledger.private_files import check_mode, locked_out
 from pillarbox.redaction import shown_address
 from pillarbox.spark.error_column import ERROR, FAILED_AT
-from pillarbox.spark.types import holds
+from pillarbox.spark.schema import holds
 from pillarbox.validate import check_choice
 
 FORMATS = ("parquet", "json")

@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, NotCalled, TooManyFailures, from_text
-from pillarbox.spark.schema import kept_columns
-from pillarbox.spark.types import arrow_type
+from pillarbox.spark.schema import arrow_type, kept_columns
 
 ERROR = "_error"
 """The name of the column."""

@@ -19,7 +19,7 @@ from pillarbox.aio.batch import Batch
 from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import (
     UNSET,
     Budget,
@@ -31,10 +31,9 @@ from pillarbox.aio.options import (
     resolve_options,
 )
 from pillarbox.aio.usage import usage_of
-from pillarbox.spark.arrow_io import ArrowInput
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.record import sliced
+from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
@@ -156,7 +155,7 @@ class SampleTask:
         """The measurements of a partition; none for an empty one."""
         costs: list[float] = []
         units: list[float] = []
-        statistics: list[OperatorStatistics] = []
+        statistics: list[Totals] = []
         work = dataclasses.replace(self._work, options=_watched(self._work.options, costs, units))
         encoder = None if self._schema is None else RowEncoder(self._schema, work.time_zone)
         chunks = run_job(work, ArrowInput(sliced(batches)), convert=encoder, ended=statistics.append)

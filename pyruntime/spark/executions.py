@@ -1,4 +1,4 @@
-"""Notices that a DataFrame of `async_map` is executed a second time, which calls for every row again.
+"""Executions of a DataFrame of `async_map`, each of which calls for every row: a warning, and `called_once`.
 
 Spark tells of each query that has ended, in a thread of its own. Classic Spark only: Connect has no listener.
 """
@@ -9,6 +9,8 @@ import logging
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -116,3 +118,32 @@ def warn_of_second_execution(df: DataFrame, name: str) -> None:
         _listener.watch(df, name)
     except Exception:
         log.debug("executions of %s cannot be counted", name, exc_info=True)
+
+
+@contextmanager
+def called_once(df: DataFrame) -> Iterator[DataFrame]:
+    """Call for the rows of `df` now, once, and keep the results for all that is done with them in the block.
+
+        def write(batch, number):  # of foreachBatch
+            with called_once(async_map(batch, lookup, schema="price double", keep="*")) as priced:
+                priced.write.mode("append").parquet("prices")
+                priced.where("price > 100").write.mode("append").parquet("dear")
+
+    df: a batch DataFrame, such as what `async_map` gives. Its rows are persisted (memory, then disk), and let
+    go at the end of the block. Where an executor is lost with what it kept, its partitions are called again;
+    a ledger keeps that from being paid. On the driver. Raises TypeError, ValueError for a stream, and what
+    the job raises.
+    """
+    if not callable(getattr(df, "persist", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    if df.isStreaming:
+        raise ValueError(
+            "df: is a stream, whose rows cannot be kept; use it on micro-batches, in foreachBatch"
+        )
+    kept = df.persist()
+    try:
+        # Every partition, which the first use of the rows may not need.
+        kept.write.format("noop").mode("overwrite").save()
+        yield kept
+    finally:
+        kept.unpersist()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 
 RESAMPLES = 400
@@ -52,7 +52,7 @@ class Sample(NamedTuple):
         return self.rows - max(self.shared, self.rows - self.calls, 0)
 
     @classmethod
-    def of(cls, counts: OperatorStatistics, costs: list[float], units: list[float]) -> Sample:
+    def of(cls, counts: Totals, costs: list[float], units: list[float]) -> Sample:
         """The sample that an operator has counted."""
         durations = []
         for bound, number in counts.latency.buckets:

@@ -27,7 +27,7 @@ from pillarbox.redaction import reason_of, shown_address
 from pillarbox.spark.dead_letter import REMEDY, DeadLetterError, LetterBox
 from pillarbox.spark.error_column import ERROR, FAILED_AT, error_array
 from pillarbox.spark.letter_names import LetterName
-from pillarbox.spark.record import decode_column
+from pillarbox.spark.records import decode_column
 
 GROUP = 4096
 """Rows that are written together."""

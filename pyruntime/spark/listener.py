@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.observe.words import number, seconds
 from pillarbox.spark.progress import Progress
 from pillarbox.validate import check_bool, check_function_or_none
 

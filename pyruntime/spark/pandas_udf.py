@@ -20,7 +20,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.pandas.serializers import ArrowStreamPandasUDFSerializer  # type: ignore[attr-defined]
 
 from pillarbox.spark.function import Shipment
-from pillarbox.spark.record import decode_column
+from pillarbox.spark.records import decode_column
 
 if TYPE_CHECKING:
     from pillarbox.spark.async_udf import UdfTask

@@ -19,8 +19,7 @@ from types import TracebackType
 from typing import TextIO
 
 from pillarbox.aio.observe.series import Point, Series
-from pillarbox.aio.observe.tasks import TaskTotals
-from pillarbox.aio.observe.totals import Totals, merged_fields
+from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields
 from pillarbox.ledger.private_files import FILE_MODE, check_mode, make_folders, share_folder
 from pillarbox.spark.progress_display import Display, open_display
 from pillarbox.spark.progress_reader import ProgressReader

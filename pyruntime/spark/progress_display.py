@@ -1,6 +1,7 @@
-"""Which display a `Progress` has: a bar in a notebook, a bar in a terminal, or lines of text.
+"""The displays of `Progress`: a bar in a terminal, a bar in a notebook, lines of text for logs.
 
-Opened on the driver's thread that begins the job, used by the thread that reads the totals.
+Opened on the driver's thread that begins the job, used by the thread that reads the totals. rich and IPython
+are imported only where they show something.
 """
 
 from __future__ import annotations
@@ -8,88 +9,197 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol, TextIO
+from html import escape
+from typing import Any, TextIO
 
+from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.series import Point
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.observe.words import left, number, parts, rate_of_late
 
-LINE_INTERVAL = 5.0
-"""Seconds between two lines where the output is no terminal."""
+LINE_INTERVAL_S = 5.0
+"""Seconds between two lines where the output is not a terminal."""
+
+RATE_WINDOW_S = 10.0
+"""Seconds over which the rate of late is taken."""
+
+TERMINAL_COLOURS = {
+    "rate": "green",
+    "in_flight": "cyan",
+    "retries": "yellow",
+    "errors": "red",
+    "cost": "magenta",
+}
+NOTEBOOK_COLOURS = {"errors": "#c0392b", "retries": "#b7791f"}
 
 
-class Display(Protocol):
-    """Shows totals to a person. One thread at a time."""
+def recent_rate(points: Sequence[Point], window: float = RATE_WINDOW_S) -> float:
+    """Rows a second over the last `window` seconds of the points; 0 where there are fewer than two."""
+    if len(points) < 2:
+        return 0.0
+    last = points[-1]
+    first = next(each for each in points if each.seconds >= last.seconds - window or each is points[-2])
+    passed = last.seconds - first.seconds
+    # Rows may go back, when a task runs again.
+    return max(last.results - first.results, 0) / passed if passed > 0 else 0.0
+
+
+class Display:
+    """The base of displays: shows totals to a person. One thread at a time."""
+
+    def __init__(self, label: str, total: int | None) -> None:
+        self.label = label
+        self.total = total
 
     def show(self, totals: Totals, series: Sequence[Point]) -> None:
-        """Show the totals, and what follows from how they went."""
+        """Show the totals, the rate of late, and the time that is left."""
+        rate = recent_rate(series)
+        remaining = None
+        if self.total is not None and totals.in_flight and rate > 0 and totals.results <= self.total:
+            remaining = max(round((self.total - totals.results) / rate), 1)
+        self.draw(totals, rate, remaining)
 
     def close(self, totals: Totals, series: Sequence[Point]) -> None:
-        """Show the last totals, and leave them there."""
+        """Show the last totals with the mean rate, which counts at the end, and leave them there."""
+        elapsed = series[-1].seconds if series else 0.0
+        self.draw(totals, totals.results / elapsed if elapsed else 0.0, None)
+
+    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+        """Show this. remaining: seconds until all rows are done, where that is known."""
+        raise NotImplementedError
+
+    def rows(self, totals: Totals) -> str:
+        """The rows that are done, and of how many."""
+        return f"{totals.results:,}" if self.total is None else f"{totals.results:,}/{self.total:,}"
 
 
-def open_display(label: str, total: int | None, bar: bool | None, file: TextIO | None) -> Display:
-    """The display for these options of `Progress`. Raises ImportError for a bar without `rich`."""
-    if file is None and bar is not False and in_notebook():
-        from pillarbox.spark.progress_notebook import NotebookBar
-
-        return NotebookBar(label, total)
-    file = sys.stderr if file is None else file
-    wanted = file.isatty() if bar is None else bar
-    if wanted:
-        try:
-            from pillarbox.spark.progress_bar import Bar
-        except ImportError:
-            if bar:
-                raise ImportError(
-                    "bar=True: needs the package rich (pip install 'pillarbox[progress]')"
-                ) from None
-        else:
-            return Bar(label, total, file)
-    return Lines(label, total, file)
+def counts(totals: Totals, rate: float, remaining: float | None) -> list[tuple[str, str]]:
+    """The words of a display besides the rows: pairs of a field of the totals or another name, and a text."""
+    of = f"/{totals.capacity:,}" if totals.capacity else ""
+    found = [
+        ("rate", f"{rate:,.0f} rows/s"),
+        ("in_flight", f"{totals.in_flight:,}{of} in flight"),
+        ("retries", f"{totals.retries:,} retries"),
+        ("errors", f"{totals.errors:,} errors"),
+    ]
+    if totals.cost:
+        found.append(("cost", f"cost {number(totals.cost)}"))
+    if remaining is not None:
+        found.append(("left", f"{seconds(remaining)} left"))
+    return found
 
 
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    # Where IPython runs it has been imported; importing it here would cost every script half a second.
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and getattr(shell, "kernel", None) is not None
-
-
-def rate_and_left(totals: Totals, total: int | None, series: Sequence[Point]) -> tuple[float, float | None]:
-    """Rows a second of late, and seconds until all are done."""
-    rate = rate_of_late(series)
-    return rate, left(totals, total, rate)
-
-
-def mean_rate(totals: Totals, series: Sequence[Point]) -> float:
-    """Rows a second over the whole time: what counts at the end."""
-    seconds = series[-1].seconds if series else 0.0
-    return totals.results / seconds if seconds else 0.0
-
-
-class Lines:
+class Lines(Display):
     """Progress as lines of text, for logs."""
 
     def __init__(self, label: str, total: int | None, file: TextIO) -> None:
-        self._label = label
-        self._total = total
-        self._of = "" if total is None else f"/{number(total)}"
+        super().__init__(label, total)
         self._file = file
-        self._next = time.monotonic() + LINE_INTERVAL
+        self._next = time.monotonic() + LINE_INTERVAL_S
 
     def show(self, totals: Totals, series: Sequence[Point]) -> None:
         """Print a line if it is time for one."""
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + LINE_INTERVAL
-            self._line(totals, *rate_and_left(totals, self._total, series))
+            self._next = now + LINE_INTERVAL_S
+            super().show(totals, series)
+
+    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+        """Print a line."""
+        words = ", ".join(text for _, text in counts(totals, rate, remaining))
+        print(f"{self.label}: {self.rows(totals)} rows, {words}", file=self._file, flush=True)
+
+
+class Bar(Display):
+    """Two lines: label, bar, rows, rate, time; calls in flight, retries, errors, cost, time that is left."""
+
+    def __init__(self, label: str, total: int | None, file: TextIO) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        super().__init__(label, total)
+        # What may not be cut stands in two lines, so that 80 columns do; the bar takes what is left.
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[counts]}"),
+            TimeElapsedColumn(),
+            console=Console(file=file, force_terminal=True),
+            expand=True,
+        )
+        self._task = self._progress.add_task(escape(label), total=total, counts="starting")
+        self._progress.start()
+
+    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+        """Draw the bar anew."""
+        first, *others = (
+            f"[{TERMINAL_COLOURS[name]}]{text}[/]" if name in TERMINAL_COLOURS else text
+            for name, text in counts(totals, rate, remaining)
+        )
+        words = f"{self.rows(totals)} {first}\n{' '.join(others)}"
+        self._progress.update(self._task, completed=totals.results, counts=words, refresh=True)
 
     def close(self, totals: Totals, series: Sequence[Point]) -> None:
-        """Print the last line, with the mean rate."""
-        self._line(totals, mean_rate(totals, series), None)
+        """Draw the last totals, and give the terminal back."""
+        super().close(totals, series)
+        self._progress.stop()
 
-    def _line(self, totals: Totals, rate: float, remaining: float | None) -> None:
-        said = ", ".join(text for _, text in parts(totals, rate, remaining))
-        print(f"{self._label}: {totals.results:,}{self._of} rows, {said}", file=self._file, flush=True)
+
+class NotebookBar(Display):
+    """One output of HTML that is replaced, below the cell that opened it. Needs IPython, no widgets."""
+
+    def __init__(self, label: str, total: int | None) -> None:
+        import IPython.display
+
+        super().__init__(label, total)
+        # IPython is not typed throughout.
+        display: Any = IPython.display.display
+        self._shown = self._html(Totals(), "starting")
+        self._handle: Any = display(self._bundle(Totals()), raw=True, display_id=True)
+
+    def draw(self, totals: Totals, rate: float, remaining: float | None) -> None:
+        """Replace the output."""
+        words = " · ".join(
+            f"<span style='color:{NOTEBOOK_COLOURS[name]}'>{escape(text)}</span>"
+            if name in NOTEBOOK_COLOURS and getattr(totals, name)
+            else escape(text)
+            for name, text in counts(totals, rate, remaining)
+        )
+        html = self._html(totals, words)
+        # A notebook keeps every message that it is sent: nothing new, no message.
+        if html != self._shown:
+            self._shown = html
+            self._handle.update(self._bundle(totals), raw=True)
+
+    def _bundle(self, totals: Totals) -> dict[str, str]:
+        return {"text/html": self._shown, "text/plain": f"{self.label}: {self.rows(totals)} rows"}
+
+    def _html(self, totals: Totals, words: str) -> str:
+        bar = ""
+        if self.total is not None:
+            share = min(totals.results / self.total, 1.0) if self.total else 1.0
+            style = "style='width:24em;max-width:100%'"
+            bar = f"<progress max='100' value='{share * 100:.1f}' {style}></progress> "
+        return (
+            "<div style='font-family:sans-serif;font-variant-numeric:tabular-nums'>"
+            f"<b>{escape(self.label)}</b> {bar}{self.rows(totals)} rows<br><small>{words}</small></div>"
+        )
+
+
+def open_display(label: str, total: int | None, bar: bool | None, file: TextIO | None) -> Display:
+    """The display for these options of `Progress`. Raises ImportError for a bar without `rich`."""
+    # Where IPython runs it has been imported; importing it here would cost every script half a second.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if file is None and bar is not False and getattr(shell, "kernel", None) is not None:
+        return NotebookBar(label, total)
+    file = sys.stderr if file is None else file
+    if bar or (bar is None and file.isatty()):
+        try:
+            return Bar(label, total, file)
+        except ImportError:
+            if bar:
+                raise ImportError(
+                    "bar=True: needs the package rich (pip install 'pillarbox[progress]')"
+                ) from None
+    return Lines(label, total, file)

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from pyspark import TaskContext
 
-from pillarbox.aio.meter import OperatorStatistics
-from pillarbox.aio.observe.totals import to_json, totals_of
+from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.ledger.private_files import FILE_MODE, locked_out, replacing
 
 log = logging.getLogger("pillarbox")
@@ -32,7 +31,7 @@ CLOSE = 5.0
 class Counted(Protocol):
     """Has counts, such as a job, or one function of its chain."""
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """The counts so far; None before it has begun. Any thread."""
 
 
@@ -63,7 +62,7 @@ class ProgressFile:
         statistics = self._job.statistics()
         if statistics is None:
             return
-        written = {**self._head, "running": running, "totals": to_json(totals_of(statistics))}
+        written = {**self._head, "running": running, "totals": to_json(statistics)}
         try:
             # Those of the folder: the driver has said who may read them.
             mode = os.stat(os.path.dirname(self._path)).st_mode & 0o666 | FILE_MODE

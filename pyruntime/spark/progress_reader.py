@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.aio.observe.tasks import TaskTotals
-from pillarbox.aio.observe.totals import ROWS, Totals, ended, from_json, merge, without_rows
+from pillarbox.aio.observe.totals import ROWS, TaskTotals, Totals, ended, from_json, merge, without_rows
 
 log = logging.getLogger("pillarbox")
 

@@ -28,7 +28,7 @@ from pillarbox.spark.forms import (
     normalizer,
     row_reader,
 )
-from pillarbox.spark.types import arrow_field, holds
+from pillarbox.spark.schema import arrow_field, holds
 from pillarbox.spark.vectors import is_vector
 
 

@@ -77,5 +77,5 @@ def retry_failed(
     if settled.ledger.run is None:
         raise ValueError("run=None: must be the name of the earlier run: Ledger(folder, uid=..., run=...)")
     return map_dataframe(
-        df, [Stage(fn, "", settled)], schema=schema, keep=keep, progress=progress, only_failed=True
+        df, [Stage(fn, settled)], schema=schema, keep=keep, progress=progress, only_failed=True
     )

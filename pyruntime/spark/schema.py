@@ -1,13 +1,100 @@
-"""Schemas that users give, checked on the driver. On the driver's thread."""
+"""Types and schemas: Arrow's types for Spark's, checks of what users give, and the time zone of a session.
+
+Inputs are decoded by their Arrow type (`records`); for results `forms` has the values of each Spark type.
+Pure functions: any thread, but for `parse_type` and `parse_schema`, which are for the driver's.
+"""
 
 from __future__ import annotations
 
+import datetime
+import re
+import zoneinfo
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.spark.types import arrow_type
+# Not PySpark's `to_arrow_type`: its parameters are others in each minor version, and it takes types of which
+# no result can be made (variants, geometries).
+_SIMPLE: dict[type[T.DataType], pa.DataType] = {
+    T.BooleanType: pa.bool_(),
+    T.ByteType: pa.int8(),
+    T.ShortType: pa.int16(),
+    T.IntegerType: pa.int32(),
+    T.LongType: pa.int64(),
+    T.FloatType: pa.float32(),
+    T.DoubleType: pa.float64(),
+    T.BinaryType: pa.binary(),
+    T.DateType: pa.date32(),
+    T.TimestampType: pa.timestamp("us", tz="UTC"),
+    T.TimestampNTZType: pa.timestamp("us"),
+    T.DayTimeIntervalType: pa.duration("us"),
+    T.NullType: pa.null(),
+}
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?$")
+
+
+def arrow_type(spark: T.DataType) -> pa.DataType:
+    """The Arrow type in which results of the Spark type are handed over.
+
+    Raises TypeError for a type that Arrow does not carry as a result (intervals of months, variants,
+    geometries).
+    """
+    simple = _SIMPLE.get(type(spark))
+    if simple is not None:
+        return simple
+    if isinstance(spark, T.StringType):
+        return pa.string()
+    if isinstance(spark, T.DecimalType):
+        return pa.decimal128(spark.precision, spark.scale)
+    if type(spark).__name__ == "TimeType":
+        return pa.time64("ns")
+    if isinstance(spark, T.ArrayType):
+        return pa.list_(pa.field("element", arrow_type(spark.elementType), nullable=spark.containsNull))
+    if isinstance(spark, T.MapType):
+        key = pa.field("key", arrow_type(spark.keyType), nullable=False)
+        value = pa.field("value", arrow_type(spark.valueType), nullable=spark.valueContainsNull)
+        return pa.map_(key, value)
+    if isinstance(spark, T.StructType):
+        return pa.struct([arrow_field(field) for field in spark.fields])
+    if isinstance(spark, T.UserDefinedType):
+        return arrow_type(spark.sqlType())
+    raise TypeError(f"type {spark.simpleString()!r}: results of this type are not supported")
+
+
+def arrow_field(field: T.StructField) -> pa.Field:
+    """The Arrow field of a Spark field."""
+    return pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable)
+
+
+def holds(kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], ...]) -> bool:
+    """Return True if a type is one of `wanted`, or has one inside."""
+    if isinstance(kind, T.StructType):
+        return any(holds(field.dataType, wanted) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return holds(kind.elementType, wanted)
+    if isinstance(kind, T.MapType):
+        return holds(kind.keyType, wanted) or holds(kind.valueType, wanted)
+    return isinstance(kind, wanted)
+
+
+def time_zone(name: str) -> datetime.tzinfo | None:
+    """The time zone of a Spark session by its name; None when Python does not know it."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        pass
+    match = _OFFSET.match(name)
+    if match is None:
+        return datetime.timezone.utc if name in ("Z", "UTC", "GMT") else None
+    offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
+    return datetime.timezone(offset if match[1] == "+" else -offset)
+
+
+# -- checks on the driver -------------------------------------------------------------------------
 
 
 def parse_type(name: str, value: Any) -> T.DataType:
@@ -17,7 +104,7 @@ def parse_type(name: str, value: Any) -> T.DataType:
             parsed = T.DataType.fromDDL(value)
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
-            raise ValueError(f"{name}={value!r}: is no type in DDL form ({reason})") from error
+            raise ValueError(f"{name}={value!r}: is not a type in DDL form ({reason})") from error
     elif isinstance(value, T.DataType):
         parsed = value
     else:
@@ -53,5 +140,16 @@ def kept_columns(keep: Any, schema: T.StructType) -> list[str]:
         raise TypeError(f"keep={keep!r}: must be '*' or a list of column names")
     for column in keep:
         if column not in schema.names:
-            raise ValueError(f"keep={keep!r}: no column {column!r}; the input has {', '.join(schema.names)}")
+            raise ValueError(
+                f"keep={keep!r}: {column!r} is not a column of the input (columns: {', '.join(schema.names)})"
+            )
     return list(keep)
+
+
+def condition_of(where: Any) -> Any:
+    """The Column of a condition given as one, or as SQL. Raises TypeError."""
+    if isinstance(where, str):
+        return F.expr(where)
+    if type(where).__name__ != "Column":
+        raise TypeError(f"where={where!r}: must be a Column or SQL, not {type(where).__name__}")
+    return where

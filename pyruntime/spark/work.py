@@ -14,17 +14,16 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.journal import budget_of_run
+from pillarbox.aio.ledger_session import budget_of_run
 from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.function import use_driver_python
-from pillarbox.spark.keeping import Keeping, settle_ledger
 from pillarbox.spark.latency import check_latency
+from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
 from pillarbox.spark.progress import Progress
-from pillarbox.spark.schema import check_unique, kept_columns
-from pillarbox.spark.types import time_zone
+from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Work:
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
     progress: the folder for live counts. letters: where failed rows are put aside. prompt: whether results
-    leave at once. keeping: how the ledger is used. spread: whether rows are tuples of arguments. uid: the
+    leave at once. ledger_plan: how the ledger is used. spread: whether rows are tuples of arguments. uid: the
     name of the function in a chain.
     """
 
@@ -44,7 +43,7 @@ class Work:
     progress: str | None = None
     letters: LetterBox | None = None
     prompt: bool = False
-    keeping: Keeping | None = None
+    ledger_plan: LedgerPlan | None = None
     spread: bool = False
     uid: str | None = None
 
@@ -131,7 +130,7 @@ def settle(
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)
     folder = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
-    keeping = settle_ledger(
+    ledger_plan = plan_ledger(
         fn,
         options,
         columns,
@@ -143,4 +142,4 @@ def settle(
         only_failed=only_failed,
         is_behind=is_behind,
     )
-    return Work(fn, token, options, zone, folder, box, prompt, keeping, arguments is not None, uid)
+    return Work(fn, token, options, zone, folder, box, prompt, ledger_plan, arguments is not None, uid)

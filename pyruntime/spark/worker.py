@@ -17,32 +17,32 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from pillarbox.aio.calls import ResultConverter
-from pillarbox.aio.chained import Stage, chain_of
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, TooManyFailures
 from pillarbox.aio.function import enter_function, is_resource
-from pillarbox.aio.journal import Journal
-from pillarbox.aio.meter import OperatorStatistics
+from pillarbox.aio.ledger_session import LedgerSession
+from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.task_io import Chunk, IterableInput
-from pillarbox.aio.task_run import CLOSE, ThreadRun
-from pillarbox.ledger import RowIdentity
+from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
+from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.hangup import DisconnectWatcher
+from pillarbox.spark.disconnect import DisconnectWatcher
 from pillarbox.spark.progress_file import ProgressFile
 from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
 
-COLLECT_AFTER = 50_000
-"""Objects made since the last garbage collection that a worker waits for while it runs a job."""
+GC_THRESHOLD_OBJECTS = 50_000
+"""Objects made since the last garbage collection, at which the next one begins while a job runs."""
 
-IDLE = 10.0
+RESOURCE_IDLE_S = 10.0
 """Seconds without a task after which a worker closes its resources; Spark ends idle workers after 60."""
 
-CHUNK_ROWS = 2048
-"""Rows in an Arrow batch of results, at most, unless more finish at once."""
+MAX_CHUNK_ROWS = 2048
+"""Rows in an Arrow batch of results, unless more finish at once."""
 
-LINGER = 0.1
+CHUNK_LINGER_S = 0.1
 """Seconds that a finished row may wait for others before its batch is written."""
 
 
@@ -72,8 +72,8 @@ class _Collector:
         if self._users == 1:
             self._before = gc.get_threshold()
             first, *others = self._before
-            if 0 < first < COLLECT_AFTER:
-                gc.set_threshold(COLLECT_AFTER, *others)
+            if 0 < first < GC_THRESHOLD_OBJECTS:
+                gc.set_threshold(GC_THRESHOLD_OBJECTS, *others)
 
     def __exit__(self, *_: object) -> None:
         self._users -= 1
@@ -114,7 +114,7 @@ class Worker:
         if token in self._resources:
             released = self.loop_thread.submit(self._release(token, failed or not self._reused))
             try:
-                released.result(CLOSE)
+                released.result(CLOSE_TIMEOUT_S)
             except Exception:
                 # The results are complete by now, or another error is on its way.
                 log.warning("a resource could not be closed", exc_info=True)
@@ -141,7 +141,7 @@ class Worker:
             await self._close(token)
         else:
             loop = self.loop_thread.loop
-            resource.timer = loop.call_later(IDLE, lambda: loop.create_task(self._close(token)))
+            resource.timer = loop.call_later(RESOURCE_IDLE_S, lambda: loop.create_task(self._close(token)))
 
     async def _close(self, token: str) -> None:
         resource = self._resources.get(token)
@@ -167,7 +167,7 @@ def run_job(
     rows: Iterable[Any] | IterableInput,
     *,
     convert: ResultConverter | None,
-    ended: Callable[[OperatorStatistics], None] | None = None,
+    ended: Callable[[Totals], None] | None = None,
     then: Sequence[Work] = (),
 ) -> Generator[Chunk, None, None]:
     """Call the function of `work` for rows, or those of an input; yields (call, result) chunks.
@@ -201,37 +201,34 @@ def _run_job(
     works: Sequence[Work],
     rows: Iterable[Any] | IterableInput,
     convert: ResultConverter | None,
-    ended: Callable[[OperatorStatistics], None] | None,
+    ended: Callable[[Totals], None] | None,
 ) -> Generator[Chunk, None, None]:
     global _worker
     here = worker()
     work = works[0]
-    journals = _open_journals(works)
-    job: ThreadRun | None = None
+    ledger_sessions = _open_sessions(works)
+    job: ResultStream | None = None
     files: list[ProgressFile] = []
     acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
-    chunk_rows = 1 if work.prompt else min(CHUNK_ROWS, works[-1].options.window)
+    chunk_rows = 1 if work.prompt else min(MAX_CHUNK_ROWS, works[-1].options.window)
     try:
         stages = []
-        for each, journal in zip(works, journals, strict=True):
+        for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.uid or "", each.options, journal))
+            stages.append(Stage(entered, each.options, each.uid, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
-        job = ThreadRun(
-            stages[0].fn,
-            work.options,
+        job = ResultStream(
+            stages,
             rows,
             loop_thread=here.loop_thread,
             chunk_rows=chunk_rows,
-            linger=0.0 if work.prompt else LINGER,
+            linger=0.0 if work.prompt else CHUNK_LINGER_S,
             spread=work.spread,
             idle=spark.check,
-            journal=stages[0].journal,
-            convert=stages[0].convert,
-            chain=None if work.uid is None else chain_of(stages, _identity_behind(works)),
+            identify=_identity_behind(works),
         )
         files += [
             ProgressFile(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
@@ -274,26 +271,28 @@ def _run_job(
                 here.release(each.token, failed=not ok)
 
 
-def _open_journals(works: Sequence[Work]) -> list[Journal | None]:
-    journals = [None if work.keeping is None else work.keeping.open(work.options) for work in works]
-    for journal in journals[1:]:
-        if journal is not None and journals[0] is not None:
-            journal.follow(journals[0])
-    return journals
+def _open_sessions(works: Sequence[Work]) -> list[LedgerSession | None]:
+    ledger_sessions = [
+        None if work.ledger_plan is None else work.ledger_plan.open(work.options) for work in works
+    ]
+    for ledger_session in ledger_sessions[1:]:
+        if ledger_session is not None and ledger_sessions[0] is not None:
+            ledger_session.follow(ledger_sessions[0])
+    return ledger_sessions
 
 
 def _identity_behind(works: Sequence[Work]) -> RowIdentity | None:
     """The identity of rows of the input, for the ledger of a function behind the first one."""
-    return next((each.keeping.row_identity() for each in works[1:] if each.keeping is not None), None)
+    return next((each.ledger_plan.row_identity() for each in works[1:] if each.ledger_plan is not None), None)
 
 
 class _CountsOf:
     """The counts of one function of a chain."""
 
-    def __init__(self, job: ThreadRun, uid: str) -> None:
+    def __init__(self, job: ResultStream, uid: str) -> None:
         self._job = job
         self._uid = uid
 
-    def statistics(self) -> OperatorStatistics | None:
+    def statistics(self) -> Totals | None:
         """Its counts so far; None before it has begun. Any thread."""
         return self._job.statistics_by_uid().get(self._uid)

@@ -174,7 +174,7 @@ class ProcessingTimeService:
     6. After `shutdown`, or after the mailbox was closed, nothing fires.
 
     executor: of the operator; the mail has its priority. clock: gives seconds, 0 or more, any thread; None
-    is `monotonic_epoch()`. With a clock that has `on_advance`, as `pillarbox.testing.clock.FakeClock` has,
+    is `monotonic_epoch()`. With a clock that has `on_advance`, as `pillarbox.testing.clocks.FakeClock` has,
     timers become due when the clock is moved, and no thread is started; otherwise one daemon thread, called
     `name`, on first use.
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.testing.axioms import Violation, handover_violations, mailbox_violations
-from pillarbox.testing.clock import FakeClock
-from pillarbox.testing.ends import CollectedOutput, PushedInput, ReplayedInput, RestingOutput
-from pillarbox.testing.guide import mailbox_guide
+from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
 from pillarbox.testing.harness import OperatorHarness
 from pillarbox.testing.history import Event, Recorder, numbered_handles
 from pillarbox.testing.linearizability import Verdict, follows, linearize
-from pillarbox.testing.models import HandoverModel, MailboxModel, OrderedModel, UnorderedModel
-from pillarbox.testing.outcome import BLOCKED, Raised
+from pillarbox.testing.models import (
+    BLOCKED,
+    HandoverModel,
+    MailboxModel,
+    OrderedModel,
+    Raised,
+    UnorderedModel,
+)
 from pillarbox.testing.scheduler import Deadlock, ScheduleFailed, SeededScheduler, explore
+from pillarbox.testing.search_hints import mailbox_hints
 from pillarbox.testing.source_harness import SourceHarness
 from pillarbox.testing.source_suite import ContractBroken, SourceSuite, source_suite
-from pillarbox.testing.virtual_loop import VirtualTimeLoop
+from pillarbox.testing.test_io import CollectedOutput, PushedInput, ReplayedInput, RestingOutput
 
 if TYPE_CHECKING:
     from pillarbox.testing.suites import (
@@ -62,7 +67,7 @@ __all__ = [
     "handover_suite",
     "handover_violations",
     "linearize",
-    "mailbox_guide",
+    "mailbox_hints",
     "mailbox_suite",
     "mailbox_violations",
     "numbered_handles",

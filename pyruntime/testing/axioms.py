@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pillarbox.testing.history import Event
-from pillarbox.testing.passages import In, Kind, Out, Passage, Wanted, of_handover, of_mailbox
+from pillarbox.testing.history_view import HistoryView, In, Kind, Out, Wanted, of_handover, of_mailbox
 
 
 class Violation(NamedTuple):
@@ -38,39 +38,39 @@ def handover_violations(
     events: Sequence[Event], *, max_items: int | None = None, all_taken: bool = False
 ) -> list[Violation]:
     """The same for a hand-over; `max_items` is its bound, None not to check it."""
-    passage = of_handover(events)
-    found = _violations(passage, all_taken)
+    view = of_handover(events)
+    found = _violations(view, all_taken)
     if max_items is not None:
-        found += _over_the_bound(passage, max_items)
+        found += _over_the_bound(view, max_items)
     return found
 
 
-def _violations(passage: Passage, all_taken: bool) -> list[Violation]:
-    found = [*_multiplicity(passage, all_taken), *_taken_before_put(passage), *_after_the_end(passage)]
+def _violations(view: HistoryView, all_taken: bool) -> list[Violation]:
+    found = [*_multiplicity(view, all_taken), *_taken_before_put(view), *_after_the_end(view)]
     # The other axioms ask when a thing was there, which has no answer if it came out twice or from nowhere.
     ambiguous = {violation.axiom for violation in found} & {"duplicate", "from nowhere"}
     if ambiguous:
         return found
     # For the same reason they leave out what was put in more than once.
-    once = _without_repeated(passage)
+    once = _without_repeated(view)
     return [*found, *_order(once), *_false_empty(once)]
 
 
-def _without_repeated(passage: Passage) -> Passage:
-    times = Counter(entry.thing for entry in passage.ins)
+def _without_repeated(view: HistoryView) -> HistoryView:
+    times = Counter(entry.thing for entry in view.ins)
     return replace(
-        passage,
-        ins=[entry for entry in passage.ins if times[entry.thing] == 1],
-        outs=[out for out in passage.outs if times[out.thing] == 1],
+        view,
+        ins=[entry for entry in view.ins if times[entry.thing] == 1],
+        outs=[out for out in view.outs if times[out.thing] == 1],
     )
 
 
-def _multiplicity(passage: Passage, all_taken: bool) -> Iterator[Violation]:
+def _multiplicity(view: HistoryView, all_taken: bool) -> Iterator[Violation]:
     """Nothing is lost, doubled or made up."""
-    events = passage.events
-    accepted = Counter(entry.thing for entry in passage.ins)
-    came_out = Counter(out.thing for out in passage.outs)
-    for out in passage.outs:
+    events = view.events
+    accepted = Counter(entry.thing for entry in view.ins)
+    came_out = Counter(out.thing for out in view.outs)
+    for out in view.outs:
         if out.thing not in accepted:
             yield Violation(
                 "from nowhere", f"{out.thing!r} came out, no put of it was accepted", (events[out.event],)
@@ -79,58 +79,58 @@ def _multiplicity(passage: Passage, all_taken: bool) -> Iterator[Violation]:
             yield Violation(
                 "duplicate", f"{out.thing!r} came out more often than it went in", (events[out.event],)
             )
-    for entry in passage.ins:
+    for entry in view.ins:
         if came_out[entry.thing] < accepted[entry.thing]:
-            if passage.closed:
+            if view.closed:
                 what = f"{entry.thing!r} was neither taken nor returned by close"
                 yield Violation("close returns the rest", what, (events[entry.event],))
             elif all_taken:
                 yield Violation("lost", f"{entry.thing!r} went in and never came out", (events[entry.event],))
 
 
-def _taken_before_put(passage: Passage) -> Iterator[Violation]:
+def _taken_before_put(view: HistoryView) -> Iterator[Violation]:
     """Nothing comes out before its put has begun."""
-    events = passage.events
+    events = view.events
     begun: dict[Any, In] = {}
-    for entry in passage.ins:
+    for entry in view.ins:
         first = begun.setdefault(entry.thing, entry)
         if events[entry.event].start < events[first.event].start:
             begun[entry.thing] = entry
-    for out in passage.outs:
+    for out in view.outs:
         source = begun.get(out.thing)
         if source is not None and events[out.event].end < events[source.event].start:
             what = f"{out.thing!r} came out before its put began"
             yield Violation("taken before put", what, (events[out.event], events[source.event]))
 
 
-def _after_the_end(passage: Passage) -> Iterator[Violation]:
+def _after_the_end(view: HistoryView) -> Iterator[Violation]:
     """No put succeeds that begins after the input has ended; none is refused before."""
-    events = passage.events
-    ended = min((events[index].end for index in passage.ends), default=math.inf)
-    begun = min((events[index].start for index in passage.ends), default=math.inf)
-    for index in sorted({entry.event for entry in passage.ins}):
+    events = view.events
+    ended = min((events[index].end for index in view.ends), default=math.inf)
+    begun = min((events[index].start for index in view.ends), default=math.inf)
+    for index in sorted({entry.event for entry in view.ins}):
         if events[index].start > ended:
             yield Violation(
                 "put after the end", "a put that began after the end was accepted", (events[index],)
             )
-    for index in passage.refused:
+    for index in view.refused:
         if events[index].end < begun:
             yield Violation("refused while open", "a put was refused before anything ended", (events[index],))
 
 
-def _order(passage: Passage) -> Iterator[Violation]:
+def _order(view: HistoryView) -> Iterator[Violation]:
     """First in, first out, among what a take accepts and of one urgency, where real time says what was first.
 
     For each kind of thing a heap of what is in by the end of its put; the next one out must not have been put
     after the end of one that stays.
     """
-    events = passage.events
-    source = {entry.thing: entry for entry in passage.ins}
+    events = view.events
+    source = {entry.thing: entry for entry in view.ins}
     gone: set[Any] = set()
     heaps: dict[Kind, list[tuple[int, int, In]]] = defaultdict(list)
-    for number, entry in enumerate(passage.ins):
+    for number, entry in enumerate(view.ins):
         heapq.heappush(heaps[entry.kind], (events[entry.event].end, number, entry))
-    for out in passage.outs:
+    for out in view.outs:
         entry = source[out.thing]
         gone.add(out.thing)
         for kind, heap in heaps.items():
@@ -143,13 +143,13 @@ def _order(passage: Passage) -> Iterator[Violation]:
                 what = f"{out.thing!r} overtook {earlier.thing!r}"
                 shown = (events[earlier.event], events[entry.event], events[out.event])
                 yield Violation("first in, first out", what, shown)
-    yield from _order_within_puts(passage, source)
+    yield from _order_within_puts(view, source)
 
 
-def _order_within_puts(passage: Passage, source: dict[Any, In]) -> Iterator[Violation]:
+def _order_within_puts(view: HistoryView, source: dict[Any, In]) -> Iterator[Violation]:
     """The same among the mails of one put_all, where only an inversion is looked at closely."""
     groups: dict[int, list[tuple[In, Out]]] = defaultdict(list)
-    for out in passage.outs:
+    for out in view.outs:
         groups[source[out.thing].event].append((source[out.thing], out))
     for index, group in groups.items():
         highest: dict[Kind, In] = {}
@@ -166,7 +166,7 @@ def _order_within_puts(passage: Passage, source: dict[Any, In]) -> Iterator[Viol
                     ]
                     if passing:
                         what = f"{passing[0].thing!r} overtook {entry.thing!r} of the same put"
-                        shown = (passage.events[index], passage.events[passing[0].event])
+                        shown = (view.events[index], view.events[passing[0].event])
                         yield Violation("first in, first out", what, shown)
                         break
             best = highest.get(entry.kind)
@@ -174,30 +174,30 @@ def _order_within_puts(passage: Passage, source: dict[Any, In]) -> Iterator[Viol
                 highest[entry.kind] = entry
 
 
-def _false_empty(passage: Passage) -> Iterator[Violation]:
+def _false_empty(view: HistoryView) -> Iterator[Violation]:
     """Nothing is said to be empty while something waited through the whole call.
 
     The events of the consumer in their order, and beside them the puts in the order of their ends: what had
     been put when an event began and comes out only later was there all the time. A batch has what was put
     when it was made.
     """
-    events = passage.events
-    puts = sorted(passage.ins, key=lambda entry: events[entry.event].end)
+    events = view.events
+    puts = sorted(view.ins, key=lambda entry: events[entry.event].end)
     outs: dict[int, list[Out]] = defaultdict(list)
-    for out in passage.outs:
+    for out in view.outs:
         outs[out.event].append(out)
     there: dict[Kind, dict[Any, In]] = defaultdict(dict)
     in_batch: dict[Any, In] = {}
     since_batch: dict[Any, In] = {}
     gone: set[Any] = set()
     arrived = 0
-    for index in passage.consumer:
+    for index in view.consumer:
         while arrived < len(puts) and events[puts[arrived].event].end < events[index].start:
             entry = puts[arrived]
             arrived += 1
             if entry.thing not in gone:
                 there[entry.kind][entry.thing] = since_batch[entry.thing] = entry
-        wanted = passage.empty.get(index)
+        wanted = view.empty.get(index)
         if wanted is not None:
             for entry in _waiting(there, wanted, in_batch):
                 what = f"{entry.thing!r} waited while nothing was said to be there"
@@ -222,11 +222,11 @@ def _waiting(there: dict[Kind, dict[Any, In]], wanted: Wanted, in_batch: dict[An
     return [next(iter(things.values())) for things in lists if things][:1]
 
 
-def _over_the_bound(passage: Passage, max_items: int) -> Iterator[Violation]:
+def _over_the_bound(view: HistoryView, max_items: int) -> Iterator[Violation]:
     """Never more things than the bound are in: those whose put has ended and whose take has not begun."""
-    events = passage.events
-    moments = [(events[entry.event].end, 1, entry.event) for entry in passage.ins]
-    moments += [(events[out.event].start, -1, out.event) for out in passage.outs]
+    events = view.events
+    moments = [(events[entry.event].end, 1, entry.event) for entry in view.ins]
+    moments += [(events[out.event].start, -1, out.event) for out in view.outs]
     inside = 0
     for _, change, index in sorted(moments):
         inside += change

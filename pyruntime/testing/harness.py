@@ -21,8 +21,8 @@ from pillarbox.task import (
     TaskState,
 )
 from pillarbox.task.failures import Failures
-from pillarbox.testing.clock import FakeClock
-from pillarbox.testing.ends import CollectedOutput, PushedInput
+from pillarbox.testing.clocks import FakeClock
+from pillarbox.testing.test_io import CollectedOutput, PushedInput
 
 
 class OperatorHarness:

@@ -20,10 +20,10 @@ from pillarbox.testing.models import Model
 
 LIMIT = 1_000_000
 # States to visit for each event, where only the place of a mistake is sought.
-UNGUIDED = 3
+UNHINTED_STATES_PER_EVENT = 3
 
 
-class Guide(Protocol):
+class SearchHints(Protocol):
     """What somebody who knows the contract can tell the search about one history. It must not lie.
 
     Indices are those of the events; `done` is, for each thread in the order of `threads`, how many of its
@@ -80,22 +80,22 @@ class _Choice:
 
 
 def linearize(
-    events: Sequence[Event], model: Model, *, guide: Guide | None = None, limit: int = LIMIT
+    events: Sequence[Event], model: Model, *, hints: SearchHints | None = None, limit: int = LIMIT
 ) -> Verdict:
     """Look for a witness: an order of all events that the model can do with these outcomes, one by one.
 
     events: each thread's must follow one another; ValueError if two of them overlap. model: the subject's
-    state before the first. guide: see `Guide`. limit: of the states to visit; the verdict is None beyond.
+    state before the first. limit: of the states to visit; the verdict is None beyond.
     """
-    verdict = _Search(events, model, guide, limit).run()
-    if guide is None or verdict.linearizable:
+    verdict = _Search(events, model, hints, limit).run()
+    if hints is None or verdict.linearizable:
         return verdict
-    # A guide lets the search end where a mistake became certain, which may be long before it shows. Without
-    # the guide's refusals the search gets nearer to it; should it get through, the guide has lied.
-    unguided = _Search(events, model, _Ranked(guide), UNGUIDED * len(events)).run()
-    if unguided.linearizable:
-        raise AssertionError("the guide of this search refused a witness")
-    nearer = max(verdict, unguided, key=lambda found: len(found.order))
+    # Hints let the search end where a mistake became certain, which may be long before it shows. Without
+    # their refusals the search gets nearer to it; should it get through, they have lied.
+    unhinted = _Search(events, model, _RankOnly(hints), UNHINTED_STATES_PER_EVENT * len(events)).run()
+    if unhinted.linearizable:
+        raise AssertionError("the hints of this search refused a witness")
+    nearer = max(verdict, unhinted, key=lambda found: len(found.order))
     return replace(nearer, linearizable=verdict.linearizable, states=verdict.states)
 
 
@@ -114,12 +114,12 @@ def follows(events: Sequence[Event], order: Sequence[int], model: Model) -> bool
     return bool(models)
 
 
-class _Ranked:
-    """A guide that only says what to try first."""
+class _RankOnly:
+    """Hints that only say what to try first."""
 
-    def __init__(self, guide: Guide) -> None:
-        self.threads = guide.threads
-        self.rank = guide.rank
+    def __init__(self, hints: SearchHints) -> None:
+        self.threads = hints.threads
+        self.rank = hints.rank
 
     def allowed(self, index: int, done: Sequence[int]) -> bool:
         return True
@@ -132,12 +132,12 @@ class _Ranked:
 
 
 class _Search:
-    def __init__(self, events: Sequence[Event], model: Model, guide: Guide | None, limit: int) -> None:
+    def __init__(self, events: Sequence[Event], model: Model, hints: SearchHints | None, limit: int) -> None:
         self.events = events
         self.model = model
-        self.guide = guide
+        self.hints = hints
         self.limit = limit
-        self.threads = guide.threads if guide else sorted({event.thread for event in events})
+        self.threads = hints.threads if hints else sorted({event.thread for event in events})
         self.programs = programs(events, self.threads)
 
     def run(self) -> Verdict:
@@ -156,7 +156,7 @@ class _Search:
                 continue
             index, thread, after = step
             done = (*choice.done[:thread], choice.done[thread] + 1, *choice.done[thread + 1 :])
-            state = (done, after.key() if self.guide is None else self.guide.key(after))
+            state = (done, after.key() if self.hints is None else self.hints.key(after))
             if state in seen:
                 continue
             seen.add(state)
@@ -181,17 +181,17 @@ class _Search:
     def successors(self, model: Model, done: tuple[int, ...]) -> Iterator[tuple[int, int, Model]]:
         """What can come next: the event, the number of its thread, the model after it."""
         found = self.candidates(done)
-        guide = self.guide
-        if guide is None:
+        hints = self.hints
+        if hints is None:
             found.sort(key=lambda index: self.events[index].end)
         else:
-            found = sorted((i for i in found if guide.allowed(i, done)), key=guide.rank)
+            found = sorted((i for i in found if hints.allowed(i, done)), key=hints.rank)
         for index in found:
             event = self.events[index]
             thread = self.threads.index(event.thread)
             for after in model.step(event.operation, event.arguments, event.result):
                 yield index, thread, after
-                if guide is not None and guide.settled(index, model, after):
+                if hints is not None and hints.settled(index, model, after):
                     return
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox.kernel import Mail, PillarboxError, TaskMailbox
 from pillarbox.task import StreamTask, TaskState
-from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.clocks import FakeClock
 
 SHOWN = 30
 """Events that an error shows: the last ones."""

@@ -21,8 +21,9 @@ from typing import Any
 
 from pillarbox import CallFailed, Rate, Retry, Timeout, async_map
 from pillarbox.aio import Batch
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
-from pillarbox.aio.task_run import ThreadRun
+from pillarbox.aio.task_run import ResultStream
 from pillarbox.rpc.loop_thread import LoopThread
 
 HOUR = 3600.0
@@ -318,7 +319,8 @@ def end_on_a_loop_that_stays(mode: str) -> dict[str, list[str]]:
     given = options(mode, False)
     # The first calls to hang are cancelled before the job ends.
     given.update(timeout=Timeout(0.3, fallback="timed out"), rate=Rate(per_second=200.0))
-    job = ThreadRun(entered, Options(**given), endless(), loop_thread=thread, read_ahead_items=8)
+    stages = [Stage(entered, Options(**given))]
+    job = ResultStream(stages, endless(), loop_thread=thread, read_ahead_items=8)
     seen: list[Any] = []
     while "timed out" not in seen:
         seen += [result for _, result in job.take() or ()]

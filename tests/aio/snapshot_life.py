@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox import Buffer, Options
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
 from pillarbox.aio.task_io import OutputState
-from pillarbox.aio.task_run import ThreadRun
+from pillarbox.aio.task_run import ResultStream
 from pillarbox.rpc.loop_thread import LoopThread
 
 ROWS = 60
@@ -66,9 +67,8 @@ def main(folder: Path, is_ordered: bool, is_first: bool) -> None:
                 file.unlink()
     thread = LoopThread("loop")
     calls = Calls(folder, is_first)
-    job = ThreadRun(
-        calls,
-        Options(capacity=10, buffer=Buffer(30), ordered=is_ordered),
+    job = ResultStream(
+        [Stage(calls, Options(capacity=10, buffer=Buffer(30), ordered=is_ordered))],
         rows(),
         loop_thread=thread,
         read_ahead_items=4,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Buffer, CallFailed, Errors, OpenFailed, Options, Outcome, async_map
-from pillarbox.aio.async_map import READ_AHEAD
+from pillarbox.aio.async_map import READ_AHEAD_ITEMS
 from pillarbox.aio.blocking import CAN_READ_FRAMES
 from tests.aio.virtual import VirtualLoop, play
 from tests.threads import begun
@@ -243,7 +243,7 @@ def test_an_async_iterable_is_read_no_further_than_the_window_and_what_is_read_a
         pages = Pages()
         results = async_map(pages(), after_a_while, capacity=4, options=Options(buffer=Buffer(8)))
         assert await results.__anext__() == 0
-        assert pages.read <= 1 + 8 + 2 * READ_AHEAD + 8
+        assert pages.read <= 1 + 8 + 2 * READ_AHEAD_ITEMS + 8
         await results.aclose()
         assert pages.closed
 

@@ -378,8 +378,8 @@ def test_the_first_row_that_fails_for_good_ends_the_job_and_counts_once() -> Non
 
 @pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
 def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(task_run, "STALL", 0.2)
-    monkeypatch.setattr(task_run, "CLOSE", 0.2)
+    monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
     release = threading.Event()
 
     async def blocks(rows: list[int]) -> list[int]:

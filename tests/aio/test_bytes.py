@@ -14,8 +14,7 @@ from pillarbox import Batch, Buffer, Dedupe, Options, async_map
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.single_flight import SingleFlight
 from pillarbox.aio.sizes import size_of
-from pillarbox.aio.task_io import Chunk, HandoverOutput, cut_chunk
-from pillarbox.kernel import Handover
+from pillarbox.aio.task_io import Chunk, ChunkOutput, cut_chunk
 from pillarbox.task import RowBatch
 from tests.aio.virtual import Rig, play
 
@@ -207,14 +206,12 @@ def test_a_chunk_is_cut_before_the_row_that_is_too_much() -> None:
 
 def test_chunks_that_are_handed_over_have_no_more_bytes_than_a_chunk_may_have() -> None:
     async def script() -> list[list[int]]:
-        outbox = Handover(1)
-        sink = HandoverOutput(outbox, asyncio.get_running_loop(), rows=2048, linger=1000.0, chunk_bytes=10)
+        sink = ChunkOutput(asyncio.get_running_loop(), rows=2048, linger=1000.0, chunk_bytes=10)
         sink.collect(RowBatch(chunk_of(4, 4, 4, 4, 25, 1, 1), held_bytes=43))
         sink.finish()
         taken: list[list[int]] = []
-        while len(taken) < 4:
-            taken += [[number for _, number in chunk] for chunk in outbox.take_all()]
-            await asyncio.sleep(0.01)
+        while (chunk := await sink.take_async()) is not None:
+            taken.append([number for _, number in chunk])
         assert sink.held_bytes == 0
         return taken
 
@@ -272,11 +269,10 @@ def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
         (View(batch, number % 5) for number in range(50)), length, options=Options(dedupe=Dedupe(memo=100))
     )
     assert [next(results) for _ in range(50)] == [number % 5 for number in range(50)]
-    run = results._run
-    assert run is not None
-    assert run.job is not None
-    assert run.job._run is not None
-    flights = run.job._run.operator._flights
+    stream = results._stream
+    assert stream is not None
+    assert stream._run is not None
+    flights = stream._run.operators[0]._flights
     assert flights is not None
     assert [*flights._results] == [(View, (10 + number,)) for number in range(5)]
     results.close()

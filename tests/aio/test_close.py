@@ -20,6 +20,7 @@ import pytest
 
 from pillarbox import CallFailed, OpenFailed, async_map
 from pillarbox.aio import task_run
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.threads import begun
@@ -258,12 +259,12 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
     busy, free = threading.Event(), threading.Event()
     thread.call(lambda: (busy.set(), free.wait(30)))
     assert busy.wait(30)
-    here = task_run.ThreadRun(call, Options(), range(1000), loop_thread=thread, read_ahead_items=1)
+    here = task_run.ResultStream([Stage(call, Options())], range(1000), loop_thread=thread)
     closed: list[bool] = []
     closing = threading.Thread(target=lambda: closed.append(here.close()))
     closing.start()
     # The close has asked the loop to stop the job once it waits for it.
-    while not here._outbox.ended:
+    while not here._stopped:
         closing.join(0.01)
     closing.join(0.05)
     free.set()
@@ -275,7 +276,7 @@ def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
 def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(task_run, "CLOSE", 0.2)
+    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
     queue: SimpleQueue[int | None] = SimpleQueue()
     session = Session()
     queue.put(1)

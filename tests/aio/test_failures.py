@@ -248,8 +248,8 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
 def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that_was_met(
     monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], met: tuple[str, float]
 ) -> None:
-    monkeypatch.setattr(task_run, "STALL", 0.2)
-    monkeypatch.setattr(task_run, "CLOSE", 0.2)
+    monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
     release = threading.Event()
 
     async def blocks(row: int) -> int:

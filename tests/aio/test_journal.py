@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, Buffer, CallFailed, Dedupe, Options, Retry, Timeout, async_map
-from pillarbox.aio import journal
-from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope, compact
+from pillarbox.aio import ledger_session
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
+from pillarbox.ledger.maintenance import compact
 
 pytestmark = [
     pytest.mark.usefixtures("each_loop"),
@@ -267,7 +268,7 @@ def test_an_attempt_whose_rival_goes_away_makes_the_calls_itself(ledger: Ledger)
 def test_an_attempt_waits_for_a_rival_as_long_as_that_gets_on(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "LONGEST", 0.6)
+    monkeypatch.setattr(ledger_session, "HUNG_AFTER_S", 0.6)
     service = Service()
 
     async def slow(row: int) -> list[Any]:
@@ -349,10 +350,10 @@ def test_an_attempt_that_has_lost_its_lease_makes_no_more_calls(
     most = 20 if mode != "batch" else 140
     held.await_calls(most)
     # It is taken for hung at once, and the lease is another's.
-    monkeypatch.setattr(journal, "LONGEST", 0.0)
+    monkeypatch.setattr(ledger_session, "HUNG_AFTER_S", 0.0)
     rival = list(async_map(range(600), getattr(service, mode), options=options))
     assert rival == [[row, 1] for row in range(600)]
-    monkeypatch.setattr(journal, "LEASE_CHECK_S", 0.0)
+    monkeypatch.setattr(ledger_session, "LEASE_CHECK_S", 0.0)
     held.go_on.set()
     thread.join(LONG)
     assert results == rival
@@ -366,7 +367,7 @@ def test_a_call_that_is_made_again_looks_first_whether_another_has_made_it(
 ) -> None:
     # As where the other attempt has other rows, so that its lease is another, and is another process.
     monkeypatch.setattr(Ledger, "lease", lambda *_args, **_options: None)
-    monkeypatch.setattr(journal, "shared_reader", lambda ledger, scope: ledger.reader(scope))
+    monkeypatch.setattr(ledger_session, "shared_reader", lambda ledger, scope: ledger.reader(scope))
     held, service = Held(fails=0), Service()
     per_row = {"batch": Batch(1)} if mode == "batch" else {}
     named = Options(

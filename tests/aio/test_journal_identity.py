@@ -20,12 +20,13 @@ import pytest
 from pyarrow import fs
 
 from pillarbox import Options, async_map
-from pillarbox.aio.async_map import iterate
+from pillarbox.aio.async_map import open_ledgers
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
-from pillarbox.aio.journal import open_journal
+from pillarbox.aio.ledger_session import open_session
 from pillarbox.aio.snapshots import FinishedRow
-from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope, execution_id
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope
+from pillarbox.ledger.keys import execution_id
 from pillarbox.task import StreamTask, TaskSnapshot
 from pillarbox.testing import ReplayedInput
 from tests.aio.test_chains import Sources
@@ -121,11 +122,11 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     same = execution_id("action")
 
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:
-        return open_journal(options, run, **{**given, "execution": same, "alone": False})
+        return open_session(options, run, **{**given, "execution": same, "alone": False})
 
-    monkeypatch.setitem(iterate.__globals__, "open_journal", of_one_execution)
+    monkeypatch.setitem(open_ledgers.__globals__, "open_session", of_one_execution)
     # The services of one execution are different functions here.
-    monkeypatch.setitem(iterate.__globals__, "keep_code", lambda *_: None)
+    monkeypatch.setitem(open_ledgers.__globals__, "record_code", lambda *_: None)
 
 
 @pytest.mark.contract
@@ -251,12 +252,12 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
 
     def find(execution: str) -> None:
         options = Options(ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
-        journal = open_journal(options, "run", execution=execution_id(execution))
-        assert journal is not None
-        clashes = journal._clashes
+        session = open_session(options, "run", execution=execution_id(execution))
+        assert session is not None
+        clashes = session._conflicts
         assert clashes is not None
         clashes.add(bytes(16), b"", is_old=True)
-        clashes.check(journal._reader, ledger.folder(scope))
+        clashes.check(session._reader, ledger.folder(scope))
 
     run(service, rows, ledger)
     assert not files()
@@ -430,17 +431,17 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
 
     async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
         loop = asyncio.get_running_loop()
-        journal = open_journal(kept, "run", execution=execution_id())
-        identify = journal.identify
+        session = open_session(kept, "run", execution=execution_id())
+        identify = session.identify
 
         def spy(call: Any) -> None:
             identify(call)
             keys[number].append(call.key)
 
-        journal.identify = spy  # type: ignore[method-assign]
+        session.identify = spy  # type: ignore[method-assign]
         limits: dict[str, Any] = {"loop": loop, "context": contextvars.copy_context()}
         place = ChainPlace("a", True, False, False, attrgetter("key"))
-        one = AsyncWaitOperator(first, kept, uid="a", place=place, journal=journal, **limits)
+        one = AsyncWaitOperator(first, kept, uid="a", place=place, ledger_session=session, **limits)
         place = ChainPlace("b", False, True, False)
         other = AsyncWaitOperator(plain, Options(), uid="b", place=place, **limits)
         output = Sources(loop, 9)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The journal alone, step by step: what it holds back until a record is durable, or another attempt ends."""
+"""The session alone, step by step: what it holds back until a record is durable, or another attempt ends."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, Options
-from pillarbox.aio import journal
+from pillarbox.aio import ledger_session
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.single_flight import WAITING
 from pillarbox.aio.status import describe
 from pillarbox.kernel import TaskMailbox
-from pillarbox.ledger import Commit, Lease, Ledger, execution_id
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.keys import execution_id
+from pillarbox.ledger.lease import Lease
+from pillarbox.ledger.writer import Commit
 from tests.aio.virtual import play
 
 
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger whose leases nobody loses for not renewing them: no test here takes its time."""
-    monkeypatch.setattr(Ledger, "lease", partialmethod(Ledger.lease, patience=math.inf))
+    monkeypatch.setattr(Ledger, "lease", partialmethod(Ledger.lease, stalled_after=math.inf))
     return Ledger(str(tmp_path / "ledger"))
 
 
@@ -49,7 +52,7 @@ class HeldWriter:
     def append_error(self, key: bytes, error: Any, **more: Any) -> int:
         return self.append(key, error)
 
-    def keep(self, lease: Lease) -> None:
+    def hold(self, lease: Lease) -> None:
         """Renews nothing: the test lets go of it."""
         self.lease = lease
 
@@ -58,7 +61,7 @@ class HeldWriter:
 
 
 class Attempt:
-    """The journal of one attempt of a task, its writer, and what it has told its operator."""
+    """The session of one attempt of a task, its writer, and what it has told its operator."""
 
     def __init__(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         def make(self: Ledger, *args: Any, on_commit: Callable[[Commit], None], **more: Any) -> HeldWriter:
@@ -67,20 +70,20 @@ class Attempt:
 
         writers: list[HeldWriter] = []
         self.options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), **options)
-        self.journal = journal.open_journal(self.options, "run", execution=execution_id())
+        self.session = ledger_session.open_session(self.options, "run", execution=execution_id())
         self.mailbox = TaskMailbox()
         self.waiting: deque[Call] = deque()
         self.left: list[tuple[Any, Any]] = []
         self.holds: list[bool] = []
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "writer", make)
-            self.journal.bind(
+            self.session.bind(
                 self.mailbox,
                 asyncio.get_running_loop(),
                 self.waiting,
                 100,
                 complete=self._leaves,
-                found=self._found,
+                replayed=self._found,
                 share=self._leaves,
                 hold=self.holds.append,
                 stop=unexpected,
@@ -97,7 +100,7 @@ class Attempt:
     def comes(self, row: Any) -> tuple[Call, Any]:
         """A row is looked up; returns its call, which waits if it is to be made, and what was found."""
         call = Call(row, 0)
-        if (found := self.journal.look(call)) is None:
+        if (found := self.session.lookup(call)) is None:
             self.waiting.append(call)
         return call, found
 
@@ -110,7 +113,7 @@ class Attempt:
 
     def end(self) -> None:
         """Ends at once, and lets go of its lease."""
-        self.journal.stop()
+        self.session.stop()
         if self.writer.lease is not None:
             self.writer.lease.release()
 
@@ -132,7 +135,7 @@ def test_a_result_leaves_when_its_own_record_is_durable_and_not_before(
             call = Call(row, 0)
             call.key, call.input = row.to_bytes(16, "big"), b""
             failed = Failed(describe(CallFailed(1, ValueError(row)), 0.0))
-            attempt.journal.keep(call, failed if row == 3 else row)
+            attempt.session.record(call, failed if row == 3 else row)
         assert attempt.writer.appended == 6 and attempt.left == []
         for through in (0, 1, 2, 2, 5, 6):
             assert len(attempt.durable(through)) == through
@@ -153,18 +156,18 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
         rows = [{"id": 1}, {"id": 2}]
         for row in rows:
             assert first.comes(row)[1] is None
-        assert first.journal.may_call()
+        assert first.session.may_call()
         # The second one has equal rows, and the calls are the first one's.
         (one, found), (_, other_found) = [second.comes(row) for row in rows]
         assert found is None and other_found is None
         assert second.comes(rows[0])[1] is second.comes(rows[0])[1] is WAITING
-        assert second.holds == [True] and not second.journal.may_call()
-        await asyncio.sleep(10 * journal.LOOK)
+        assert second.holds == [True] and not second.session.may_call()
+        await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == []
         assert one.key is not None and one.input is not None
-        with ledger.writer(journal.scope_of(second.options, "run")) as kept:
+        with ledger.writer(ledger_session.scope_of(second.options, "run")) as kept:
             kept.append(one.key, "kept", input=one.input)
-        await asyncio.sleep(10 * journal.LOOK)
+        await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == [(rows[0], "kept")] * 3
         assert [call.row for call in second.waiting] == rows[1:]
         # A row that comes now is found, and none is left that it could join.
@@ -186,24 +189,24 @@ def test_a_disk_that_has_caught_up_lets_no_call_begin_while_another_attempt_has_
         slow = Attempt(ledger, monkeypatch)
         call, _ = slow.comes(1)
         slow.waiting.clear()
-        assert slow.journal.may_call() and slow.holds == []
+        assert slow.session.may_call() and slow.holds == []
         slow.writer.is_behind = True
-        slow.journal.keep(call, "late")
+        slow.session.record(call, "late")
         assert slow.holds == [True]
         # It is taken for hung, and the lease is another's.
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "LONGEST", 0.0)
+            patch.setattr(ledger_session, "HUNG_AFTER_S", 0.0)
             rival = Attempt(ledger, monkeypatch)
             assert rival.comes(1)[1] is None and rival.holds == []
-        monkeypatch.setattr(journal, "LEASE_CHECK_S", 0.0)
-        assert rival.journal.may_call() and not slow.journal.may_call()
+        monkeypatch.setattr(ledger_session, "LEASE_CHECK_S", 0.0)
+        assert rival.session.may_call() and not slow.session.may_call()
         slow.writer.is_behind = False
         assert slow.durable(1) == [(1, "late")]
-        assert slow.holds[-1] and not slow.journal.may_call()
+        assert slow.holds[-1] and not slow.session.may_call()
         # Once the other one ends, nothing holds it back any more.
         rival.end()
-        await asyncio.sleep(10 * journal.LOOK)
-        assert not slow.holds[-1] and slow.journal.may_call()
+        await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
+        assert not slow.holds[-1] and slow.session.may_call()
         slow.end()
 
     play(script)

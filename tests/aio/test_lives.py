@@ -26,9 +26,11 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from pillarbox import Batch, Buffer, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.journal import Journal
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import SnapshotCodec
-from pillarbox.ledger import Ledger, LedgerWriter, Scope, execution_id
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.keys import execution_id
+from pillarbox.ledger.writer import LedgerWriter
 from pillarbox.task import Operator, TaskSnapshot
 from pillarbox.testing import OperatorMachine
 from tests.search import examples
@@ -251,7 +253,7 @@ class SteppedLedger(Ledger):
         return None
 
 
-class SteppedJournal(Journal):
+class SteppedSession(LedgerSession):
     """Closes its writer in the thread of the loop, whose time does not wait for another one."""
 
     async def close(self, is_whole: bool = False) -> None:
@@ -286,12 +288,12 @@ class LedgerLives(Lives):
         if self.lives == 1:
             self.ordered = draw(st.booleans())
             self.max_attempts = draw(st.integers(1, 3))
-        self.journal = SteppedJournal(SteppedLedger(str(self.place())), SCOPE, identify, EXECUTION)
-        return [self.operator("only", draw, journal=self.journal)]
+        self.session = SteppedSession(SteppedLedger(str(self.place())), SCOPE, identify, EXECUTION)
+        return [self.operator("only", draw, ledger_session=self.session)]
 
     @property
     def writer(self) -> SteppedWriter | None:
-        writer = self.journal._writer
+        writer = self.session._writer
         assert writer is None or isinstance(writer, SteppedWriter)
         return writer
 
@@ -352,7 +354,7 @@ class LedgerLives(Lives):
         """Close the files of a life that is over, whose disk has been cut."""
         if self.writer is not None:
             self.writer._committer.close()
-        self.journal._reader.close()
+        self.session._reader.close()
 
     def help_finish(self) -> None:
         if self.writer is not None:
@@ -367,8 +369,8 @@ class LedgerLives(Lives):
                     kept = list(reader.records())
                 assert all(record.attempts > 0 for record in kept), "a call that was made counts as none"
         finally:
-            # The draws of a life may end after its journal was made.
-            if hasattr(self, "journal"):
+            # The draws of a life may end after its session was made.
+            if hasattr(self, "session"):
                 self.let_go()
             self.syncing.stop()
             shutil.rmtree(self.folder)

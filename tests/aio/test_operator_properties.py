@@ -27,6 +27,7 @@ from pillarbox.aio import async_wait as operator_module
 from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.batch import Batch
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.limits.local import LocalLimiter
 from pillarbox.aio.limits.rate import Rate
@@ -306,8 +307,7 @@ def run(
 
         with mock.patch.object(scheduler_module, "open_limiter", gate):
             run = TaskRun(
-                fn,
-                options,
+                [Stage(fn, options)],
                 source,
                 sink,
                 loop=loop,
@@ -326,7 +326,7 @@ def run(
         assert not leftover, leftover
         stopping = 0 if stop_at is None or loop.time() > stop_at else 1
         assert loop.armed_timers <= stopping, "a timer is left behind"
-        return sink, seen, run.operator, loop
+        return sink, seen, run.operators[0], loop
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -203,8 +203,8 @@ def test_with_rows_withheld_no_value_of_a_row_stands_in_an_error() -> None:
 
 
 def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_run, "STALL", 0.2)
-    monkeypatch.setattr(task_run, "CLOSE", 0.2)
+    monkeypatch.setattr(task_run, "STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(task_run, "CLOSE_TIMEOUT_S", 0.2)
     release = threading.Event()
 
     async def blocks(row: Any) -> None:

@@ -49,7 +49,7 @@ def test_a_row_that_has_failed_for_good_is_not_called_again_after_a_restore() ->
 
 
 class Results:
-    """A journal that has `known` results, and holds back those that come unless it `is_durable`."""
+    """A session that has `known` results, and holds back those that come unless it `is_durable`."""
 
     def __init__(self, known: dict[int, str], is_durable: bool) -> None:
         self.known = known
@@ -63,25 +63,25 @@ class Results:
     def identify(self, call: Any) -> None:
         pass
 
-    def look(self, call: Any, *, is_known: bool = False) -> tuple[Any] | None:
+    def lookup(self, call: Any, *, is_known: bool = False) -> tuple[Any] | None:
         return (self.known[call.row],) if call.row in self.known else None
 
     def may_call(self) -> bool:
         return True
 
-    def look_again(self, call: Any, news: bool = False) -> bool:
+    def lookup_again(self, call: Any, news: bool = False) -> bool:
         return False
 
-    def keep_late(self, call: Any, result: Any) -> None:
+    def record_late(self, call: Any, result: Any) -> None:
         raise AssertionError("no answer is late")
 
-    def kept_results(self) -> dict[Any, Any]:
+    def unsaved_results(self) -> dict[Any, Any]:
         return {call: (result, 1.0) for call, result in self.held.items()}
 
     def unfinished(self, in_flight: int) -> int:
         return in_flight
 
-    def keep(self, call: Any, result: Any, *, is_substitute: bool) -> None:
+    def record(self, call: Any, result: Any, *, is_substitute: bool) -> None:
         self.substitutes.append(is_substitute)
         if self.is_durable:
             self.complete(call, result)
@@ -95,7 +95,7 @@ class Results:
         pass
 
 
-def life_with(journal: Any, service: Service, snapshot: TaskSnapshot | None, **options: Any) -> Life:
+def life_with(session: Any, service: Service, snapshot: TaskSnapshot | None, **options: Any) -> Life:
     life = Life([0], service, snapshot)
     life.operator = AsyncWaitOperator(
         service.call,
@@ -103,7 +103,7 @@ def life_with(journal: Any, service: Service, snapshot: TaskSnapshot | None, **o
         loop=life.loop,
         context=contextvars.copy_context(),
         uid="wait",
-        journal=journal,
+        ledger_session=session,
     )
     life.task = StreamTask(life.input, [life.operator], life.output, latency_interval=None)
     return life
@@ -135,13 +135,13 @@ def test_a_restored_row_whose_result_has_become_durable_meanwhile_is_not_called(
 )
 def test_a_result_is_kept_though_the_row_had_failed_before_a_restore_without_retries() -> None:
     service = Service([1.0], [1])
-    journal = Results({}, True)
+    session = Results({}, True)
     retry = Retry(2, initial=100.0, maximum=100.0, jitter=False)
-    first = life_with(journal, service, None, retry=retry)
+    first = life_with(session, service, None, retry=retry)
     assert not first.run([5.0], 6.0) and service.calls[0] == 1
-    second = life_with(journal, service, first.snapshot)
+    second = life_with(session, service, first.snapshot)
     assert second.run([], None) and service.calls[0] == 2
-    assert second.output.elements == [(0, ("answer", 0)), END] and journal.substitutes == [False]
+    assert second.output.elements == [(0, ("answer", 0)), END] and session.substitutes == [False]
 
 
 # -- attempts, time, windows -----------------------------------------------------------------------

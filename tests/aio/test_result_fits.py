@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Budget, Dedupe, Errors, Options, Retry, Timeout
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
-from pillarbox.aio.journal import open_journal
-from pillarbox.aio.task_run import ThreadRun
-from pillarbox.ledger import Ledger, execution_id
+from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.task_run import ResultStream
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import HOUR, Rig, Scripted, again, play
 
@@ -229,14 +231,11 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
         }
 
         thread = LoopThread("test-loop")
-        job = ThreadRun(
-            call,
-            Options(**options),
+        ledger_session = open_session(Options(**options), "run", execution=execution_id())
+        job = ResultStream(
+            [Stage(call, Options(**options), ledger_session=ledger_session, convert=Numbers())],
             range(3),
             loop_thread=thread,
-            read_ahead_items=1,
-            journal=open_journal(Options(**options), "run", execution=execution_id()),
-            convert=Numbers(),
         )
         found: list[Any] = []
         while (chunk := job.take()) is not None:

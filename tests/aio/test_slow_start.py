@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pillarbox import Options
-from pillarbox.aio.task_io import CollectionInput, HandoverOutput
+from pillarbox.aio.chained import Stage
+from pillarbox.aio.task_io import ChunkOutput, CollectionInput
 from pillarbox.aio.task_run import TaskRun
-from pillarbox.kernel import Handover
 from pillarbox.task import RowBatch
 from tests.aio.virtual import HOUR, play
 
@@ -20,18 +20,17 @@ LINGER = 0.1
 
 
 class Task:
-    """An operator with 20 ms a call at capacity 100, whose results go to a handover."""
+    """An operator with 20 ms a call at capacity 100, whose results go out in chunks."""
 
     def __init__(self, rows: int = 30_000) -> None:
         self.calls = 0
-        self.outbox = Handover(1)
         loop = asyncio.get_running_loop()
         options = Options(capacity=100)
+        self.output = ChunkOutput(loop, rows=min(ROWS, options.window), linger=LINGER)
         self.run = TaskRun(
-            self._call,
-            options,
+            [Stage(self._call, options)],
             CollectionInput(range(rows)),
-            HandoverOutput(self.outbox, loop, rows=min(ROWS, options.window), linger=LINGER),
+            self.output,
             loop=loop,
             context=contextvars.copy_context(),
         )
@@ -52,7 +51,7 @@ def test_the_first_results_of_a_task_leave_after_the_first_call_and_not_after_a_
         task = Task()
         task.run.start()
         await asyncio.sleep(0.0201)
-        assert len(task.outbox.try_take()) >= 1
+        assert len(await task.output.take_async() or ()) >= 1
         assert task.calls <= 200
         await task.stop()
 
@@ -80,8 +79,8 @@ def test_a_reader_that_is_slow_at_first_costs_no_calls_however_long_it_takes() -
         taken = 0
         for size in (1, 2, 4, 8):
             await asyncio.sleep(HOUR)
-            chunk = task.outbox.try_take()
-            assert len(chunk) == size
+            chunk = await task.output.take_async()
+            assert chunk is not None and len(chunk) == size
             taken += size
             # What waits for its turn, the chunk that waits to be taken, and the one behind it.
             assert task.calls <= 800 + taken + 6 * size
@@ -93,14 +92,13 @@ def test_a_reader_that_is_slow_at_first_costs_no_calls_however_long_it_takes() -
 def test_each_chunk_that_is_taken_doubles_the_next_one() -> None:
     async def script() -> list[int]:
         loop = asyncio.get_running_loop()
-        outbox = Handover(1)
-        sink = HandoverOutput(outbox, loop, rows=16, linger=LINGER)
+        sink = ChunkOutput(loop, rows=16, linger=LINGER)
         sizes = []
         for _ in range(200):
             if sink.is_available:
                 sink.collect(RowBatch([(None, 0)]))
-            if (chunk := outbox.try_take()) is not None:
-                sizes.append(len(chunk))
+            if sink._handover:
+                sizes.append(len(await sink.take_async() or ()))
                 await asyncio.sleep(0)
         return sizes
 
@@ -112,15 +110,14 @@ def test_each_chunk_that_is_taken_doubles_the_next_one() -> None:
 def test_a_few_results_wait_no_longer_than_the_linger_time_while_the_output_grows() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
-        outbox = Handover(1)
-        sink = HandoverOutput(outbox, loop, rows=16, linger=LINGER)
+        sink = ChunkOutput(loop, rows=16, linger=LINGER)
         for _ in range(3):
             sink.collect(RowBatch([(None, 0)]))
             sink.collect(RowBatch([(None, 0)]))
-            outbox.try_take()
+            await sink.take_async()
             await asyncio.sleep(0)
         sink.collect(RowBatch([(None, 0)]))
         await asyncio.sleep(LINGER * 1.01)
-        assert outbox.try_take() is not None
+        assert await sink.take_async() is not None
 
     play(script)

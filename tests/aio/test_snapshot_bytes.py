@@ -33,13 +33,11 @@ from pillarbox.aio.snapshots import (
 from pillarbox.aio.task_io import (
     BATCH_ROWS,
     AsyncIterableInput,
+    ChunkOutput,
     CollectionInput,
-    HandoverOutput,
     IterableInput,
-    LoopOutput,
     OutputState,
 )
-from pillarbox.kernel import Handover
 from pillarbox.task import (
     CheckpointBarrier,
     InputStatus,
@@ -119,7 +117,7 @@ def snapshots_of(
         fn: Any = service.many if options.get("batch") else service.one
         context = contextvars.copy_context()
         operator = AsyncWaitOperator(fn, Options(**options), loop=loop, context=context, uid="wait")
-        output = LoopOutput(loop)
+        output = ChunkOutput(loop)
         task = StreamTask(ReplayedInput(elements, size), [operator], output, latency_interval=None)
         for number, second in enumerate(sorted(at)):
 
@@ -133,7 +131,7 @@ def snapshots_of(
         async def consume() -> None:
             for second in sorted(taken_at):
                 await asyncio.sleep(max(0.0, second - loop.now))
-                await output.take()
+                await output.take_async()
 
         running = asyncio.ensure_future(task.run_async())
         consuming = asyncio.ensure_future(consume())
@@ -236,9 +234,9 @@ def test_results_are_in_a_snapshot_until_their_consumer_asks_for_the_next_ones(k
 
     def made() -> tuple[Any, Callable[[], Any]]:
         if kind == "the same loop":
-            of_loop = LoopOutput(loop, chunk_bytes=16)
-            return of_loop, lambda: loop.run_until_complete(of_loop.take())
-        of_thread = HandoverOutput(Handover(1), loop, chunk_bytes=16)
+            of_loop = ChunkOutput(loop, chunk_bytes=16)
+            return of_loop, lambda: loop.run_until_complete(of_loop.take_async())
+        of_thread = ChunkOutput(loop, chunk_bytes=16)
 
         def take() -> Any:
             # What the consumer has made room for comes by way of the loop.
@@ -287,10 +285,9 @@ def read_restored(kind: str, rows: range, emitted: int) -> list[Any]:
         elif kind == "iterable":
             input = IterableInput(iter(rows), 7)
         else:
-            input = AsyncIterableInput(slowly(), loop, contextvars.copy_context(), 7)
+            input = AsyncIterableInput(slowly(), loop, 7)
         input.restore_state(emitted)
-        if kind == "iterable":
-            input.start(contextvars.copy_context())
+        input.start(contextvars.copy_context())
         output = CollectedOutput()
         while (status := input.emit_next(output)) is not InputStatus.END_OF_INPUT:
             if status is InputStatus.NOTHING_AVAILABLE and (ready := input.available()) is not None:
@@ -328,10 +325,10 @@ def test_a_restored_input_that_ends_before_its_position_is_an_error(kind: str) -
 @pytest.mark.contract
 def test_a_coroutine_that_waits_for_results_gets_those_that_are_restored() -> None:
     loop = VirtualLoop()
-    output = LoopOutput(loop)
+    output = ChunkOutput(loop)
 
     async def main() -> Any:
-        taking = asyncio.ensure_future(output.take())
+        taking = asyncio.ensure_future(output.take_async())
         await asyncio.sleep(0)
         output.restore_state(OutputState(7, ((Call("row", 0), "result"),), False))
         return await taking
@@ -459,7 +456,7 @@ def test_a_folder_has_the_newest_snapshot_and_one_that_cannot_be_written_leaves_
     assert max(os.listdir(tmp_path / "of a task")) == before, "and no part of 31"
     with monkeypatch.context() as patched:
         # The folder, when the file has its name.
-        patched.setattr("pillarbox.ledger.folder.sync_folder", no_room)
+        patched.setattr("pillarbox.ledger.local_folder.sync_folder", no_room)
         with pytest.raises(OSError, match="a bad disk"):
             folder.write(numbered(31))
     assert max(os.listdir(tmp_path / "of a task")) == before, "nor 31, of which nobody knows if it stays"

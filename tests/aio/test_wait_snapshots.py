@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.journal import open_journal
+from pillarbox.aio.ledger_session import open_session
 from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
-from pillarbox.ledger import Ledger, execution_id
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.keys import execution_id
 from pillarbox.task import (
     MAX_WATERMARK,
     CheckpointOptions,
@@ -331,9 +332,14 @@ def test_a_restored_row_with_a_ledger_may_time_out_before_its_next_attempt(tmp_p
     async def second() -> list[Any]:
         # A ledger's writer is a thread, so time is real; but that of the row is over when it is restored.
         loop = asyncio.get_running_loop()
-        journal = open_journal(kept, "run", execution=execution_id())
+        session = open_session(kept, "run", execution=execution_id())
         operator = AsyncWaitOperator(
-            service.call, kept, loop=loop, context=contextvars.copy_context(), uid="wait", journal=journal
+            service.call,
+            kept,
+            loop=loop,
+            context=contextvars.copy_context(),
+            uid="wait",
+            ledger_session=session,
         )
         output = PairsOutput(loop, 2)  # type: ignore[arg-type]
         task = StreamTask(ReplayedInput([0], 3), [operator], output, latency_interval=None)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.retry import Retry
@@ -100,16 +101,14 @@ class Rig:
         self._no_more = False
         self._awaited: Future[None] | None = None
         self.run = TaskRun(
-            fn,
-            Options(**options),
+            [Stage(fn, Options(**options), convert=convert)],
             self,
             self,
             loop=loop,
             context=contextvars.copy_context(),
             spread=spread,
-            convert=convert,
         )
-        self.operator = self.run.operator
+        (self.operator,) = self.run.operators
         self.run.start()
 
     @property

@@ -18,7 +18,7 @@ import pillarbox
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     *("pyspark", "pyarrow", "pandas", "numpy", "rich", "aiohttp", "IPython"),
-    *("redis", "tenacity", "uvloop", "prometheus_client", "opentelemetry"),
+    *("redis", "tenacity", "uvloop", "prometheus_client", "opentelemetry", "jinja2", "matplotlib"),
 )
 
 
@@ -52,7 +52,7 @@ def test_importing_pillarbox_spark_imports_neither_the_progress_bar_nor_a_client
     pytest.importorskip("pyspark")
     loaded = modules_after("import pillarbox.spark")
     assert {"pyspark", "pyarrow"} <= loaded
-    assert loaded & {"rich", "aiohttp", "redis", "prometheus_client", "opentelemetry", "IPython"} == set()
+    assert loaded & ({*HEAVY} - {"pyspark", "pyarrow", "pandas", "numpy"}) == set()
 
 
 WITHOUT_LOCKS = """

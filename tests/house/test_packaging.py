@@ -75,7 +75,7 @@ def expected_in_wheel() -> set[str]:
     found = {"pillarbox/py.typed"}
     for folder, name in (("kernel", "pillarbox/kernel"), ("pyruntime", "pillarbox")):
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in {".py", ".pyx", ".pxd", ".pyi", ".h"}:
+            if path.suffix in {".py", ".pyx", ".pxd", ".pyi", ".h", ".jinja"}:
                 found.add(f"{name}/{path.relative_to(ROOT / folder).as_posix()}")
     return found
 

@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox.ledger import KeyMaker, Ledger, Scope
-from pillarbox.ledger.frames import encode_frame, header, owner_of, schema
-from pillarbox.ledger.records import VALUE, Entry, size_of, to_batch
+from pillarbox.ledger.format import VALUE, Entry, encode_frame, header, owner_of, schema, size_of, to_batch
 from pillarbox.ledger.values import decode, encode
 
 SCOPE = Scope("measure", "uid")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.ledger.errors import Damage
-from pillarbox.ledger.frames import NOBODY, encode_frame, header, open_frame, scan
-from pillarbox.ledger.records import VALUE, Entry, to_batch
+from pillarbox.ledger.format import NOBODY, VALUE, Entry, encode_frame, header, open_frame, scan, to_batch
 from pillarbox.ledger.values import encode
 
 ID = "00112233aabbccdd"

@@ -10,16 +10,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import (
-    Ledger,
-    LedgerError,
-    LedgerWarning,
-    Scope,
-    compact,
-)
-from pillarbox.ledger.commits import FRAME
-from pillarbox.ledger.compaction import LOCK
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, Scope
+from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.maintenance import COMPACTION_LOCK, compact
+from pillarbox.ledger.writer import FRAME_BYTES
 from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.segments import key
 
@@ -58,11 +52,11 @@ def test_frames_of_a_merged_segment_are_large_and_none_is_larger_than_said(ledge
     keep(small, {number: number for number in range(9000, 10_000)})
     compact(ledger, SCOPE)
     sizes = [(batch.num_rows, batch.nbytes) for batch, _ in ledger.reader(SCOPE).batches()]
-    assert all(FRAME <= nbytes < 3 * FRAME for _, nbytes in sizes[:-1])
+    assert all(FRAME_BYTES <= nbytes < 3 * FRAME_BYTES for _, nbytes in sizes[:-1])
     assert found(ledger) == {number: number for number in range(10_000)}
     # To find one record is to read its frame, so large results are not put together.
     for number in range(10_000, 10_003):
-        keep(ledger, {number: "x" * FRAME})
+        keep(ledger, {number: "x" * FRAME_BYTES})
     compact(ledger, SCOPE)
     assert [batch.num_rows for batch, _ in ledger.reader(SCOPE).batches()].count(1) >= 2
 
@@ -108,10 +102,10 @@ def test_damaged_records_are_left_out_and_said(ledger: Ledger) -> None:
 
 
 def test_a_second_compaction_at_a_time_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.ledger.compaction.PATIENCE", 0.05)
+    monkeypatch.setattr("pillarbox.ledger.maintenance.COMPACTION_LOCK_TIMEOUT_S", 0.05)
     keep(ledger, {1: 1})
     with (
-        LocalFolder(ledger.folder(SCOPE).path).lock(1.0, LOCK),
+        LocalFolder(ledger.folder(SCOPE).path).lock(1.0, COMPACTION_LOCK),
         pytest.raises(LedgerError, match="another process"),
     ):
         compact(ledger, SCOPE)
@@ -119,7 +113,8 @@ def test_a_second_compaction_at_a_time_is_refused(ledger: Ledger, monkeypatch: p
 
 KILLED = """
 import os, signal, sys
-from pillarbox.ledger import Ledger, Scope, compact
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.maintenance import compact
 left = 0
 def count(event, arguments):
     # Every change that a compaction makes to the folder, before it is made.

@@ -11,16 +11,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import (
-    Ledger,
-    LedgerBusyError,
-    LedgerError,
-    Scope,
-    compact,
-    expire,
-    expire_batches,
-)
-from pillarbox.ledger.folder import LocalFolder
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.errors import LedgerBusyError
+from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.maintenance import compact, expire, expire_batches
 from tests.ledger.kept import SCOPE, found, keep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +83,8 @@ def test_with_nothing_to_do_only_the_folders_of_the_run_are_looked_at(ledger: Le
 
 EXPIRES = """
 import sys
-from pillarbox.ledger import Ledger, expire_batches
+from pillarbox.ledger import Ledger
+from pillarbox.ledger.maintenance import expire_batches
 ledger = Ledger(sys.argv[1])
 print("ready", flush=True)
 for line in sys.stdin:

@@ -10,19 +10,12 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import (
-    Commit,
-    Ledger,
-    LedgerBusyError,
-    LedgerClosedError,
-    LedgerError,
-    Scope,
-    compact,
-    expire,
-)
-from pillarbox.ledger.folder import LOG_ID, WORD, LocalFolder
-from pillarbox.ledger.frames import owner_of
-from pillarbox.ledger.segment import Segment
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.errors import LedgerBusyError, LedgerClosedError
+from pillarbox.ledger.format import owner_of
+from pillarbox.ledger.local_folder import LOG_ENTRY_BYTES, LOG_ID_BYTES, LocalFolder, LocalSegment
+from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.writer import Commit
 from tests.ledger.segments import key, segment
 
 SCOPE = Scope("run", "uid")
@@ -259,13 +252,13 @@ def test_a_log_of_commits_that_is_lost_hides_nothing(ledger: Ledger, lost: str) 
     writer.flush(LONG)
     path = Path(local(ledger).path, ".lock")
     # The next log will be as long as what the writer has read of this one.
-    assert path.stat().st_size == LOG_ID + 2 * WORD
+    assert path.stat().st_size == LOG_ID_BYTES + 2 * LOG_ENTRY_BYTES
     if lost == "deleted":
         path.unlink()
     elif lost == "empty":
         path.write_bytes(b"")
     else:
-        path.write_bytes(bytes(LOG_ID + 5 * WORD))
+        path.write_bytes(bytes(LOG_ID_BYTES + 5 * LOG_ENTRY_BYTES))
     keep(ledger, 2, "theirs")
     commits: list[Commit] = []
     writer._on_commit = commits.append
@@ -321,7 +314,8 @@ def test_a_merge_publishes_and_deletes_while_nobody_commits(
 def test_a_writer_refuses_to_work_in_a_forked_process(tmp_path: Path) -> None:
     script = """
 import os, sys
-from pillarbox.ledger import Ledger, LedgerClosedError, Scope
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.errors import LedgerClosedError
 writer = Ledger(sys.argv[1]).writer(Scope("run", "uid"))
 writer.append(bytes(16), 1)
 writer.flush()
@@ -356,7 +350,7 @@ def test_a_segment_that_cannot_be_begun_is_not_left_behind(tmp_path: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(LedgerError, match="No space left"):
-            Segment(str(tmp_path / "segment"), b"header")
+            LocalSegment(str(tmp_path / "segment"), b"header")
     assert os.listdir(tmp_path) == []
     assert issubclass(LedgerBusyError, LedgerError) and issubclass(LedgerClosedError, LedgerError)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger.frames import scan
+from pillarbox.ledger.format import scan
 from pillarbox.ledger.values import decode
 from tests.ledger.segments import ID, ends, key, look, reader_of, segment
 from tests.search import examples

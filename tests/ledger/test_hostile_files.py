@@ -15,20 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger import (
-    Ledger,
-    LedgerError,
-    LedgerWarning,
-    Scope,
-    compact,
-    expire,
-    expire_batches,
-)
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning, Scope
 from pillarbox.ledger.cli import main
 from pillarbox.ledger.errors import Damage, printable
-from pillarbox.ledger.folder import LocalFolder
-from pillarbox.ledger.frames import LINE, header, open_frame, owner_of, scan
+from pillarbox.ledger.format import LINE, header, open_frame, owner_of, scan
 from pillarbox.ledger.lease import Lease
+from pillarbox.ledger.local_folder import LocalFolder
+from pillarbox.ledger.maintenance import compact, expire, expire_batches
 from pillarbox.ledger.private_files import replacing
 from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.segments import ID, key, look, segment

@@ -17,8 +17,8 @@ from pillarbox.ledger.index import KeyIndex
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sorted runs from a handful of records on."""
-    monkeypatch.setattr(module, "FRESH", 5)
-    monkeypatch.setattr(module, "RATIO", 2)
+    monkeypatch.setattr(module, "MAX_UNSORTED_RECORDS", 5)
+    monkeypatch.setattr(module, "MIN_RUN_RATIO", 2)
 
 
 # Few prefixes, so that keys share them.

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.ledger import KeyMaker, LedgerValueError, config_hash, fingerprint
-from pillarbox.ledger.keys import KEY_BYTES, canonical, identity_of_values
+from pillarbox.ledger import KeyMaker, LedgerValueError
+from pillarbox.ledger.keys import KEY_BYTES, canonical, config_hash, fingerprint, identity_of_values
 
 NAN = float("nan")
 Point = namedtuple("Point", "x y")

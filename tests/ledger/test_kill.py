@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.ledger import Ledger, Scope, compact
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.maintenance import compact
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")

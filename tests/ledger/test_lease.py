@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.ledger import Lease, Ledger, LedgerError, Scope, expire
+from pillarbox.ledger import Ledger, LedgerError, Scope
 from pillarbox.ledger import lease as module
+from pillarbox.ledger.lease import Lease
+from pillarbox.ledger.maintenance import expire
 
 
 class Clock:
@@ -37,7 +39,7 @@ def two(folder: Path, name: str = "task") -> tuple[Lease, Lease]:
 
 def renew(lease: Lease, clock: Clock) -> None:
     """Renew at a later time of the file system, which may not tell two that are close."""
-    assert lease.beat()
+    assert lease.renew()
     os.utime(lease.path, ns=(int(clock.now * 1e9),) * 2)
 
 
@@ -50,7 +52,7 @@ def test_one_attempt_has_the_lease_until_it_lets_go(tmp_path: Path) -> None:
     assert not other.acquire()
     one.release()
     assert other.acquire()
-    assert not one.acquire() and not one.beat()
+    assert not one.acquire() and not one.renew()
 
 
 def test_leases_of_other_tasks_are_others(tmp_path: Path) -> None:
@@ -68,13 +70,13 @@ def test_a_holder_that_renews_keeps_it_and_one_that_does_not_loses_it(tmp_path: 
         clock.now += 2.0
         renew(one, clock)
     assert not other.acquire()
-    clock.now += module.PATIENCE - 0.1
+    clock.now += module.STALLED_AFTER_S - 0.1
     assert not other.acquire()
     clock.now += 0.2
     assert other.acquire()
-    assert not one.beat()
+    assert not one.renew()
     one.release()
-    assert other.beat()
+    assert other.renew()
     assert not one.acquire()
 
 
@@ -86,7 +88,7 @@ def test_a_holder_that_hangs_and_renews_loses_it_after_a_longer_time(tmp_path: P
         clock.now += 1.0
         waited += 1.0
         renew(one, clock)
-    assert waited == module.LONGEST
+    assert waited == module.HUNG_AFTER_S
 
 
 def test_two_that_wait_do_not_wait_for_each_other_when_the_holder_has_gone(
@@ -96,11 +98,11 @@ def test_two_that_wait_do_not_wait_for_each_other_when_the_holder_has_gone(
     third = Lease(str(tmp_path), "task")
     assert third.acquire()  # and hangs
     assert not one.acquire() and not other.acquire()
-    clock.now += module.PATIENCE
+    clock.now += module.STALLED_AFTER_S
     assert one.acquire()
     # The other begins to be patient anew, with the new holder.
     assert not other.acquire()
-    clock.now += module.PATIENCE
+    clock.now += module.STALLED_AFTER_S
     assert other.acquire()
 
 
@@ -112,20 +114,20 @@ def test_a_clock_that_is_set_neither_ends_nor_extends_a_lease(tmp_path: Path, cl
     for stepped in (0, 2**33):
         os.utime(one.path, (stepped, stepped))
         assert not other.acquire()
-    clock.now += module.PATIENCE
+    clock.now += module.STALLED_AFTER_S
     assert other.acquire()
 
 
 def test_a_writer_renews_its_lease_and_lets_go_with_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.ledger.writer.BEAT", 0.001)
+    monkeypatch.setattr("pillarbox.ledger.writer.RENEWAL_INTERVAL_S", 0.001)
     ledger = Ledger(str(tmp_path))
     scope = Scope("run", "uid")
     lease = ledger.lease(scope, "task")
     assert lease is not None and lease.acquire()
     writer = ledger.writer(scope)
-    writer.keep(lease)
+    writer.hold(lease)
     os.utime(lease.path, (1, 1))
     while os.stat(lease.path).st_mtime == 1:
         pass
@@ -135,7 +137,7 @@ def test_a_writer_renews_its_lease_and_lets_go_with_its_end(
 
 HOLDER = """
 import sys, time
-from pillarbox.ledger import Lease
+from pillarbox.ledger.lease import Lease
 assert Lease(sys.argv[1], "task").acquire()
 print("held", flush=True)
 time.sleep(600)
@@ -164,7 +166,7 @@ def test_a_holder_that_is_killed_frees_the_lease_at_once(tmp_path: Path, clock: 
     assert not other.acquire()
     ended(process)
     # Not a second has passed.
-    assert other.acquire() and other.beat()
+    assert other.acquire() and other.renew()
     assert len(os.listdir(tmp_path)) == 1
 
 
@@ -175,11 +177,11 @@ def test_a_holder_that_is_stopped_loses_the_lease_by_patience_and_knows_it_later
     process.send_signal(signal.SIGSTOP)
     one, other = two(tmp_path)
     assert not one.acquire() and not other.acquire()
-    clock.now += module.PATIENCE
+    clock.now += module.STALLED_AFTER_S
     assert one.acquire() and not other.acquire()
     ended(process)
     # Its death frees nothing that is another's by then.
-    assert not other.acquire() and one.beat()
+    assert not other.acquire() and one.renew()
 
 
 def test_a_file_that_is_left_behind_means_nothing(tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_of_two_whose_patience_ends_at_the_same_time_one_gets_the_lease(
     hung = Lease(str(tmp_path), "task")
     one, other = two(tmp_path)
     assert hung.acquire() and not one.acquire() and not other.acquire()
-    clock.now += module.PATIENCE
+    clock.now += module.STALLED_AFTER_S
     look, taken = Lease._look, []
 
     def slow(lease: Lease) -> tuple[str, int] | None:
@@ -210,7 +212,7 @@ def test_of_two_whose_patience_ends_at_the_same_time_one_gets_the_lease(
 
     monkeypatch.setattr(Lease, "_look", slow)
     assert not one.acquire()
-    assert other.beat() and not hung.beat()
+    assert other.renew() and not hung.renew()
 
 
 def test_a_lease_that_is_let_go_while_another_tries_is_no_error(
@@ -229,13 +231,14 @@ def test_a_lease_that_is_let_go_while_another_tries_is_no_error(
 
     monkeypatch.setattr(fcntl, "flock", late)
     assert other.acquire() or other.acquire()
-    assert other.beat()
+    assert other.renew()
 
 
 def test_a_forked_process_does_not_go_on_holding_what_its_parent_held(tmp_path: Path) -> None:
     script = """
 import os, sys, time
-from pillarbox.ledger import Ledger, Lease, Scope
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.lease import Lease
 ledger, scope = Ledger(sys.argv[1]), Scope("run", "uid")
 lease = ledger.lease(scope, "task")
 assert lease.acquire()
@@ -245,7 +248,7 @@ with ledger.writer(scope) as writer:
     with ledger.folder(scope).lock(1.0):
         child = os.fork()
         if not child:
-            assert not lease.beat()
+            assert not lease.renew()
             print(os.getpid(), flush=True)
         time.sleep(600)
 """
@@ -275,7 +278,7 @@ def test_a_lease_of_what_has_expired_is_an_error_that_says_so(tmp_path: Path) ->
     lease, other = ledger.lease(scope, "task"), ledger.lease(scope, "task")
     assert lease is not None and other is not None and lease.acquire()
     expire(ledger, scope)
-    assert not lease.beat()
+    assert not lease.renew()
     lease.release()
     with pytest.raises(LedgerError, match="has expired"):
         other.acquire()

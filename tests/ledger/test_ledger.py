@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import Ledger, LedgerError, LedgerFormatError, LedgerValueError, LedgerWarning, Scope
-from pillarbox.ledger.folder import LocalFolder
-from pillarbox.ledger.records import Origin
+from pillarbox.ledger import Ledger, LedgerError, LedgerValueError, LedgerWarning, Scope
+from pillarbox.ledger.errors import LedgerFormatError
+from pillarbox.ledger.format import Origin
+from pillarbox.ledger.local_folder import LocalFolder
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -185,7 +186,7 @@ def test_another_input_of_a_key_is_compared_with_the_latest_that_was_answered(
 ) -> None:
     ledger = Ledger(str(tmp_path))
     for number, name in enumerate(names):
-        monkeypatch.setattr("pillarbox.ledger.commits.secrets.token_hex", lambda _, name=name: name * 16)
+        monkeypatch.setattr("pillarbox.ledger.writer.secrets.token_hex", lambda _, name=name: name * 16)
         with ledger.writer(SCOPE, execution=b"execution %d" % number) as writer:
             writer.append(key(1), number, input=b"input %d" % number)
     other = ledger.reader(SCOPE).search(key(1), b"input 4", b"execution 4")

@@ -14,18 +14,12 @@ from typing import Any
 import pytest
 
 from pillarbox import async_map
-from pillarbox.ledger import (
-    Commit,
-    Ledger,
-    LedgerError,
-    Scope,
-    compact,
-    expire,
-    expire_batches,
-    shared_reader,
-)
-from pillarbox.ledger.folder import SUFFIX
-from pillarbox.ledger.objects import LISTINGS, ObjectFolder
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.ledger import shared_reader
+from pillarbox.ledger.local_folder import SUFFIX
+from pillarbox.ledger.maintenance import compact, expire, expire_batches
+from pillarbox.ledger.object_folder import MAX_LISTING_TRIES, ObjectFolder
+from pillarbox.ledger.writer import Commit
 from tests.ledger.segments import key
 from tests.servers import fixtures
 from tests.servers.s3_server import S3Server
@@ -74,7 +68,7 @@ def test_a_folder_that_is_made_while_it_is_listed_is_listed_again() -> None:
     assert ObjectFolder(MadeMeanwhile(1), "calls").segments() == [(f"a{SUFFIX}", 5)]
     # What stays so is no race.
     with pytest.raises(FileNotFoundError, match="calls"):
-        ObjectFolder(MadeMeanwhile(LISTINGS), "calls").names()
+        ObjectFolder(MadeMeanwhile(MAX_LISTING_TRIES), "calls").names()
 
 
 def test_what_was_acknowledged_is_found_commit_by_commit(ledger: Ledger, tmp_path: Path) -> None:
@@ -180,7 +174,7 @@ def test_a_store_that_refuses_fails_the_writer_with_its_reason(
 
 
 def test_a_large_object_is_read_in_parts(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.ledger.objects.BLOCK", 1000)
+    monkeypatch.setattr("pillarbox.ledger.object_folder.BLOCK_BYTES", 1000)
     big = {key(number): "x" * 3000 + str(number) for number in range(5)}
     with ledger.writer(SCOPE) as writer:
         for one, value in big.items():

@@ -14,9 +14,10 @@ import pytest
 from pillarbox import Errors, async_map
 from pillarbox.aio.observe.html_report import report
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.ledger import Ledger, LedgerWarning, Scope, compact, expire
+from pillarbox.ledger import Ledger, LedgerWarning, Scope
 from pillarbox.ledger.cli import main
-from pillarbox.ledger.function_code import keep_code
+from pillarbox.ledger.consistency import record_code
+from pillarbox.ledger.maintenance import compact, expire
 from pillarbox.ledger.private_files import check_mode, folder_mode, open_own
 from tests.ledger.kept import SCOPE, found, keep
 from tests.ledger.segments import key
@@ -51,7 +52,7 @@ def use(ledger: Ledger, scope: Scope = SCOPE) -> None:
     ledger.identity()
     lease = ledger.lease(scope, "task")
     assert lease is not None and lease.acquire()
-    keep_code(ledger, scope, "3.11 0123")
+    record_code(ledger, scope, "3.11 0123")
     keep(ledger, {1: 1}, scope)
     keep(ledger, {2: 2}, scope)
     compact(ledger, scope)
@@ -187,7 +188,8 @@ def test_dead_letters_go_where_a_link_of_the_user_leads(tmp_path: Path) -> None:
 
 WORKS = """
 import sys
-from pillarbox.ledger import Ledger, LedgerError, Scope, compact, expire
+from pillarbox.ledger import Ledger, LedgerError, Scope
+from pillarbox.ledger.maintenance import compact, expire
 from tests.ledger.segments import key
 
 def work(what):

@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.ledger import Damage, LedgerValueError
-from pillarbox.ledger.frames import encode_frame, open_frame, schema
-from pillarbox.ledger.records import ERROR, VALUE, Entry, Rows, size_of, to_batch
+from pillarbox.ledger import LedgerValueError
+from pillarbox.ledger.errors import Damage
+from pillarbox.ledger.format import (
+    ERROR,
+    VALUE,
+    Entry,
+    Rows,
+    encode_frame,
+    open_frame,
+    schema,
+    size_of,
+    to_batch,
+)
 from pillarbox.ledger.values import encode
 from tests.ledger.segments import key
 from tests.ledger.test_values import same, values

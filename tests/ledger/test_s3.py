@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from pillarbox import Options, async_map
-from pillarbox.aio.journal import open_journal
-from pillarbox.aio.task_run import ThreadRun
-from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, execution_id
+from pillarbox.aio.chained import Stage
+from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.task_run import ResultStream
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError
 from pillarbox.ledger.cli import main
+from pillarbox.ledger.keys import execution_id
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.servers import fixtures
 from tests.servers.s3_server import SECRET, S3Server
@@ -63,13 +65,10 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
 
         options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
         loop_thread = LoopThread("loop")
-        job = ThreadRun(
-            call,
-            options,
+        job = ResultStream(
+            [Stage(call, options, ledger_session=open_session(options, "run", execution=execution))],
             [{"id": "one", "text": text}],
             loop_thread=loop_thread,
-            read_ahead_items=1,
-            journal=open_journal(options, "run", execution=execution),
         )
         try:
             while job.take() is not None:

@@ -13,16 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.ledger import (
-    Ledger,
-    LedgerFormatError,
-    LedgerReader,
-    Scope,
-    compact,
-    expire,
-    shared,
-    shared_reader,
-)
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger import ledger as shared
+from pillarbox.ledger.errors import LedgerFormatError
+from pillarbox.ledger.ledger import shared_reader
+from pillarbox.ledger.maintenance import compact, expire
+from pillarbox.ledger.reader import LedgerReader
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -91,10 +87,10 @@ def test_readers_that_nobody_uses_are_kept_up_to_a_number_and_to_a_size(
 
     for batch in range(9):
         keep(ledger, 1, "x", Scope("run", "uid", batch=batch))
-    readers = [opened(batch) for batch in range(shared.KEPT + 2)]
+    readers = [opened(batch) for batch in range(shared.MAX_IDLE_READERS + 2)]
     gc.collect()
-    assert [reader() is None for reader in readers] == [True, True] + [False] * shared.KEPT
-    monkeypatch.setattr(shared, "KEPT_RECORDS", 1)
+    assert [reader() is None for reader in readers] == [True, True] + [False] * shared.MAX_IDLE_READERS
+    monkeypatch.setattr(shared, "MAX_IDLE_RECORDS", 1)
     readers = [opened(batch) for batch in (6, 7, 8)]
     gc.collect()
     # The one that was asked for last, whatever its size, and one record more.
@@ -104,7 +100,7 @@ def test_readers_that_nobody_uses_are_kept_up_to_a_number_and_to_a_size(
 
 def test_a_reader_in_use_is_shared_however_many_others_are_asked_for(ledger: Ledger) -> None:
     mine = shared_reader(ledger, SCOPE)
-    for batch in range(shared.KEPT + 1):
+    for batch in range(shared.MAX_IDLE_READERS + 1):
         shared_reader(ledger, Scope("run", "uid", batch=batch))
     assert shared_reader(ledger, SCOPE) is mine
 
@@ -151,7 +147,8 @@ def test_a_ledger_that_cannot_be_read_is_asked_again_the_next_time(ledger: Ledge
 def test_a_forked_process_begins_without_readers_even_while_another_thread_builds_one(tmp_path: Path) -> None:
     script = """
 import os, sys, threading
-from pillarbox.ledger import Ledger, Scope, shared, shared_reader
+from pillarbox.ledger import Ledger, Scope, ledger as shared
+from pillarbox.ledger.ledger import shared_reader
 ledger, scope = Ledger(sys.argv[1]), Scope("run", "uid")
 reader = shared_reader(ledger, scope)
 held, done = threading.Event(), threading.Event()

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.ledger import LedgerValueError
-from pillarbox.ledger.values import DEPTH, decode, encode
+from pillarbox.ledger.values import MAX_DEPTH, decode, encode
 
 Point = namedtuple("Point", "x y")
 zones = st.none() | st.just(dt.timezone.utc) | st.just(dt.timezone(dt.timedelta(hours=-5, minutes=-30)))
@@ -129,9 +129,9 @@ def test_containers_may_not_be_so_deep_that_they_could_not_be_read() -> None:
             value = [value]
         return value
 
-    assert decode(*encode(nested(DEPTH))) == nested(DEPTH)
+    assert decode(*encode(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
     with pytest.raises(LedgerValueError, match="deep"):
-        encode(nested(DEPTH + 1))
+        encode(nested(MAX_DEPTH + 1))
     tuples: Any = 1
     while True:
         try:

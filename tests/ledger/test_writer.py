@@ -10,19 +10,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.ledger import (
-    Commit,
-    KeyMaker,
-    Ledger,
-    LedgerClosedError,
-    LedgerError,
-    LedgerValueError,
-    LedgerWriter,
-    Scope,
-    expire,
-)
-from pillarbox.ledger.folder import SUFFIX, LocalFolder
-from pillarbox.ledger.segment import Segment
+from pillarbox.ledger import KeyMaker, Ledger, LedgerError, LedgerValueError, Scope
+from pillarbox.ledger.errors import LedgerClosedError
+from pillarbox.ledger.local_folder import SUFFIX, LocalFolder, LocalSegment
+from pillarbox.ledger.maintenance import expire
+from pillarbox.ledger.writer import Commit, LedgerWriter
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")
@@ -64,14 +56,14 @@ def test_nothing_is_acknowledged_before_the_disk_has_it(
 ) -> None:
     let = threading.Event()
     begun = threading.Event()
-    sync = Segment.sync
+    sync = LocalSegment.sync
 
-    def slow(segment: Segment) -> None:
+    def slow(segment: LocalSegment) -> None:
         begun.set()
         assert let.wait(LONG)
         sync(segment)
 
-    monkeypatch.setattr(Segment, "sync", slow)
+    monkeypatch.setattr(LocalSegment, "sync", slow)
     commits: list[Commit] = []
     writer = Ledger(ledger.location, loss_window=0.01).writer(SCOPE, on_commit=commits.append)
     assert not writer.is_behind
@@ -172,14 +164,14 @@ def test_a_hurry_during_a_commit_is_for_what_waits_then(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, let = threading.Semaphore(0), threading.Semaphore(0)
-    sync = Segment.sync
+    sync = LocalSegment.sync
 
-    def slow(segment: Segment) -> None:
+    def slow(segment: LocalSegment) -> None:
         begun.release()
         assert let.acquire(timeout=LONG)
         sync(segment)
 
-    monkeypatch.setattr(Segment, "sync", slow)
+    monkeypatch.setattr(LocalSegment, "sync", slow)
     commits: list[Commit] = []
     writer = Ledger(ledger.location, loss_window=3600.0).writer(SCOPE, on_commit=commits.append)
     writer.append(key(1), 1)
@@ -324,7 +316,7 @@ def test_a_late_answer_counts_before_its_error_and_never_instead_of_a_value(
 def test_a_result_too_large_for_arrow_is_refused_when_it_is_kept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.ledger.writer.LARGEST", 1000)
+    monkeypatch.setattr("pillarbox.ledger.writer.MAX_RESULT_BYTES", 1000)
     with ledger.writer(SCOPE) as writer:
         for large in ("x" * 1000, b"x" * 1000, [0.5] * 125):
             with pytest.raises(LedgerValueError, match="bytes cannot be kept.*: 1,000 are allowed"):
@@ -374,11 +366,11 @@ def test_the_first_failure_ends_the_writer_and_is_told_to_everybody(
     writer.flush(LONG)
     calls = []
 
-    def broken(segment: Segment) -> None:
+    def broken(segment: LocalSegment) -> None:
         calls.append(1)
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Segment, "sync", broken)
+    monkeypatch.setattr(LocalSegment, "sync", broken)
     writer.append(key(2), 2)
     with pytest.raises(OSError, match="Input/output error"):
         writer.flush(LONG)
@@ -418,7 +410,7 @@ def test_a_writer_whose_scope_has_expired_fails_and_makes_nothing_anew(ledger: L
 def test_a_stopped_process_that_holds_the_lock_is_named_after_a_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.ledger.commits.PATIENCE", 0.05)
+    monkeypatch.setattr("pillarbox.ledger.writer.COMMIT_LOCK_TIMEOUT_S", 0.05)
     writer = ledger.writer(SCOPE)
     with LocalFolder(ledger.folder(SCOPE).path).lock(LONG):
         writer.append(key(1), 1)

@@ -24,7 +24,8 @@ BECOME = """
 import os, sys, tempfile
 import pwd
 import pyarrow.parquet
-from pillarbox.ledger import Ledger, Scope, compact
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.maintenance import compact
 from tests.ledger.kept import found, keep
 # What is imported when it is needed is where another user may not look.
 with tempfile.TemporaryDirectory() as warm:

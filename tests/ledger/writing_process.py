@@ -11,7 +11,8 @@ import random
 import sys
 import time
 
-from pillarbox.ledger import Commit, Ledger, Scope
+from pillarbox.ledger import Ledger, Scope
+from pillarbox.ledger.writer import Commit
 from tests.ledger.segments import key
 
 SCOPE = Scope("run", "uid")

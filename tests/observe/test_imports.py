@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.aio import observe
 
-CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server")
+CLIENTS = ("prometheus_client", "opentelemetry", "IPython", "rich", "http.server", "jinja2", "matplotlib")
 
 
 def modules_after(statement: str) -> set[str]:
@@ -21,7 +21,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_importing_it_imports_no_client_and_no_report() -> None:
-    loaded = modules_after("import pillarbox.aio.observe, pillarbox.aio.observe.watch")
+    loaded = modules_after("import pillarbox.aio.observe.series")
     assert "pillarbox.aio.observe.totals" in loaded
     assert loaded & {*CLIENTS, "pillarbox.aio.observe.html_report"} == set()
 
@@ -38,12 +38,13 @@ def test_every_name_that_it_has_is_there() -> None:
     [
         ("PrometheusExporter", "prometheus_client", "prometheus"),
         ("OpenTelemetryExporter", "opentelemetry.metrics", "opentelemetry"),
+        ("report", "jinja2", "report"),
     ],
 )
 def test_an_exporter_without_its_client_names_the_extra(
     made: str, missing: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter = getattr(observe, made)
+    make = getattr(observe, made)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"pip install 'pillarbox\[{extra}\]'"):
-        exporter()
+        make(*[observe.Totals()] * (made == "report"))

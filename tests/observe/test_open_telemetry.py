@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExpor
 from pillarbox import async_map
 from pillarbox.aio.observe import OpenTelemetryExporter
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.mailbox.histogram import LatencyHistogram
+from pillarbox.mailbox.metrics import LatencyHistogram
 
 
 class Source:

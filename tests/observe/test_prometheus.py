@@ -14,17 +14,21 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, make_wsgi_app
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from pillarbox import async_map
-from pillarbox.aio.observe import PrometheusExporter, metrics_server
-from pillarbox.aio.observe.metrics import MOST_KEYS, OTHER
-from pillarbox.aio.observe.metrics_server import REQUEST_SECONDS
-from pillarbox.aio.observe.prometheus import BOUNDS
+from pillarbox.aio.observe import PrometheusExporter
+from pillarbox.aio.observe.exporters import (
+    MAX_KEYS,
+    OTHER,
+    PROMETHEUS_BOUNDS_S,
+    REQUEST_TIMEOUT_S,
+    MetricsServer,
+)
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.mailbox.histogram import BUCKETS, LatencyHistogram, bound_of
+from pillarbox.mailbox.metrics import BOUNDS_S, LatencyHistogram
 from pillarbox.sources.alignment import Hold
 
 
@@ -119,8 +123,8 @@ def test_the_buckets_of_a_histogram_count_exactly_and_upwards() -> None:
     exporter = PrometheusExporter()
     exporter.add(source)
     found = scrape(exporter)
-    assert {bound_of(bucket) for bucket in range(BUCKETS)} >= set(BOUNDS)
-    for bound in BOUNDS:
+    assert {*BOUNDS_S} >= {*PROMETHEUS_BOUNDS_S}
+    for bound in PROMETHEUS_BOUNDS_S:
         count = sample(found, "attempt_duration_seconds_bucket", le=repr(bound))
         assert count == sum(seconds < bound for seconds in durations)
     assert sample(found, "attempt_duration_seconds_bucket", le="+Inf") == len(durations)
@@ -147,16 +151,16 @@ def test_classes_of_errors_are_bounded_and_what_was_there_stays() -> None:
     source.totals = Totals(errors_by_type={**{f"made {i}": 1 for i in range(1000)}, "first": 2})
     found = scrape(exporter)
     errors = {labels: value for (name, labels), value in found.items() if name == "pillarbox_errors_total"}
-    assert len(errors) == MOST_KEYS + 1
+    assert len(errors) == MAX_KEYS + 1
     assert sum(errors.values()) == 1002
     assert sample(found, "errors_total", type="first") == 2
-    assert sample(found, "errors_total", type=OTHER) == 1001 - MOST_KEYS
+    assert sample(found, "errors_total", type=OTHER) == 1001 - MAX_KEYS
 
 
 def test_tasks_have_a_label_on_request_and_are_bounded() -> None:
     partitions = {i: Totals(results=i) for i in range(5)}
     source = Source(partitions=partitions)
-    exporter = PrometheusExporter(per_task=True, most=3)
+    exporter = PrometheusExporter(per_task=True, max_label_sets=3)
     exporter.add(source, query="q")
     found = scrape(exporter)
     results = {labels: value for (name, labels), value in found.items() if name == "pillarbox_results_total"}
@@ -172,7 +176,7 @@ def test_tasks_have_a_label_on_request_and_are_bounded() -> None:
 
 
 def test_sources_come_and_go() -> None:
-    exporter = PrometheusExporter(most=2)
+    exporter = PrometheusExporter(max_label_sets=2)
     first, second = Source(Totals(calls=1)), Source(Totals(calls=2))
     exporter.add(first, query="a")
     with pytest.raises(ValueError, match="query='a', operator='': is observed already"):
@@ -246,18 +250,22 @@ def test_a_closed_server_leaves_no_thread_and_no_port_although_a_client_says_not
         assert status(server.url) == 200
         began = time.monotonic()
         server.close()
-        assert time.monotonic() - began < REQUEST_SECONDS / 2
+        assert time.monotonic() - began < REQUEST_TIMEOUT_S / 2
     server.close()
     assert [thread for thread in threading.enumerate() if thread.name == "pillarbox-metrics"] == []
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port)).close()
 
 
+def serve(**bounds: Any) -> MetricsServer:
+    """A server of nothing, with bounds of the test's own."""
+    return MetricsServer(make_wsgi_app(CollectorRegistry()), 0, "127.0.0.1", None, **bounds)
+
+
 def test_a_slow_client_is_hung_up_on_without_a_word_on_standard_error(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 0.3)
-    with PrometheusExporter().serve(0) as server:
+    with serve(request_timeout=0.3) as server:
         for says in (b"", b"G"):
             with socket.create_connection(("127.0.0.1", server.port)) as client:
                 client.settimeout(0.05)
@@ -277,9 +285,8 @@ def test_a_slow_client_is_hung_up_on_without_a_word_on_standard_error(
     assert capfd.readouterr().err == ""
 
 
-def test_clients_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "MOST_CLIENTS", 2)
-    with PrometheusExporter().serve(0) as server:
+def test_clients_are_bounded_in_number() -> None:
+    with serve(max_clients=2) as server:
         address = ("127.0.0.1", server.port)
         first, second, third = (socket.create_connection(address, timeout=30) for _ in range(3))
         with first, second, third:
@@ -298,7 +305,7 @@ def test_clients_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"registry": 7}, "registry=7: must be a prometheus_client.CollectorRegistry"),
         ({"prefix": "a-b"}, "prefix='a-b'"),
         ({"prefix": "1a"}, "prefix='1a'"),
-        ({"most": 0}, "most=0"),
+        ({"max_label_sets": 0}, "max_label_sets=0"),
     ],
 )
 def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> None:

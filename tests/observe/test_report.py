@@ -13,12 +13,10 @@ from xml.etree import ElementTree
 import pytest
 
 from pillarbox import Retry, async_map
-from pillarbox.aio.meter import SPENT
 from pillarbox.aio.observe import Watch, report
 from pillarbox.aio.observe.series import Series
-from pillarbox.aio.observe.tasks import TaskTotals
-from pillarbox.aio.observe.totals import Totals
-from pillarbox.mailbox.histogram import LatencyHistogram
+from pillarbox.aio.observe.totals import SPENT, TaskTotals, Totals
+from pillarbox.mailbox.metrics import LatencyHistogram
 from tests.observe.browser import Browser, Page
 
 EVIL = "</title><script>window.planted = 1</script><img src=x onerror='window.planted=2'>\"'&"
@@ -91,7 +89,7 @@ CONTRAST = """
 TIPS = """
 [...document.querySelectorAll('.tip')].filter(tip => getComputedStyle(tip).visibility === 'visible')
   .map(tip => {
-    const place = tip.getBoundingClientRect(), whole = tip.ownerSVGElement.getBoundingClientRect();
+    const place = tip.getBoundingClientRect(), whole = tip.parentElement.getBoundingClientRect();
     return [tip.textContent, place.left >= whole.left - 1 && place.right <= whole.right + 1];
   })
 """
@@ -101,7 +99,7 @@ EVIL_ERROR = type(EVIL, (KeyError,), {})
 
 
 class Source:
-    """A report that a test asks for."""
+    """What a test wants reported."""
 
     def __init__(self, totals: Totals, series: Series | None = None, tasks: list[Any] | None = None) -> None:
         self.totals = totals

@@ -10,8 +10,8 @@ import pytest
 
 from pillarbox import async_map
 from pillarbox.aio.observe import Watch
+from pillarbox.aio.observe.series import read_totals
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.observe.watch import read_totals
 
 
 def test_it_sees_calls_in_flight_and_then_their_results() -> None:

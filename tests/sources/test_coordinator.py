@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio.observe.watch import read_totals
+from pillarbox.aio.observe.series import read_totals
 from pillarbox.sources import SourceEvent, Split, WatermarkStrategy, alignment, split_coordinator
 from pillarbox.sources.channel import SourceChannel
 from pillarbox.sources.coordinator import LocalLink, SourceCoordinator

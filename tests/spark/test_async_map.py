@@ -344,11 +344,11 @@ async def nothing(row: Any) -> None:
     ("arguments", "error", "message"),
     [
         ({"schema": 5}, TypeError, "schema=5: must be a DDL string or a DataType, not int"),
-        ({"schema": "id lonk"}, ValueError, "schema='id lonk': is no type in DDL form"),
+        ({"schema": "id lonk"}, ValueError, "schema='id lonk': is not a type in DDL form"),
         ({"schema": "long"}, TypeError, "schema='long': must name columns"),
         ({"schema": "a int, a int"}, ValueError, "schema: the column names 'a' stand more than once"),
         ({"schema": "v variant"}, TypeError, "results of this type are not supported"),
-        ({"keep": ["ix"]}, ValueError, "no column 'ix'; the input has id"),
+        ({"keep": ["ix"]}, ValueError, "is not a column of the input"),
         ({"keep": 7}, TypeError, "keep=7: must be '*' or a list of column names"),
         ({"keep": [7]}, TypeError, "keep=[7]: must be '*' or a list of column names"),
         (

@@ -178,7 +178,7 @@ def test_wrong_columns_are_refused_where_the_column_is_made(spark: SparkSession)
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("lonk",), ValueError, "returnType='lonk': is no type"),
+        (("lonk",), ValueError, "returnType='lonk': is not a type"),
         ((7,), TypeError, "returnType=7: must be a DDL string or a DataType"),
         (("calendar_interval",), ValueError, "returnType='calendar_interval'"),
     ],
@@ -349,5 +349,5 @@ def test_a_bad_type_given_without_a_session_is_named_where_it_is_used(
         with pytest.raises(TypeError, match="returnType=7: must be a DDL string or a DataType"):
             async_udf(7)(call)  # type: ignore[arg-type]
         late = async_udf("lonk")(call)
-    with pytest.raises(ValueError, match="returnType='lonk': is no type"):
+    with pytest.raises(ValueError, match="returnType='lonk': is not a type"):
         late("id")

@@ -16,9 +16,8 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 import numpy as np
 import pyarrow as pa
 
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
-    ATTEMPTS,
     IDENTITY,
     SEQUENCE,
     BucketState,
@@ -62,7 +61,6 @@ def finished(rows: pa.RecordBatch, places: Sequence[int], copies: Sequence[int] 
         np.array(places, np.int64),
         outputs,
         None if copies is None else np.array(counts, np.int64),
-        np.full(rows.num_rows, 1, np.int64),
     )
 
 
@@ -200,7 +198,7 @@ def test_an_empty_bucket_has_no_state() -> None:
 def test_kept_columns_stand_beside_each_output_of_their_row() -> None:
     rows = pa.RecordBatch.from_pydict({"k": [1, 2, 3], "n": [10, 20, 30]})
     outputs = pa.RecordBatch.from_pydict({"r": ["c", "a", "a2"]})
-    known = Finished(np.array([2, 0]), outputs, np.array([1, 2]), np.ones(3, np.int64))
+    known = Finished(np.array([2, 0]), outputs, np.array([1, 2]))
     assert known.beside(rows, ["n"]).outputs.to_pylist() == [
         {"n": 30, "r": "c"},
         {"n": 10, "r": "a"},
@@ -212,26 +210,8 @@ def test_kept_columns_stand_beside_each_output_of_their_row() -> None:
         {"n": 10, "k": 1, "r": "a"},
     ]
     assert known.beside(rows, []) is known
-    none = Finished(np.zeros(0, np.int64), None, None, np.ones(3, np.int64))
+    none = Finished(np.zeros(0, np.int64), None, None)
     assert none.beside(rows, ["n"]).outputs is None
-
-
-@pytest.mark.contract(convicts=["roomless_attempts_unknown"])
-def test_attempts_that_have_begun_are_kept_with_rows_that_wait() -> None:
-    state = BucketState()
-    rows = come(state, [(1, 1), (1, 2)], 0)
-    assert rows is not None
-    known = finished(rows, [0])._replace(attempts=np.array([1, 3]))
-    state = committed(state.after(rows, known, ordered=False))
-    assert state.waiting is not None
-    assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
-    # In a micro-batch that has no room for its call.
-    rows = come(state, [], 1)
-    assert rows is not None
-    known = finished(rows, [])._replace(attempts=np.array([-1]))
-    state = committed(state.after(rows, known, ordered=False))
-    assert state.waiting is not None
-    assert state.waiting.column(ATTEMPTS).to_pylist() == [3]
 
 
 @pytest.mark.contract(convicts=["blocked_lost_without_order"])

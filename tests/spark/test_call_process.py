@@ -32,7 +32,7 @@ from pyspark.sql import types as T
 from pillarbox import CallFailed
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
-from pillarbox.spark.keeping import Keeping
+from pillarbox.spark.ledger_plan import LedgerPlan
 from pillarbox.spark.stream import call_client, call_process
 from pillarbox.spark.stream.bucket_state import BucketState
 from pillarbox.spark.stream.call_client import CallClient, began_at, private_folder
@@ -237,10 +237,13 @@ def test_executors_of_a_host_that_come_to_a_bucket_at_the_same_time_have_its_cal
 def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_that_does(
     connect: Any, tmp_path: Path, known: tuple[str | None, int]
 ) -> None:
-    keeping = Keeping(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
+    ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
     ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
     work = Work(
-        told, "token", Options(ordered=False, ledger=dataclasses.replace(ledger, uid="told")), keeping=keeping
+        told,
+        "token",
+        Options(ordered=False, ledger=dataclasses.replace(ledger, uid="told")),
+        ledger_plan=ledger_plan,
     )
     given = replace(plan(), work=work)
     assert given.payload is not None
@@ -499,9 +502,9 @@ def test_a_process_is_told_from_another_of_the_same_number() -> None:
 
 def test_a_second_stream_of_a_query_with_the_same_uid_is_refused(connect: Any, tmp_path: Path) -> None:
     def with_ledger(name: str) -> StreamPlan:
-        keeping = Keeping(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
+        ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
         options = Options(ordered=False, ledger=Ledger(str(tmp_path), uid="u"))
-        return replace(plan(name), work=Work(told, f"token of {name}", options, keeping=keeping))
+        return replace(plan(name), work=Work(told, f"token of {name}", options, ledger_plan=ledger_plan))
 
     def attach(name: str, run: str = "run") -> None:
         connect(with_ledger(name), run=run).advance(0, 1, None, 0, ticked=False)

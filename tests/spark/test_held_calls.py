@@ -28,8 +28,8 @@ from pillarbox.ledger import LedgerError
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
 from pillarbox.spark.results import RowEncoder
-from pillarbox.spark.stream.bucket_state import ATTEMPTS, IDENTITY, SEQUENCE, BucketState, joined
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
+from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState, joined
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
 from pillarbox.spark.stream.payload import Payload
 from pillarbox.spark.writer import RowWriter
 from tests.spark.test_payload import in_ledger, payload_of
@@ -85,10 +85,10 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
         service: Any, box: LetterBox | None = None, payload: Payload | None = None, **given: Any
     ) -> HeldCalls:
         options = Options(ordered=False, **given)
-        writer = RowWriter([], SCHEMA, None, options, None, runs=True)
+        writer = RowWriter([], SCHEMA, None, options, None)
         convert = RowEncoder(SCHEMA, None)
         calls = HeldCalls(
-            counted(service, in_batches=options.batch is not None),
+            service,
             options,
             writer,
             loop_thread=thread,
@@ -106,14 +106,12 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
     assert thread.close(10)
 
 
-def rows_of(numbers: list[int], time: int = 1, attempts: int = 0, text: str = "") -> pa.RecordBatch:
+def rows_of(numbers: list[int], time: int = 1, text: str = "") -> pa.RecordBatch:
     values = np.array(numbers, np.int64)
     batch = pa.RecordBatch.from_arrays([pa.array(values), pa.array([text] * len(numbers))], ["n", "text"])
     rows = BucketState().with_rows(batch, time, values, values)
     assert rows is not None
-    at = rows.schema.get_field_index(ATTEMPTS)
-    columns = [*rows.columns[:at], pa.array([attempts] * len(numbers), pa.int64()), *rows.columns[at + 1 :]]
-    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+    return rows
 
 
 def ids(rows: pa.RecordBatch) -> list[bytes]:
@@ -163,19 +161,18 @@ def test_a_result_is_released_by_a_later_micro_batch_whose_state_does_not_wait_f
     assert calls.open(0, 2, ids(rows)) == [0, 1]
 
 
-def test_rows_that_are_not_there_are_begun_anew_with_the_attempts_of_before(make: Any) -> None:
+def test_rows_that_are_not_there_are_begun_anew(make: Any) -> None:
     service = Service()
     service.failing = {2}
     calls = make(service, errors="column")
-    rows = rows_of([1, 2], attempts=3)
+    rows = rows_of([1, 2])
     assert calls.open(0, 5, ids(rows)) == [0, 1]
     calls.begin(0, 5, rows)
     calls.wait(0, ids(rows), 0, soon())
     known = calls.read(0, 5, ids(rows))
-    assert known.attempts.tolist() == [4, 4]
     assert known.outputs is not None
     error = known.outputs.column(1)[known.places.tolist().index(1)].as_py()
-    assert error["attempts"] == 4
+    assert error["attempts"] == 1
 
 
 def test_a_task_of_an_earlier_micro_batch_is_refused_and_changes_nothing(make: Any) -> None:
@@ -376,7 +373,6 @@ def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> Non
     calls.wait(0, ids(rows), 0, soon())
     known = calls.read(0, 1, ids(rows))
     assert known.places.tolist() == [0, 1]
-    assert known.attempts.tolist() == [1, 1, -1, -1]
     # The next micro-batch begins them, once those have left.
     assert calls.open(0, 2, ids(rows)[2:]) == [0, 1]
     calls.begin(0, 2, rows.slice(2))
@@ -451,7 +447,7 @@ def test_identities_and_what_is_kept_beside_a_row_are_not_seen_by_the_function(m
 
     calls = make(Looking())
     rows = rows_of([1])
-    assert {IDENTITY, SEQUENCE, ATTEMPTS} <= set(rows.schema.names)
+    assert {IDENTITY, SEQUENCE, BATCH} <= set(rows.schema.names)
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)
     calls.wait(0, ids(rows), 0, soon())
@@ -518,7 +514,7 @@ def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_on
 @pytest.mark.contract(convicts=["shared_call_discarded"])
 def test_a_call_that_an_equal_row_waits_for_goes_on_when_its_own_row_is_released(make: Any) -> None:
     service = Service(at_once=False)
-    calls = make(service, dedupe=lambda row: row[0].text)
+    calls = make(service, dedupe=lambda row: row.text)
     rows = rows_of([1, 2], text="same")
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)

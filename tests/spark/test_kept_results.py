@@ -23,7 +23,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.ledger.values import decode, encode
-from pillarbox.spark.kept_results import KeptRows, KeptValues, check_keepable
+from pillarbox.spark.ledger_plan import KeptRows, KeptValues, check_keepable
 from pillarbox.spark.results import ResultError, RowEncoder, ValueEncoder
 from tests.search import examples
 

@@ -21,10 +21,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as T
 
 from pillarbox import Options
-from pillarbox.aio.journal import StaleAnswers
+from pillarbox.aio.ledger_session import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.spark import async_map, async_udf, estimate, retry_failed
-from pillarbox.spark.keeping import Keeping
+from pillarbox.spark.ledger_plan import LedgerPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -576,22 +576,22 @@ print({scope.run for scope in scopes} == {str(again.id)}, sorted(scope.batch for
 def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_noted_anew(
     ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def keeping(code: str) -> Keeping:
-        return Keeping(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
+    def ledger_plan(code: str) -> LedgerPlan:
+        return LedgerPlan(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
 
-    old, new = keeping("3.11 old"), keeping("3.11 new")
+    old, new = ledger_plan("3.11 old"), ledger_plan("3.11 new")
     options = Options(ledger=dataclasses.replace(ledger, uid="uid"))
-    assert not old.keep_code(options, "query", 7)
-    assert not old.keep_code(options, "query", 7)
-    assert new.keep_code(options, "query", 7)
-    assert new.keep_code(options, "query", 7)
-    assert not new.keep_code(options, "query", 8)
+    assert not old.record_code(options, "query", 7)
+    assert not old.record_code(options, "query", 7)
+    assert new.record_code(options, "query", 7)
+    assert new.record_code(options, "query", 7)
+    assert not new.record_code(options, "query", 8)
     # As `async_stream` has it: what it finds is of any micro-batch.
-    assert not old.keep_code(options, "query")
-    assert new.keep_code(options, "query")
-    assert not new.keep_code(options, "query")
+    assert not old.record_code(options, "query")
+    assert new.record_code(options, "query")
+    assert not new.record_code(options, "query")
     # Another Python compiles the same function otherwise.
-    assert not keeping("3.12 new").keep_code(options, "query", 8)
+    assert not ledger_plan("3.12 new").record_code(options, "query", 8)
     # Where nobody takes it to the driver, as over Connect, the worker's log has it.
     logger = logging.getLogger("pillarbox")
     logger.addHandler(caplog.handler)
@@ -602,7 +602,7 @@ def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_note
     assert "the code of the function has changed since run='query', uid='uid'" in caplog.messages[-1]
     # With a run of its own the driver has looked.
     named = Options(ledger=dataclasses.replace(ledger, uid="uid", run="query"))
-    assert not old.keep_code(named, "query")
+    assert not old.record_code(named, "query")
 
 
 @pytest.mark.contract(

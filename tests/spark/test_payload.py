@@ -20,10 +20,11 @@ from pyarrow import fs
 
 from pillarbox import Ledger
 from pillarbox.aio.options import Options
-from pillarbox.ledger import LedgerError, expire
+from pillarbox.ledger import LedgerError
 from pillarbox.ledger.cli import main
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
-from pillarbox.spark.keeping import settle_ledger
+from pillarbox.ledger.maintenance import expire
+from pillarbox.spark.ledger_plan import plan_ledger
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream import payload as payload_module
 from pillarbox.spark.stream.bucket_state import (
     IDENTITY,
@@ -35,7 +36,7 @@ from pillarbox.spark.stream.bucket_state import (
     with_columns,
     without,
 )
-from pillarbox.spark.stream.pack import BUCKET, BUCKETS, HASH, KEY, READ, ROWS, Pack, Unpack
+from pillarbox.spark.stream.buckets import BUCKET, BUCKETS, HASH, KEY, READ, ROWS, Pack, Unpack
 from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload, row_bytes
 
 COLUMNS = (("n", pa.int64()), ("text", pa.string()))
@@ -48,9 +49,9 @@ async def called(row: Any) -> Any:
 def payload_of(ledger: Ledger) -> Payload:
     options = Options(ledger=dataclasses.replace(ledger, uid="u"))
     names = [name for name, _ in COLUMNS]
-    keeping = settle_ledger(called, options, names, None, None, session=None, streaming=True, arguments=None)
-    assert keeping is not None
-    return Payload(ledger, "u", keeping, uuid.uuid4().hex, COLUMNS)
+    plan = plan_ledger(called, options, names, None, None, session=None, streaming=True, arguments=None)
+    assert plan is not None
+    return Payload(ledger, "u", plan, uuid.uuid4().hex, COLUMNS)
 
 
 @pytest.fixture(params=["files", "objects"])

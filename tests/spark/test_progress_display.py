@@ -12,7 +12,7 @@ import pytest
 from pillarbox.aio.observe.series import Point, point
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.spark import Progress
-from pillarbox.spark.progress_display import LINE_INTERVAL, Lines, open_display
+from pillarbox.spark.progress_display import LINE_INTERVAL_S, Lines, open_display, recent_rate
 
 SOME = Totals(results=40, in_flight=7, capacity=64, retries=3, errors=2, cost=0.25)
 
@@ -64,7 +64,7 @@ def test_a_log_gets_lines_and_the_last_one_in_any_case(monkeypatch: pytest.Monke
     assert isinstance(lines, Lines)
     lines.show(SOME, series(0, 40))
     assert shown.getvalue() == ""
-    now[0] += LINE_INTERVAL
+    now[0] += LINE_INTERVAL_S
     lines.show(SOME, series(0, 40))
     lines.show(SOME, series(0, 40))
     lines.close(Totals(results=100), series(0, 50, 100))
@@ -77,11 +77,29 @@ def test_a_log_gets_lines_and_the_last_one_in_any_case(monkeypatch: pytest.Monke
 def test_a_bar_is_refused_without_rich_and_lines_are_shown_unless_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(sys.modules, "pillarbox.spark.progress_bar", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert isinstance(open_display("rows", None, None, Terminal()), Lines)
     with pytest.raises(ImportError, match=r"pip install 'pillarbox\[progress\]'"), Progress(bar=True):
         pass
+
+
+def test_the_rate_is_that_of_late_and_never_negative() -> None:
+    assert recent_rate([]) == recent_rate(series(5)) == 0.0
+    assert recent_rate(series(0, 1000, *range(1000, 1100, 5)), window=10.0) == 5.0
+    assert recent_rate([point(0.0, Totals()), point(30.0, Totals(results=30))], window=10.0) == 1.0
+    assert recent_rate(series(100, 40)) == 0.0
+
+
+@pytest.mark.parametrize(("total", "results"), [(None, 40), (100, 0), (30, 40)])
+def test_the_time_left_is_said_only_with_a_total_and_a_rate(total: int | None, results: int) -> None:
+    shown = io.StringIO()
+    display = open_display("rows", total, False, shown)
+    display.draw(Totals(in_flight=1), 6.0, 10.0)
+    assert "10 s left" in shown.getvalue()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pillarbox.spark.progress_display.time.monotonic", lambda: float("inf"))
+        display.show(Totals(in_flight=1, results=results), series(0, results))
+    assert len(shown.getvalue().splitlines()) == 2 and "left" not in shown.getvalue().splitlines()[1]
 
 
 # A job whose tasks are files that the cell writes, so that it needs no Spark.

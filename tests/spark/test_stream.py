@@ -262,7 +262,7 @@ async def same(row: Any) -> Any:
         ({"key": 3}, r"key=3: must be a column name"),
         ({"max_wait": 0}, r"max_wait=0: must be a finite number of seconds above 0"),
         ({"max_wait": None}, r"max_wait=None: must be a number of seconds"),
-        ({"keep": ["other"]}, r"keep=\['other'\]: no column"),
+        ({"keep": ["other"]}, r"keep=\['other'\]: 'other' is not a column"),
         ({"capacity": 0}, r"capacity=0: must be at least 1"),
         ({"ledger": Ledger("calls")}, r"uid=None: with a ledger"),
         ({"schema": "id long", "keep": ["id"]}, r"stand more than once"),

@@ -1,4 +1,4 @@
-"""The order of a bucket's output, whatever slices of the input its rows are from."""
+"""Rows of a chain and of a bucket of a stream stand in their order, whatever slices they are from."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
-from pillarbox.spark.arrow_io import from_ipc
-from pillarbox.spark.record import Record, records
-from pillarbox.spark.stream.pack import BUCKET, BUCKETS, KEY, NUMBER, ROWS, Pack
-from pillarbox.spark.writer import RowWriter
+from pillarbox.spark.records import Record, from_ipc, rows_of
+from pillarbox.spark.stream.buckets import BUCKET, BUCKETS, KEY, NUMBER, ROWS, Pack
+from pillarbox.spark.writer import ChainWriter, RowWriter
 
 SCHEMA = T.StructType().add("n", T.LongType())
 
 
 def made(ids: list[int]) -> list[Record]:
     batch = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], ["id"])
-    return [record for rows in records([batch]) for record in rows.rows]
+    return list(rows_of(batch).rows)
 
 
 @given(st.permutations(range(12)), st.sampled_from([[1], [2], [1, None], [3, 0]]))
@@ -37,7 +36,16 @@ def test_rows_are_written_in_the_order_in_which_they_are_given(order: list[int],
         count = counts[place % len(counts)]
         chunk.append((Call(rows[place], 0), place if count is None else [place] * count))
         expected += [(place, place)] * (1 if count is None else count)
-    writer = RowWriter(["id"], SCHEMA, None, Options(ordered=False), None, runs=True)
+    writer = ChainWriter(
+        ["id"],
+        SCHEMA,
+        None,
+        form="fail",
+        ordered=True,
+        letters={},
+        drops=frozenset(),
+        has_source=False,
+    )
     batch = writer.write(chunk)
     found = zip(batch.column("id").to_pylist(), batch.column("n").to_pylist(), strict=True)
     assert [*found] == expected

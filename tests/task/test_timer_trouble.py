@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.mailbox import Controller, MailboxProcessor
 from pillarbox.task.timers import ProcessingTimeService
-from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.clocks import FakeClock
 
 
 def idle(controller: Controller) -> None:

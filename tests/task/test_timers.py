@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pillarbox.kernel import MAX_PRIORITY, WrongThreadError
 from pillarbox.mailbox import Controller, MailboxProcessor
 from pillarbox.task.timers import MAX_DEFERRAL_S, ProcessingTimeService, monotonic_epoch
-from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.clocks import FakeClock
 from tests.search import examples
 
 LONG = 60.0

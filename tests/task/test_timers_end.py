@@ -11,7 +11,7 @@ import pytest
 from pillarbox.kernel import MailboxClosedError
 from pillarbox.mailbox import MailboxProcessor
 from pillarbox.task.timers import ProcessingTimeService
-from pillarbox.testing.clock import FakeClock
+from pillarbox.testing.clocks import FakeClock
 
 LONG = 60.0
 

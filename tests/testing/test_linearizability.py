@@ -33,7 +33,7 @@ from pillarbox.testing import (
     Verdict,
     follows,
     linearize,
-    mailbox_guide,
+    mailbox_hints,
     numbered_handles,
 )
 from pillarbox.testing.models import Model
@@ -46,7 +46,7 @@ SECONDS = 30.0
 
 
 def search(events: list[Event]) -> Verdict:
-    return linearize(events, MailboxModel(BURST), guide=mailbox_guide(events), limit=100_000)
+    return linearize(events, MailboxModel(BURST), hints=mailbox_hints(events), limit=100_000)
 
 
 def takes(events: list[Event]) -> list[int]:
@@ -241,9 +241,9 @@ def test_the_search_with_and_without_a_guide_agrees_with_brute_force(events: lis
     model = MailboxModel(1)
     plain = linearize(events, model)
     assert plain.linearizable is by_brute_force(events, model)
-    guide = mailbox_guide(events)
-    if guide is not None:
-        guided = linearize(events, model, guide=guide)
+    hints = mailbox_hints(events)
+    if hints is not None:
+        guided = linearize(events, model, hints=hints)
         assert guided.linearizable is plain.linearizable
     if plain.linearizable:
         assert follows(events, plain.order, model)
@@ -401,4 +401,4 @@ def test_a_guide_that_refuses_a_witness_is_found_out() -> None:
             return model.key()
 
     with pytest.raises(AssertionError, match="refused a witness"):
-        linearize([Event("a", "put", (MAILS[0],), None, 0, 1)], MailboxModel(), guide=Liar())
+        linearize([Event("a", "put", (MAILS[0],), None, 0, 1)], MailboxModel(), hints=Liar())

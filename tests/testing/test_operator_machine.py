@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from pillarbox.kernel import Mail
 from pillarbox.task import CheckpointBarrier, Idleness, Operator, OperatorContext, RowBatch, Watermark
 from pillarbox.testing import Disagreement, OperatorMachine
-from pillarbox.testing.models.output import agrees
+from pillarbox.testing.suites.operator import agrees
 from tests.search import examples
 from tests.testing.unshrunk import UNSHRUNK
 

@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.kernel import WATERMARK, OrderedQueue, UnorderedQueue
 from pillarbox.testing import Disagreement, queue_suite
-from pillarbox.testing.suites.accounts import Accounts, AccountsError
+from pillarbox.testing.suites.queue import Bookkeeping, BookkeepingError
 from tests.testing.unshrunk import UNSHRUNK
 
 CAPACITY = 3
@@ -116,8 +116,10 @@ def test_a_capacity_that_is_not_kept_is_found() -> None:
     assert found.value.operation in {"is_full", "put", "put_watermark", "statistics"}
 
 
-def books(*output: int, ordered: bool = True, position: int = 4, marks: set[int] | None = None) -> Accounts:
-    return Accounts(
+def books(
+    *output: int, ordered: bool = True, position: int = 4, marks: set[int] | None = None
+) -> Bookkeeping:
+    return Bookkeeping(
         ordered, position, output=[(number, f"result {number}") for number in output], marks=marks or set()
     )
 
@@ -142,15 +144,15 @@ def test_books_in_which_everything_came_out_once_and_in_order_are_right() -> Non
         (books(0, 3, 2, 1, ordered=False, marks={2}), r"\[3, 1\] passed the watermark 2"),
     ],
 )
-def test_wrong_books_are_refused(wrong: Accounts, message: str) -> None:
-    with pytest.raises(AccountsError, match=message):
+def test_wrong_books_are_refused(wrong: Bookkeeping, message: str) -> None:
+    with pytest.raises(BookkeepingError, match=message):
         wrong.check()
 
 
 def test_a_saved_result_is_neither_replaced_nor_asked_for_again() -> None:
-    saved = Accounts(True, 2, saved_results={0: "r", 1: "s"})
+    saved = Bookkeeping(True, 2, saved_results={0: "r", 1: "s"})
     saved.emitted((0, "r"), WATERMARK)
-    with pytest.raises(AccountsError, match="had the result 's', emitted was 'x'"):
+    with pytest.raises(BookkeepingError, match="had the result 's', emitted was 'x'"):
         saved.emitted((1, "x"), WATERMARK)
-    with pytest.raises(AccountsError, match="is called again"):
+    with pytest.raises(BookkeepingError, match="is called again"):
         saved.called_again(1)

@@ -1,20 +1,29 @@
-"""What operators do, seen while they run and after: totals, series, exporters, and the report.
+"""Observation of operators, while they run and after: totals, their course over time, exporters, the report.
 
-Nothing here runs on the mailbox thread. Exporters and the report are imported when they are asked for: each
-worker of Spark imports this package, and needs neither.
+Nothing here runs on the mailbox thread.
 """
 
+# Each name is imported when it is asked for: each worker of Spark imports the totals of this package, and
+# needs neither exporters nor the report.
+
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.observe.series import Point
-from pillarbox.aio.observe.tasks import TaskTotals
-from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.observe.watch import Watch
-
 if TYPE_CHECKING:
+    from pillarbox.aio.observe.exporters import OpenTelemetryExporter, PrometheusExporter
     from pillarbox.aio.observe.html_report import report
-    from pillarbox.aio.observe.open_telemetry import OpenTelemetryExporter
-    from pillarbox.aio.observe.prometheus import PrometheusExporter
+    from pillarbox.aio.observe.series import Point, Watch
+    from pillarbox.aio.observe.totals import TaskTotals, Totals
+
+_MODULES = {
+    "OpenTelemetryExporter": "exporters",
+    "Point": "series",
+    "PrometheusExporter": "exporters",
+    "TaskTotals": "totals",
+    "Totals": "totals",
+    "Watch": "series",
+    "report": "html_report",
+}
 
 __all__ = [
     "OpenTelemetryExporter",
@@ -26,17 +35,8 @@ __all__ = [
     "report",
 ]
 
-_LATE = {
-    "OpenTelemetryExporter": "open_telemetry",
-    "PrometheusExporter": "prometheus",
-    "report": "html_report",
-}
-
 
 def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,22 +1,58 @@
-"""How totals went over time: points at equal steps, thinned out when there are many.
+"""The course of totals over time: points thinned out when there are many, and what happened between them.
 
-`Series` belongs to the thread that adds to it; `points` gives any thread a list of its own.
+`Watch` has a thread of its own, which only reads; its properties are for any thread. `Series` belongs to the
+thread that adds to it; `points` gives any thread a list of its own. The rest has no state.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, NamedTuple
 
-from pillarbox.aio.meter import SPENT
-from pillarbox.aio.observe.totals import Totals
-from pillarbox.mailbox.histogram import seconds_of
+from pillarbox.aio.observe.totals import INSTRUMENTS, SPENT, TaskTotals, Totals
+from pillarbox.validate import check_positive_number
 
-MOST = 600
+MAX_POINTS = 600
 """Points kept, at most: more than a page has room for."""
+
+WATCH_INTERVAL_S = 0.25
+"""Seconds between two looks."""
+
+
+def read_totals(source: Any) -> Totals:
+    """The totals of what may be observed, as they are now. Any thread.
+
+    source: `Totals`; an object with `totals` (a `Progress`, a `Watch`), or with a method `statistics()` (the
+        iterator of `async_map`), or with an `alignment_hold` (the `SourceCoordinator` of a task's source).
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(source, Totals):
+        return source
+    if isinstance(getattr(source, "totals", None), Totals):
+        return source.totals  # type: ignore[no-any-return]
+    if callable(getattr(source, "statistics", None)):
+        found = source.statistics()
+        if found is None or isinstance(found, Totals):
+            return found or Totals()
+    if hasattr(source, "alignment_hold"):
+        hold = source.alignment_hold
+        if hold is None:
+            return Totals()
+        return Totals(held_splits=len(hold.held), held_seconds=max(0.0, time.time() - hold.since))
+    raise TypeError(
+        f"source={source!r}: must be a Progress, a Watch, the iterator of async_map, a SourceCoordinator, "
+        f"or totals, not {type(source).__name__}"
+    )
 
 
 class Point(NamedTuple):
-    """What had been done at one moment, and the levels around it."""
+    """Counts until one moment, and the levels around it."""
 
     seconds: float
     """Seconds since the series began."""
@@ -30,20 +66,16 @@ class Point(NamedTuple):
     """Retries until then."""
     batches: int
     """Calls made with a list of rows until then."""
+    cost: float
+    """Cost until then."""
     attempts: int
     """Attempts that have ended and were measured until then."""
     attempt_seconds: float
     """Seconds that these attempts took, added up."""
-    rate_granted: int
-    """Calls that the rate has let through until then."""
-    cost: float
-    """Cost until then."""
     spent: tuple[float, ...]
-    """Seconds by what the time of the slots went on until then, in the order of `SPENT`."""
+    """Seconds of the slots' time by its use until then, in the order of `SPENT`."""
     in_flight: float
     """Calls in flight, in the mean since the point before."""
-    waiting: float
-    """Rows waiting for a slot, the rate or a retry, in the mean since the point before."""
     finished_waiting: float
     """Finished rows waiting for their order, in the mean since the point before."""
     capacity: float
@@ -51,75 +83,216 @@ class Point(NamedTuple):
 
 
 _FIRST_LEVEL = Point._fields.index("in_flight")
+_COPIED = [name for name in Point._fields if name in INSTRUMENTS and name != "spent"]
 
 
 def point(seconds: float, totals: Totals) -> Point:
     """The totals as a point."""
     return Point(
-        seconds,
-        totals.results,
-        totals.calls,
-        totals.errors,
-        totals.retries,
-        totals.batches,
-        totals.latency.measurements,
-        seconds_of(totals.latency),
-        totals.rate_granted,
-        totals.cost,
-        tuple(totals.spent.get(name, 0.0) for name in SPENT),
-        totals.in_flight,
-        totals.waiting,
-        totals.finished_waiting,
-        totals.capacity,
+        seconds=seconds,
+        attempts=totals.latency.measurements,
+        attempt_seconds=totals.latency.total,
+        spent=tuple(totals.spent.get(name, 0.0) for name in SPENT),
+        **{name: getattr(totals, name) for name in _COPIED},
     )
 
 
 class Series:
-    """Points at equal steps, at most `most`. When it is full, each two points become one.
+    """Points at equal steps, at most `max_points`. When it is full, each two points become one.
 
     Counts stay exact, since they are counts since the beginning; levels become means. The idea is that of
     a round-robin database (RRDtool) with one archive, which grows coarser instead of forgetting.
     """
 
-    def __init__(self, most: int = MOST) -> None:
-        if isinstance(most, bool) or not isinstance(most, int):
-            raise TypeError(f"most={most!r}: must be a number of points")
-        if most < 4:
-            raise ValueError(f"most={most!r}: must be 4 points or more")
-        self._pairs = (most - 1) // 2
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        if isinstance(max_points, bool) or not isinstance(max_points, int):
+            raise TypeError(f"max_points={max_points!r}: must be a number of points")
+        if max_points < 4:
+            raise ValueError(f"max_points={max_points!r}: must be 4 points or more")
+        self._pairs = (max_points - 1) // 2
         # Whole points, the one that is not whole yet, and the looks in that: one value, so that any thread
         # sees what belongs together.
         self._state: tuple[list[Point], Point | None, int] = ([], None, 0)
-        self._looks = 1
+        self._looks_per_point = 1
 
     def add(self, seconds: float, totals: Totals) -> None:
-        """Add what the totals were so many seconds after the beginning; times may not go back."""
+        """Add the totals of so many seconds after the beginning; times may not go back."""
         points, pending, looks = self._state
-        pending = _joined(pending, looks, point(seconds, totals))
+        pending = _join_points(pending, looks, point(seconds, totals))
         looks += 1
-        if looks < self._looks:
+        if looks < self._looks_per_point:
             self._state = points, pending, looks
             return
         points = [*points, pending]
         # The beginning stays a point of its own, or the first step would be lost.
         rest = points[1:]
         if len(rest) == self._pairs * 2:
-            self._looks *= 2
-            points = [points[0], *(_joined(a, 1, b) for a, b in zip(rest[::2], rest[1::2], strict=True))]
+            self._looks_per_point *= 2
+            pairs = zip(rest[::2], rest[1::2], strict=True)
+            points = [points[0], *(_join_points(first, 1, last) for first, last in pairs)]
         self._state = points, None, 0
 
     def points(self) -> list[Point]:
         """All points in order of time, the one that is not whole yet included. Any thread."""
         points, pending, _ = self._state
-        return list(points) if pending is None else [*points, pending]
+        return [*points] if pending is None else [*points, pending]
 
 
-def _joined(first: Point | None, looks: int, last: Point) -> Point:
+def _join_points(first: Point | None, looks: int, last: Point) -> Point:
     """One point of two, of which the first stands for so many looks and the last for one."""
     if first is None:
         return last
     levels = (
-        (first[i] * looks + last[i]) / (looks + 1)  # type: ignore[operator]
-        for i in range(_FIRST_LEVEL, len(Point._fields))
+        (before * looks + after) / (looks + 1)  # type: ignore[operator]
+        for before, after in zip(first[_FIRST_LEVEL:], last[_FIRST_LEVEL:], strict=True)
     )
     return Point(*last[:_FIRST_LEVEL], *levels)  # type: ignore[arg-type]
+
+
+class Watch:
+    """Keeps the course of the totals of `source` over time, while its `with` block runs.
+
+        with async_map(fn, rows) as results, Watch(results) as watch:
+            for result in results:
+                ...
+        report(watch, "report.html")
+
+    source: the iterator of `async_map`, or what else `read_totals` takes.
+    interval: seconds between two looks.
+
+    Raises TypeError or ValueError at once for a bad argument.
+    """
+
+    def __init__(self, source: Any, *, interval: float = WATCH_INTERVAL_S) -> None:
+        check_positive_number("interval", interval)
+        self._totals = read_totals(source)
+        self._source = source
+        self._interval = interval
+        self._series = Series()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def totals(self) -> Totals:
+        """The totals as last seen. Any thread."""
+        return self._totals
+
+    @property
+    def series(self) -> list[Point]:
+        """The totals over time. Any thread."""
+        return self._series.points()
+
+    @property
+    def tasks(self) -> list[TaskTotals]:
+        """An empty list: one operator has no tasks beside it."""
+        return []
+
+    def __enter__(self) -> Watch:
+        if self._thread is not None:
+            raise RuntimeError("this Watch has been used already: make another one")
+        self._thread = threading.Thread(target=self._run, name="pillarbox-watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        stopped = False
+        # Once more after the end, or the last counts would be missing.
+        while True:
+            self._totals = read_totals(self._source)
+            self._series.add(time.monotonic() - began, self._totals)
+            if stopped:
+                return
+            stopped = self._stop.wait(self._interval)
+
+
+class Interval(NamedTuple):
+    """A span of time, and what happened in it."""
+
+    begin: float
+    """Seconds."""
+    end: float
+    """Seconds."""
+    rows: float
+    """Rows emitted a second."""
+    limit: float | None
+    """Rows a second that the slots allow: their number by the mean latency; None before any has ended."""
+    in_flight: float
+    """Calls in flight, in the mean."""
+    capacity: float
+    """Calls that may be in flight, in the mean."""
+    finished_waiting: float
+    """Finished rows that wait for their order, in the mean."""
+    spent: tuple[float, ...]
+    """Shares of the slots' time in the order of `SPENT`: 1 in all, or all 0."""
+    errors: int
+    """Rows that failed for good."""
+    retries: int
+    """Attempts followed by another."""
+    cost: float
+    """Cost until the end of the interval."""
+
+
+def intervals(points: Sequence[Point], totals: Totals, max_intervals: int) -> list[Interval]:
+    """At most `max_intervals` intervals of about equal length, of points in the order of time."""
+    if len(points) < 2:
+        return []
+    last_point = len(points) - 1
+    # Looks and the tasks' writes beat against each other; two looks together even that out.
+    stride = max(math.ceil(last_point / max_intervals), 2 if len(points) > 20 else 1)
+    marks = [*range(0, last_point, stride), last_point]
+    # A short rest would give one interval that is mostly chance.
+    if len(marks) > 2 and marks[-1] - marks[-2] <= stride / 2:
+        del marks[-2]
+    reach = max(len(points) // 20, 4)
+    found: list[Interval] = []
+    for begin, end in pairwise(marks):
+        first, last = points[begin], points[end]
+        passed = last.seconds - first.seconds
+        if passed <= 0:
+            continue
+        some = points[begin + 1 : end + 1]
+        in_flight, finished_waiting, capacity = (
+            sum(column) / len(some) for column in zip(*(each[_FIRST_LEVEL:] for each in some), strict=True)
+        )
+        # Between points that are some way apart: calls that end late end together, and a short span that
+        # has only such would show a limit that is none.
+        rate = _slot_rate(points[max(begin - reach, 0)], points[min(end + reach, last_point)], totals)
+        spent = [max(after - before, 0.0) for before, after in zip(first.spent, last.spent, strict=True)]
+        found.append(
+            Interval(
+                begin=first.seconds,
+                end=last.seconds,
+                # A task that runs again counts its rows anew.
+                rows=max(last.results - first.results, 0) / passed,
+                limit=None if rate is None or last.attempts == 0 else capacity * rate,
+                in_flight=in_flight,
+                capacity=capacity,
+                finished_waiting=finished_waiting,
+                spent=tuple(each / (sum(spent) or 1.0) for each in spent),
+                errors=last.errors - first.errors,
+                retries=last.retries - first.retries,
+                cost=last.cost,
+            )
+        )
+    return found
+
+
+def _slot_rate(first: Point, last: Point, totals: Totals) -> float | None:
+    """Rows a second that one slot finishes while it is busy."""
+    attempts, seconds = last.attempts - first.attempts, last.attempt_seconds - first.attempt_seconds
+    if attempts <= 0 or seconds <= 0:
+        return None
+    batches = last.batches - first.batches
+    rows_per_call = (last.calls - first.calls) / batches if batches > 0 else 1.0
+    # Less than one with retries, more with shared calls.
+    measured = max(totals.latency.measurements, 1)
+    rows_per_attempt = (totals.call_latency.measurements + totals.shared) / measured
+    return rows_per_call * rows_per_attempt * attempts / seconds

@@ -1,203 +1,235 @@
-"""What operators have done, in a form that adds up over tasks and travels as JSON.
+"""The one set of instruments: what operators count, in a form that adds up over tasks and travels as JSON.
 
-Values without state: safe in any thread. Progress files, exporters, the listener and the report all use it.
+Values without state: safe in any thread. The bar, the report, the exporters and the listener read `Totals`.
 """
+
+# Each field of `Totals` carries its own description: how it adds up, under which name it is exported, its
+# unit. Exporters, JSON and the report walk over the descriptions, so that a new count is one new line here.
+# The alternative, counters of prometheus_client or OpenTelemetry in the operator itself, would put a lock and
+# a look-up of labels into the way of each row, and would not add up over the processes of Spark's tasks.
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from pillarbox.aio.meter import OperatorStatistics
-from pillarbox.mailbox.histogram import (
-    LatencyHistogram,
-    LatencySnapshot,
-    merge_snapshots,
-    seconds_of,
-    snapshot_of,
-)
+from pillarbox.mailbox.metrics import LatencyHistogram, LatencySnapshot, merge_snapshots, snapshot_of
 
 VERSION = 1
 """The version of the JSON form. A reader takes no other: the workers run the same Pillarbox as the driver."""
 
+SPENT = {
+    "calls": "slots that were busy",
+    "loop": "the event loop was held up, by code that blocks or computes",
+    "input": "no row was there",
+    "order": "the window was full of rows that wait for one before them",
+    "output": "what takes the results had no room",
+    "rate": "the rate or a cool-down held calls back",
+    "retry": "rows waited for their retry",
+    "ledger": "the ledger's disk, or another attempt of the same task, was waited for",
+    "end": "the last calls were waited for",
+}
+"""The uses of the slots' time. Half of the slots busy for a second are half a second of "calls"."""
+
+
 NO_LATENCY = LatencyHistogram().snapshot()
+
+
+class Instrument(NamedTuple):
+    """The description of one field of `Totals`."""
+
+    kind: str
+    """"row" counts rows, which a task that runs again counts again; "count" only grows, over all attempts of
+    a task; "level" is an amount of now, and nothing when the operator has ended; "table" holds counts by a
+    key; "histogram" holds durations."""
+    help: str
+    """A description for readers of metrics."""
+    export: str | None
+    """The name for exporters, without prefix, unit and `_total`; None for what is not exported."""
+    unit: str
+    """The unit in the words of Prometheus; empty for plain counts."""
+    label: str
+    """The label that the keys of a table go to."""
+
+
+def _instrument(
+    kind: str, help: str, export: str | None = "", unit: str = "", label: str = "", default: Any = 0
+) -> Any:
+    made = Instrument(kind, help, export, unit, label)
+    return field(default=default, metadata={"instrument": made})
+
+
+def _row(help: str) -> Any:
+    return _instrument("row", help)
+
+
+def _count(help: str, export: str | None = "", default: float = 0) -> Any:
+    return _instrument("count", help, export, default=default)
+
+
+def _level(help: str, export: str = "", unit: str = "", default: float = 0) -> Any:
+    return _instrument("level", help, export, unit, default=default)
+
+
+def _table(help: str, export: str, label: str, unit: str = "") -> Any:
+    made = Instrument("table", help, export, unit, label)
+    return field(default_factory=dict, metadata={"instrument": made})
+
+
+def _durations(help: str, export: str) -> Any:
+    return _instrument("histogram", help, export, "seconds", default=NO_LATENCY)
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What one or more operators have done so far."""
+    """The counts of one operator, or of several added up, at one moment."""
 
-    rows_in: int = 0
-    """Rows admitted."""
-    results: int = 0
-    """Rows whose results were emitted."""
-    calls: int = 0
-    """Attempts at calls: what the service saw."""
-    retries: int = 0
-    """Attempts that failed and were followed by another."""
-    errors: int = 0
-    """Rows that failed for good, time-outs included."""
-    timeouts: int = 0
-    """Attempts and rows that met a limit of time."""
-    late: int = 0
-    """Outcomes that came after their call's time-out and were ignored."""
-    abandoned: int = 0
-    """Calls that did not end when they were cancelled."""
-    shared: int = 0
-    """Rows that shared the call of an equal one."""
-    batches: int = 0
-    """Calls that were made with a list of rows."""
-    not_called: int = 0
-    """Rows that were not called, since a budget was used up."""
-    found: int = 0
-    """Rows whose results were found in the ledger."""
-    tokens: float = 0.0
-    """Tokens, as the option `usage` gives them."""
-    cost: float = 0.0
-    """Cost, as the option `usage` gives it."""
-    rate_granted: int = 0
-    """Calls that the rate has let through."""
-    cool_downs: int = 0
-    """Times that all calls were held back since the service asked for it."""
-    in_flight: int = 0
-    """Calls in flight now."""
-    waiting: int = 0
-    """Rows that wait for a slot, for the rate or for their retry now."""
-    finished_waiting: int = 0
-    """Rows that have finished and wait for their order now."""
-    held_bytes: int = 0
-    """Bytes of rows held now, by estimate."""
-    capacity: int = 0
-    """Calls that may be in flight now."""
-    held_splits: int = 0
-    """Splits of a source that event-time alignment holds back now."""
-    held_seconds: float = 0.0
-    """Seconds for which it has held splits back for the same ones."""
-    elapsed: float = 0.0
-    """Seconds that operators have run, added up."""
-    retries_by_reason: Mapping[str, int] = field(default_factory=dict)
-    """Retries by the class of the error; "result" for a predicate, "attempt_timeout" for a limit of time."""
-    errors_by_type: Mapping[str, int] = field(default_factory=dict)
-    """Errors by their class."""
-    spent: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by what the time of the slots went on: see `pillarbox.aio.meter.SPENT`."""
-    latency: LatencySnapshot = NO_LATENCY
-    """Seconds that attempts took."""
-    call_latency: LatencySnapshot = NO_LATENCY
-    """Seconds that rows took over all their attempts."""
+    rows_in: int = _row("Rows admitted")
+    results: int = _row("Rows whose results were emitted")
+    not_called: int = _row("Rows not called, since a budget was used up")
+    found: int = _row("Rows whose results were found in the ledger")
+    calls: int = _count("Attempts at calls: what the service saw; with batches, rows in them")
+    retries: int = _count("Attempts that failed and were followed by another", None)
+    errors: int = _count("Rows that failed for good, time-outs included", None)
+    timeouts: int = _count("Attempts and rows that met a limit of time")
+    late: int = _count("Outcomes that came after their call's time-out and were ignored")
+    abandoned: int = _count("Calls that did not end when they were cancelled")
+    shared: int = _count("Rows that shared the call of an equal one")
+    batches: int = _count("Calls made with a list of rows")
+    tokens: float = _count("Tokens, as the usage function gives them", default=0.0)
+    cost: float = _count("Cost, as the usage function gives it", default=0.0)
+    rate_granted: int = _count("Calls that the rate has let through")
+    cool_downs: int = _count("Times that all calls were held back for an overloaded service")
+    elapsed: float = _count("Seconds that operators have run", None, default=0.0)
+    in_flight: int = _level("Calls in flight")
+    waiting: int = _level("Rows that wait for a slot, the rate or their retry")
+    finished_waiting: int = _level("Finished rows that wait to be emitted, most of them for their order")
+    held_bytes: int = _level("Bytes of rows held, by estimate; 0 without max_bytes", "held", "bytes")
+    capacity: int = _level("Calls that may be in flight")
+    held_splits: int = _level("Splits of a source that event-time alignment holds back")
+    held_seconds: float = _level(
+        "For how long it has held splits back for the same ones", "splits_held", "seconds", default=0.0
+    )
+    retries_by_reason: Mapping[str, int] = _table("Attempts followed by another", "retries", "reason")
+    """The class of the error; "result" for a predicate, "attempt_timeout" for a limit of time."""
+    errors_by_type: Mapping[str, int] = _table("Rows that failed for good", "errors", "type")
+    spent: Mapping[str, float] = _table("Time of operators by what it went on", "spent", "on", "seconds")
+    """See `SPENT`."""
+    latency: LatencySnapshot = _durations("How long attempts took", "attempt_duration")  # noqa: RUF009
+    call_latency: LatencySnapshot = _durations(  # noqa: RUF009
+        "How long rows took over all their attempts", "call_duration"
+    )
 
     @property
     def mean_latency(self) -> float:
         """Seconds that an attempt took in the mean, off by a sixteenth at most; 0 without any."""
-        return seconds_of(self.latency) / self.latency.measurements if self.latency.measurements else 0.0
+        return self.latency.total / self.latency.measurements if self.latency.measurements else 0.0
 
 
-ROWS = ("rows_in", "results", "not_called", "found")
-"""Counts of rows: a task that runs again counts them again."""
-COUNTS = (
-    "calls",
-    "retries",
-    "errors",
-    "timeouts",
-    "late",
-    "abandoned",
-    "shared",
-    "batches",
-    "tokens",
-    "cost",
-    "rate_granted",
-    "cool_downs",
-    "elapsed",
-)
-"""Counts that only grow, over all attempts of a task."""
-LEVELS = (
-    "in_flight",
-    "waiting",
-    "finished_waiting",
-    "held_bytes",
-    "capacity",
-    "held_splits",
-    "held_seconds",
-)
-"""How much there is now: none when the operator has ended."""
-TABLES = ("retries_by_reason", "errors_by_type", "spent")
-"""Counts by a key."""
-HISTOGRAMS = ("latency", "call_latency")
-
-_NUMBERS = (*ROWS, *COUNTS, *LEVELS)
+INSTRUMENTS: dict[str, Instrument] = {
+    each.name: each.metadata["instrument"] for each in dataclasses.fields(Totals)
+}
+"""The descriptions of the fields of `Totals`, by name."""
 
 
-def totals_of(statistics: OperatorStatistics | None) -> Totals:
-    """The statistics of one operator as totals; those of an operator that has not begun are None."""
-    if statistics is None:
-        return Totals()
-    given = statistics._asdict()
-    return Totals(**{name: given[name] for name in (*_NUMBERS, *TABLES, *HISTOGRAMS) if name in given})
+def instruments(*kinds: str) -> list[str]:
+    """The names of the fields of these kinds."""
+    return [name for name, each in INSTRUMENTS.items() if each.kind in kinds]
+
+
+ROWS = instruments("row")
+"""The fields that a task that runs again counts again."""
+
+
+class TaskTotals(NamedTuple):
+    """The totals of one operator in one task, over the task's attempts."""
+
+    operator: int
+    """The operator's number within the `Progress`, from 0."""
+    stage: int
+    """Spark's number of the stage."""
+    partition: int
+    """The partition."""
+    attempts: int
+    """Attempts of the task that have been seen."""
+    running: bool
+    """True while an attempt runs."""
+    totals: Totals
+    """The counts; rows are those of the latest attempt."""
 
 
 def merge(totals: Iterable[Totals]) -> Totals:
-    """What several operators have done together: sums, and the buckets of histograms added up exactly."""
+    """The totals of several operators together: sums, and the buckets of histograms added up exactly."""
     some = list(totals)
-    if len(some) == 1 and type(some[0]) is Totals:
-        return some[0]
-    return Totals(**merged_fields(some))
+    return some[0] if len(some) == 1 and type(some[0]) is Totals else Totals(**merged_fields(some))
 
 
 def merged_fields(totals: Iterable[Totals]) -> dict[str, Any]:
     """The fields of `merge(totals)`, for classes that have more."""
     some = list(totals)
-    fields: dict[str, Any] = {name: sum(getattr(each, name) for each in some) for name in _NUMBERS}
-    for name in TABLES:
-        table: dict[str, Any] = {}
-        for each in some:
-            for key, value in getattr(each, name).items():
-                table[key] = table.get(key, 0) + value
-        fields[name] = table
-    for name in HISTOGRAMS:
-        fields[name] = merge_snapshots(getattr(each, name) for each in some)
-    return fields
+    return {
+        name: _ADD.get(each.kind, sum)([getattr(one, name) for one in some])
+        for name, each in INSTRUMENTS.items()
+    }
+
+
+def _add_tables(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    added: Counter[str] = Counter()
+    for table in tables:
+        added.update(table)
+    return dict(added)
+
+
+_ADD: dict[str, Any] = {"table": _add_tables, "histogram": merge_snapshots}
 
 
 def ended(totals: Totals) -> Totals:
     """The same of an operator that runs no more: nothing is in flight, nothing waits."""
-    none: dict[str, Any] = dict.fromkeys(LEVELS, 0)
-    return dataclasses.replace(totals, **none)
+    return _without("level", totals)
 
 
 def without_rows(totals: Totals) -> Totals:
     """The same of an attempt whose rows another attempt counts."""
-    none: dict[str, Any] = dict.fromkeys(ROWS, 0)
-    return dataclasses.replace(totals, **none)
+    return _without("row", totals)
+
+
+def _without(kind: str, totals: Totals) -> Totals:
+    nothing: dict[str, Any] = dict.fromkeys(instruments(kind), 0)
+    return dataclasses.replace(totals, **nothing)
 
 
 def to_json(totals: Totals) -> dict[str, Any]:
     """The totals as what `json.dumps` takes; `from_json` gives equal ones back."""
     written: dict[str, Any] = {"version": VERSION}
-    written |= {name: getattr(totals, name) for name in _NUMBERS}
-    written |= {name: dict(getattr(totals, name)) for name in TABLES}
-    for name in HISTOGRAMS:
-        histogram = getattr(totals, name)
-        written[name] = {"max": histogram.max, "buckets": [list(bucket) for bucket in histogram.buckets]}
+    for name, each in INSTRUMENTS.items():
+        value = getattr(totals, name)
+        if each.kind == "histogram":
+            value = {"max": value.max, "buckets": value.buckets}
+        written[name] = dict(value) if each.kind == "table" else value
     return written
 
 
 def from_json(written: Any) -> Totals:
     """The totals that `to_json` wrote. Raises ValueError for anything else, and for another version."""
-    if not isinstance(written, dict) or written.get("version") != VERSION:
-        version = written.get("version") if isinstance(written, dict) else None
+    version = written.get("version") if isinstance(written, dict) else None
+    if version != VERSION:
         raise ValueError(f"version={version!r}: these totals are not of version {VERSION}")
     try:
-        fields: dict[str, Any] = {name: _number(written[name]) for name in _NUMBERS}
-        for name in TABLES:
-            fields[name] = {str(key): _number(value) for key, value in written[name].items()}
-        for name in HISTOGRAMS:
-            buckets = [(float(bound), int(count)) for bound, count in written[name]["buckets"]]
-            fields[name] = snapshot_of(buckets, float(written[name]["max"]))
+        return Totals(**{name: _read(each.kind, written[name]) for name, each in INSTRUMENTS.items()})
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"these are no totals: {error!r}") from error
-    return Totals(**fields)
+        raise ValueError(f"these are not totals: {error!r}") from error
+
+
+def _read(kind: str, value: Any) -> Any:
+    if kind == "table":
+        return {str(key): _number(each) for key, each in value.items()}
+    if kind == "histogram":
+        buckets = ((float(bound), int(count)) for bound, count in value["buckets"])
+        return snapshot_of(buckets, float(value["max"]))
+    return _number(value)
 
 
 def _number(value: Any) -> int | float:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from pillarbox.sources.enumerator import ReadLimit
 from pillarbox.sources.event_time import WatermarkStrategy
 from pillarbox.sources.source import Source
-from pillarbox.spark.types import arrow_field
+from pillarbox.spark.schema import arrow_field
 
 T = TypeVar("T", int, float)
 

@@ -25,12 +25,10 @@ from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
 from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.schema import parse_schema
-from pillarbox.spark.stream.bucket_processor import through_buckets
+from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import REFERENCE
-from pillarbox.spark.stream.pack import HASH, KEY, READ, Unpack
+from pillarbox.spark.stream.buckets import HASH, KEY, READ, Unpack, through_buckets
 from pillarbox.spark.stream.plan import StreamPlan
-from pillarbox.spark.types import arrow_type
 from pillarbox.spark.work import settle, settle_output
 from pillarbox.validate import check_duration
 

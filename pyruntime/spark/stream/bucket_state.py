@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.spark.records import from_ipc, to_ipc
 
 VERSION = 3
 """Of the blob. 1 and 2 had rows with tickets of calls, and no outputs."""
@@ -29,15 +29,15 @@ VERSION = 3
 MAX_OUTPUT_BYTES = 8 * 2**20
 """Bytes of a blob of outputs, about: each becomes an object of Spark's Java process."""
 
-IDENTITY, BATCH, SEQUENCE, ATTEMPTS, KEY, REFERENCE = (
+IDENTITY, BATCH, SEQUENCE, KEY, REFERENCE = (
     "__pillarbox_identity",
     "__pillarbox_batch",
     "__pillarbox_sequence",
-    "__pillarbox_attempts",
     "__pillarbox_key",
     "__pillarbox_payload",
 )
-"""Columns beside those of a row that waits, and (key, sequence) of an output that is blocked.
+OWN_COLUMNS = (IDENTITY, BATCH, SEQUENCE)
+"""Columns beside those of a row that waits; (key, sequence) stand beside those of an output that is blocked.
 
 With a ledger the reference stands in the place of the columns of a row, and of those that an output keeps.
 """
@@ -74,8 +74,6 @@ class Finished(NamedTuple):
     """None where none has finished."""
     counts: Ints | None
     """Outputs of each of `places`; None for one each."""
-    attempts: Ints
-    """Of each row that was asked for: attempts of its call that have begun, -1 where that is not known."""
     letters: pa.RecordBatch | None = None
     """The dead letters of those of `places` that have failed."""
 
@@ -130,7 +128,6 @@ class BucketState:
                 IDENTITY: identities(time, keys, hashes),
                 BATCH: pa.array(np.full(count, batch, np.int64)),
                 SEQUENCE: pa.array(sequences),
-                ATTEMPTS: pa.array(np.zeros(count, np.int64)),
             },
         )
         return come if self.waiting is None else joined([self.waiting, come])
@@ -163,12 +160,7 @@ class BucketState:
             if candidates:
                 in_front = is_waiting if ordered else np.zeros_like(is_waiting)
                 leaving, blocked = _parted(joined(candidates), keys[in_front], sequences[in_front])
-        waiting = None
-        if is_waiting.any():
-            before = rows.column(ATTEMPTS).to_numpy()
-            attempts = np.where(finished.attempts < 0, before, finished.attempts)
-            counted = with_columns(without(rows, [ATTEMPTS]), {ATTEMPTS: pa.array(attempts)})
-            waiting = counted.filter(pa.array(is_waiting))
+        waiting = rows.filter(pa.array(is_waiting)) if is_waiting.any() else None
         blobs, letters = ([] if batch is None else _blobs(batch) for batch in (leaving, finished.letters))
         return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters)
 
@@ -289,7 +281,7 @@ def conform(rows: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
                 ) from error
         arrays.append(array)
         fields.append(pa.field(name, array.type, metadata=given.metadata))
-    own = [name for name in (IDENTITY, BATCH, SEQUENCE, ATTEMPTS) if name in rows.schema.names]
+    own = [name for name in OWN_COLUMNS if name in rows.schema.names]
     arrays += [rows.column(rows.schema.get_field_index(name)) for name in own]
     fields += [rows.schema.field(name) for name in own]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import IDENTITY, Finished, joined
 
 if TYPE_CHECKING:
@@ -162,9 +162,9 @@ class CallClient:
             missing = rows.take(pa.array(reply[1], pa.int64()))
             begin = to_ipc(joined([missing, new]) if new.num_rows else missing)
             reply = _ask(connection, "advance", stream, bucket, time_ms, data, waiting, begin, ticked)
-        _, places, outputs, counts, attempts, letters = reply
+        _, places, outputs, counts, letters = reply
         made, failed = (None if each is None else next(from_ipc(each)) for each in (outputs, letters))
-        return Finished(places, made, counts, attempts, failed)
+        return Finished(places, made, counts, failed)
 
     def _attach(self, name: str, time_ms: int, *, starts: bool) -> tuple[Connection[Any, Any], int] | None:
         """The connection to a process, and the number of the stream there; None where it is not there.

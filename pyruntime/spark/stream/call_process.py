@@ -26,16 +26,16 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox.aio.errors import CallFailed, TooManyFailures
-from pillarbox.ledger import fingerprint
+from pillarbox.ledger.keys import fingerprint
 from pillarbox.redaction import LOG_FILTER
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import IDENTITY, IDENTITY_BYTES, ledger_key
+from pillarbox.spark.stream.buckets import BUCKETS
 from pillarbox.spark.stream.call_client import began_at
-from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError, counted
-from pillarbox.spark.stream.pack import BUCKETS
-from pillarbox.spark.stream.plan import StreamPlan, open_stream_journal
-from pillarbox.spark.worker import COLLECT_AFTER, worker
+from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
+from pillarbox.spark.stream.plan import StreamPlan, open_stream_session
+from pillarbox.spark.worker import GC_THRESHOLD_OBJECTS, worker
 from pillarbox.spark.writer import RowWriter
 
 log = logging.getLogger("pillarbox")
@@ -84,23 +84,23 @@ class _Stream:
         self._time_ms, self._began = -1, 0.0
         self._deadlines: dict[int, float] = {}
         here = worker()
-        journal = None
+        ledger_session = None
         if work.options.ledger is not None:
             # Another checkpoint can only share a run that has a name.
             is_shared = work.options.ledger.run is not None
-            journal = open_stream_journal(
+            ledger_session = open_stream_session(
                 work,
                 identify=lambda row: fingerprint(
                     [ledger_key(row.identity, row.batch if is_shared else -1)], "stream"
                 ),
             )
         self.calls: HeldCalls = HeldCalls(
-            counted(here.acquire(work.token, work.fn), in_batches=work.options.batch is not None),
-            work.options.spread(),
+            here.acquire(work.token, work.fn),
+            work.options,
             # Columns that are kept do not leave the task: see `Finished.beside`.
-            RowWriter([], plan.schema, work.time_zone, work.options, None, runs=True),
+            RowWriter([], plan.schema, work.time_zone, work.options, None),
             loop_thread=here.loop_thread,
-            journal=journal,
+            ledger_session=ledger_session,
             convert=RowEncoder(plan.schema, work.time_zone),
             box=work.letters,
             payload=plan.payload,
@@ -344,7 +344,7 @@ class CallProcess:
         calls.wait(bucket, wanted, waiting, deadline)
         known = calls.read(bucket, time_ms, wanted)
         outputs, letters = (None if each is None else to_ipc(each) for each in (known.outputs, known.letters))
-        return ("known", known.places, outputs, known.counts, known.attempts, letters)
+        return ("known", known.places, outputs, known.counts, letters)
 
 
 def _pickled(error: Exception) -> bytes:
@@ -379,7 +379,7 @@ def main(path: str, executor: int) -> None:
     remove_stale(os.path.dirname(path))
     process = CallProcess(path)
     first, *others = gc.get_threshold()
-    gc.set_threshold(max(first, COLLECT_AFTER), *others)
+    gc.set_threshold(max(first, GC_THRESHOLD_OBJECTS), *others)
     threading.Thread(target=process.serve, name="pillarbox-calls", daemon=True).start()
     # Whoever has started it waits for this.
     print("ready", flush=True)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox.spark.function import use_driver_python
-from pillarbox.spark.keeping import is_connect
+from pillarbox.spark.ledger_plan import is_connect
 from pillarbox.spark.stream.call_client import private_folder
 
 log = logging.getLogger("pillarbox")

@@ -1,10 +1,22 @@
 """The calls of one stream, in the process that holds them between micro-batches and for all their executions.
 
 A task of a bucket *opens* it with what the committed state waits for, has the calls begun that are not there,
-waits a while and reads what has finished. It consumes nothing: the next execution of the same micro-batch
-reads the same results. What a later micro-batch waits for no longer, by the state that was committed before
-it, is released. Methods are for any thread but the loop's, unless they say that they are for that.
+waits a while and reads what has finished. Methods are for any thread but the loop's, unless they say that
+they are for that.
 """
+
+# A call that goes on is *adopted* by the next micro-batch: it opens the bucket with the identities of the
+# rows that its committed state waits for, and keeps the calls of these. Reading consumes nothing, as the next
+# execution of the same micro-batch must read the same results; a row is released only when a *later*
+# micro-batch no longer waits for it, by the state that was committed before that one. The alternatives are
+# worse:
+#
+# - Results that leave when they are read, as from a queue: a replay would find nothing, and call again.
+# - Results that are released when their task ends well: Spark may still take another execution's state.
+# - A number for each call, given at its begin and kept in the state (a ticket): two executions that begin the
+#   same row give it two numbers, so who is right would have to be agreed on before a call begins.
+# - A lease for a time: too short, and a slow micro-batch calls twice; too long, and rows hold memory for
+#   nothing.
 
 from __future__ import annotations
 
@@ -22,31 +34,30 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox.aio.calls import ResultConverter
-from pillarbox.aio.coroutines import collect
+from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.function import collector_parameter, is_async, is_async_generator, with_collector
 from pillarbox.aio.options import Options
 from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_run import TaskRun
-from pillarbox.kernel import Collector, PillarboxError
+from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.letters import dead_letters
-from pillarbox.spark.record import RECORD_BYTES, Columns, Record
-from pillarbox.spark.stream.bucket_state import ATTEMPTS, BATCH, IDENTITY, SEQUENCE, Finished, joined
+from pillarbox.spark.records import RECORD_BYTES, Columns, Record
+from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished, joined
 from pillarbox.spark.stream.payload import Payload, row_bytes
 from pillarbox.spark.writer import RowWriter
 from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 
 if TYPE_CHECKING:
-    from pillarbox.aio.journal import Journal
+    from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.task_io import Chunk
     from pillarbox.spark.dead_letter import LetterBox
 
 log = logging.getLogger("pillarbox")
 
-SLICE_ROWS = 256
-"""Rows that are decoded together, at most: the last of them that is held keeps the others in memory."""
-SLICE_BYTES = 2**20
+MAX_SLICE_ROWS = 256
+"""Rows that are decoded together: the last of them that is held keeps the others in memory."""
+MAX_SLICE_BYTES = 2**20
 
 
 class LateExecutionError(PillarboxError):
@@ -54,43 +65,27 @@ class LateExecutionError(PillarboxError):
 
 
 class PendingRow(tuple[Any, ...]):
-    """A row with its call: the tuple of its record alone, which an operator calls as a row of one argument.
+    """A row with its call: the tuple of its record alone, which the operator calls as a row of one argument.
 
-    batch: the number of the micro-batch that has read it, or -1. attempts: of the call that have begun, in
-    processes before this one too. size: bytes, about. released: no state waits for it.
+    batch: the number of the micro-batch that has read it, or -1. size: bytes, about. released: no state waits
+    for it.
     """
 
-    record: Record
     identity: bytes
     batch: int
-    attempts: int
-    attempts_before: int
     size: int
     result: Any
     done: bool
     released: bool
 
-    def __new__(  # noqa: D102
-        cls, record: Record, identity: bytes, batch: int, attempts: int, size: int
-    ) -> PendingRow:
+    def __new__(cls, record: Record, identity: bytes, batch: int, size: int) -> PendingRow:  # noqa: D102
         made = super().__new__(cls, (record,))
-        made.batch = batch
-        made.record = record
         made.identity = identity
-        made.attempts = made.attempts_before = attempts
+        made.batch = batch
         made.size = size
         made.result = None
         made.done = made.released = False
         return made
-
-    def finish(self, result: Any) -> None:
-        """Its call has ended with `result`."""
-        if type(result) is Failed and self.attempts_before:
-            # Those of processes that are gone count as well.
-            info = result.info._replace(attempts=result.info.attempts + self.attempts_before)
-            result = Failed(info, result.not_called)
-        self.result = result
-        self.done = True
 
 
 @dataclass
@@ -102,21 +97,25 @@ class _Bucket:
 
 
 class HeldCalls:
-    """Makes the calls of one stream until `close`.
+    """Makes the calls of one stream until `close`. Is the output of their task, for the loop's thread.
 
-    fn: takes a `PendingRow`, see `counted`. writer: turns results into output batches. journal, convert: see
-    `AsyncWaitOperator`. box: where rows that fail are put aside. payload: where the columns of rows are, None
-    where they come with them. after: those that are closed, whose calls have to end before one begins here.
+    writer: turns results into output batches. ledger_session, convert: see `AsyncWaitOperator`. box: where
+    rows that fail are put aside. payload: where the columns of rows are, None where they come with them.
+    after: those that are closed, whose calls have to end before one begins here.
     """
+
+    has_ended = True
+    is_available = True
+    """Results are taken whenever they come."""
 
     def __init__(
         self,
-        fn: Callable[[Any], Any],
+        fn: Callable[..., Any],
         options: Options,
         writer: RowWriter,
         *,
         loop_thread: LoopThread,
-        journal: Journal | None = None,
+        ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
         box: LetterBox | None = None,
         payload: Payload | None = None,
@@ -147,20 +146,17 @@ class HeldCalls:
                 for ended in before:
                     # A call that is cancelled counts until it has ended.
                     await ended.wait()
-                results = _Results(self)
                 if self._is_closed:
-                    results.finish()
+                    self.finish()
                     return
                 self._run = TaskRun(
-                    fn,
-                    options,
+                    [Stage(fn, options, ledger_session=ledger_session, convert=convert)],
                     self._input,
-                    results,
+                    self,
                     loop=loop_thread.loop,
                     context=context,
-                    journal=journal,
+                    spread=True,
                     watched=True,
-                    convert=convert,
                 )
                 await self._run.run()
             except BaseException as error:
@@ -224,14 +220,13 @@ class HeldCalls:
                 return
             # Files are read without the lock, so that the loop does not wait for them.
             rows = self._payload.filled(rows.take(pa.array(new)))
-        identities = rows.column(IDENTITY).to_pylist()
-        attempts, batches = rows.column(ATTEMPTS).to_pylist(), rows.column(BATCH).to_pylist()
+        identities, batches = rows.column(IDENTITY).to_pylist(), rows.column(BATCH).to_pylist()
         with self._changed:
             there = self._place(bucket, time).rows
             new = self._startable(bucket, time, rows, size)
             # spec: StreamState!Open
             begun = [
-                PendingRow(record, identities[at], batches[at], attempts[at], size)
+                PendingRow(record, identities[at], batches[at], size)
                 for at, record in zip(new, _records(rows, new), strict=True)
             ]
             there.update((row.identity, row) for row in begun)
@@ -273,26 +268,28 @@ class HeldCalls:
     def read(self, bucket: int, time: int, wanted: Sequence[bytes]) -> Finished:
         """What is known now of the calls of `wanted`; nothing is consumed.
 
-        A row that had no room is one that has not finished, with -1 for its attempts. Raises
-        LateExecutionError.
+        A row that had no room is one that has not finished. Raises LateExecutionError.
         """
         # spec: StreamState!Record
         with self._changed:
             there = self._place(bucket, time).rows
-            rows = [there.get(identity) for identity in wanted]
-            done = [(place, row) for place, row in enumerate(rows) if row is not None and row.done]
-            attempts = np.array([-1 if row is None else row.attempts for row in rows], np.int64)
+            done = [
+                (place, row)
+                for place, row in enumerate(map(there.get, wanted))
+                if row is not None and row.done
+            ]
             outputs, counts, letters = None, None, None
             if done:
-                outputs = self._writer.write([(Call(row.record, 0), row.result) for _, row in done])
+                outputs = self._writer.write([(Call(row, 0), row.result) for _, row in done])
                 if self._writer.counts is not None:
                     counts = np.array(self._writer.counts, np.int64)
             failed = [row for _, row in done if type(row.result) is Failed]
             if failed and self._box is not None:
-                rows_of = [row.record._columns.batch.slice(row.record._index, 1) for row in failed]
+                records = [row[0] for row in failed]
+                rows_of = [record._columns.batch.slice(record._index, 1) for record in records]
                 letters = dead_letters(self._box, joined(rows_of), [row.result for row in failed])
             places = [place for place, _ in done]
-        return Finished(np.array(places, np.int64), outputs, counts, attempts, letters)
+        return Finished(np.array(places, np.int64), outputs, counts, letters)
 
     def restart(self) -> None:
         """Take any time for a later one: the query is started again, perhaps after its clock was set back."""
@@ -328,16 +325,35 @@ class HeldCalls:
 
         self._loop_thread.call(stop)
 
-    # -- for the loop's thread ----------------------------------------------------------------------
+    # -- the output of the task, for the loop's thread ----------------------------------------------
+
+    def collect(self, batch: RowBatch) -> None:
+        """Take results of the task."""
+        self.emit(batch.rows)
 
     def emit(self, results: Chunk) -> None:
-        """Take results of the task."""
+        """Note the results of calls."""
         # spec: StreamState!Finish
         with self._changed:
             for call, result in results:
-                self._unfinished -= not call.row.released
-                call.row.finish(result)
+                row = call.row
+                self._unfinished -= not row.released
+                row.result, row.done = result, True
             self._changed.notify_all()
+
+    def available(self) -> Future[Any]:
+        """Never asked for."""
+        raise AssertionError("there is always room")
+
+    def emit_watermark(self, timestamp: float) -> None:
+        """Do nothing: event time is Spark's here."""
+
+    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
+        """Do nothing: the state of a micro-batch is taken by bucket."""
+
+    def finish(self) -> None:
+        """The calls were ended."""
+        self.fail(RuntimeError("the calls of this stream have been ended"))
 
     def fail(self, error: BaseException) -> None:
         """The task of the calls has ended with `error`."""
@@ -348,18 +364,16 @@ class HeldCalls:
     def _let_go(self) -> None:
         self._input.drop_released()
         if self._run is not None:
-            self._run.operator.discard(lambda row: row.released)
+            self._run.operators[0].discard(lambda row: row.released)
 
 
 def _records(rows: pa.RecordBatch, places: Sequence[int]) -> Iterator[Record]:
     """Records of the rows at `places`, which keep no more than a slice of them in memory."""
-    own = rows.select(
-        [name for name in rows.schema.names if name not in (IDENTITY, BATCH, ATTEMPTS, SEQUENCE)]
-    )
-    most = max(1, min(SLICE_ROWS, SLICE_BYTES * own.num_rows // max(1, own.nbytes)))
-    for start in range(0, len(places), most):
+    own = rows.select([name for name in rows.schema.names if name not in OWN_COLUMNS])
+    step = max(1, min(MAX_SLICE_ROWS, MAX_SLICE_BYTES * own.num_rows // max(1, own.nbytes)))
+    for start in range(0, len(places), step):
         # A copy: a slice would keep the whole batch.
-        columns = Columns(own.take(pa.array(places[start : start + most], pa.int64())))
+        columns = Columns(own.take(pa.array(places[start : start + step], pa.int64())))
         yield from (Record(columns, at) for at in range(columns.batch.num_rows))
 
 
@@ -405,83 +419,3 @@ class _Rows:
     def close(self) -> None:
         """No batch will be asked for."""
         self._added.clear()
-
-
-class _Results:
-    """The output of the task, which takes results whenever they come. For the loop's thread."""
-
-    is_available = True
-    has_ended = True
-
-    def __init__(self, calls: HeldCalls) -> None:
-        self._calls = calls
-        self.fail = calls.fail
-
-    def collect(self, batch: RowBatch) -> None:
-        self._calls.emit(batch.rows)
-
-    def available(self) -> Future[Any]:
-        raise AssertionError("there is always room")
-
-    def emit_watermark(self, timestamp: float) -> None:
-        """Event time is Spark's here."""
-
-    def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """The state of a micro-batch is taken by bucket."""
-
-    def finish(self) -> None:
-        """The calls were ended."""
-        self._calls.fail(RuntimeError("the calls of this stream have been ended"))
-
-
-def counted(fn: Callable[..., Any], *, in_batches: bool) -> Callable[..., Any]:
-    """`fn` as a function of pending rows, whose attempts it counts. in_batches: it takes lists of rows."""
-    made: Callable[..., Any]
-    if in_batches:
-        made = _in_batches(fn)
-    elif (parameter := collector_parameter(fn)) is not None:
-        hand_over = with_collector(fn, parameter, spread=False)
-
-        def handed(row: PendingRow, collector: Collector[Any]) -> object:
-            row.attempts += 1
-            return hand_over(row.record, collector)
-
-        made = handed
-    elif is_async_generator(fn):
-
-        async def collected(row: PendingRow) -> Any:
-            row.attempts += 1
-            return await collect(fn, row.record)
-
-        made = collected
-    elif is_async(fn):
-
-        async def awaited(row: PendingRow) -> Any:
-            row.attempts += 1
-            return await fn(row.record)
-
-        made = awaited
-    else:
-
-        def blocking(row: PendingRow) -> Any:
-            row.attempts += 1
-            return fn(row.record)
-
-        made = blocking
-    made.__qualname__ = getattr(fn, "__qualname__", type(fn).__qualname__)
-    return made
-
-
-def _in_batches(fn: Callable[..., Any]) -> Callable[..., Any]:
-    def records(rows: list[PendingRow]) -> list[Any]:
-        for row in rows:
-            row.attempts += 1
-        return [row.record for row in rows]
-
-    if is_async(fn):
-
-        async def awaited(rows: list[PendingRow]) -> Any:
-            return await fn(records(rows))
-
-        return awaited
-    return lambda rows: fn(records(rows))

@@ -26,9 +26,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from pillarbox.ledger import Ledger, LedgerError, Scope
-from pillarbox.ledger.folder import ROWS_NAME
-from pillarbox.spark.arrow_io import from_ipc, to_ipc
-from pillarbox.spark.keeping import QUERY, Keeping
+from pillarbox.ledger.local_folder import ROWS_NAME
+from pillarbox.spark.ledger_plan import QUERY, LedgerPlan
+from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     REFERENCE,
     BucketState,
@@ -112,13 +112,13 @@ class Payload:
 
     ledger: Ledger
     uid: str
-    keeping: Keeping
+    ledger_plan: LedgerPlan
     name: str
     columns: Columns
 
     def writer(self, time: int) -> SegmentWriter:
         """For the rows that a task of the micro-batch of `time` packs. Raises LedgerError and OSError."""
-        self.keeping.check_place(self.ledger)
+        self.ledger_plan.check_place(self.ledger)
         folder = self._folder(self._stream())
         folder.make()
         return SegmentWriter(folder, self._stream(), time)

@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.journal import Journal, StaleAnswers, open_journal
-from pillarbox.ledger import execution_id
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session
+from pillarbox.ledger.keys import execution_id
 from pillarbox.spark.stream.bucket_state import REFERENCE, Columns
 from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload
 from pillarbox.spark.work import Work
@@ -37,11 +37,11 @@ class StreamPlan:
     @property
     def payload(self) -> Payload | None:
         """Where the rows are; None where they are in the state, as there is no ledger."""
-        ledger, keeping = self.work.options.ledger, self.work.keeping
+        ledger, ledger_plan = self.work.options.ledger, self.work.ledger_plan
         if ledger is None:
             return None
-        assert keeping is not None
-        return Payload(ledger, str(ledger.uid), keeping, self.name, self.columns)
+        assert ledger_plan is not None
+        return Payload(ledger, str(ledger.uid), ledger_plan, self.name, self.columns)
 
     @property
     def state_columns(self) -> Columns:
@@ -64,7 +64,7 @@ STREAM_RUN = "stream"
 thread of foreachBatch does not know it, and calls whatever a task begins first."""
 
 
-def open_stream_journal(work: Work, *, identify: Callable[[Any], bytes]) -> Journal:
+def open_stream_session(work: Work, *, identify: Callable[[Any], bytes]) -> LedgerSession:
     """The ledger's part in the calls of a stream, for the process that makes them.
 
     identify: the key of a row. It says all: micro-batch, row, number among equal ones.
@@ -72,19 +72,19 @@ def open_stream_journal(work: Work, *, identify: Callable[[Any], bytes]) -> Jour
     options = work.options
     ledger = options.ledger
     assert ledger is not None
-    assert work.keeping is not None
-    work.keeping.check_place(ledger)
+    assert work.ledger_plan is not None
+    work.ledger_plan.check_place(ledger)
     run = STREAM_RUN if ledger.run is None else ledger.run
-    if work.keeping.keep_code(options, run):
-        work.keeping.tell(StaleAnswers(other_code=True), options, run)
-    return open_journal(
+    if work.ledger_plan.record_code(options, run):
+        work.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
+    return open_session(
         options,
         run,
-        config=work.keeping.config,
+        config=work.ledger_plan.config,
         # It may be looked up twice, so nothing is counted here.
         identify=lambda row: (identify(row), b""),
         execution=execution_id(),
-        prepare=work.keeping.prepare(),
+        prepare=work.ledger_plan.prepare(),
         # A lease is for attempts with the same rows; here, each process has its own.
         attempt=uuid.uuid4().hex,
     )

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from pillarbox.testing.models.model import Model
-from pillarbox.testing.outcome import BLOCKED, Raised
+from pillarbox.testing.models.model import BLOCKED, Model, Raised
 
 CLOSED_ERROR = Raised("HandoverClosedError")
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from pillarbox.testing.models.model import Model
-from pillarbox.testing.outcome import BLOCKED, Raised
+from pillarbox.testing.models.model import BLOCKED, Model, Raised
 
 LEAST = -1
 CLOSED_ERROR = Raised("MailboxClosedError")

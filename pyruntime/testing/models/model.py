@@ -3,18 +3,56 @@
 A method takes the arguments that the subject's method takes, and returns `(model after it, outcome)`. The
 suites follow one path of operations; the search for linearizations goes back and forth, which values allow
 for nothing.
+
+An outcome is a result, or the kind of the error that was raised, as plain values: so a subject may have its
+own classes of errors. Any thread.
 """
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
-from typing import Any, ClassVar, TypeVar
-
-from pillarbox.testing.outcome import BLOCKED
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 M = TypeVar("M", bound="Model")
+
+
+class Raised(NamedTuple):
+    """An operation raised. `kind` is the name of the contract's error, such as "MailboxClosedError"."""
+
+    kind: str
+
+
+class _Blocked(enum.Enum):
+    BLOCKED = "BLOCKED"
+
+
+BLOCKED = _Blocked.BLOCKED
+"""What a model says of an operation that would wait now: no subject returns it."""
+
+
+def kind_of(error: BaseException, errors: Mapping[str, type[BaseException]] | None = None) -> Raised:
+    """The kind of an error: the contract's name for it by `errors`, or else the name of its class."""
+    for kind, own in (errors or {}).items():
+        if isinstance(error, own):
+            return Raised(kind)
+    return Raised(type(error).__name__)
+
+
+def outcome_of(call: Callable[[], Any], errors: Mapping[str, type[BaseException]] | None = None) -> Any:
+    """Make the call; return what it returns, or `Raised`.
+
+    errors: by the contract's name, the subject's own class of that error. An assertion that fails,
+    KeyboardInterrupt and the like pass through.
+    """
+    try:
+        return call()
+    except AssertionError:
+        raise
+    except Exception as error:
+        return kind_of(error, errors)
 
 
 class Model:

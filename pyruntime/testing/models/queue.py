@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pillarbox.testing.models.model import Model
-from pillarbox.testing.outcome import Raised
+from pillarbox.testing.models.model import Model, Raised
 
 Q = TypeVar("Q", bound="QueueModel")
 
@@ -240,3 +239,29 @@ class QueueModel(Model):
         finished = (number,) if saved.finished else ()
         entry = Entry(saved.element, number, saved.finished, saved.result)
         return replace(self, held=(*self.held, entry), done=self.done + finished, attempts=number)
+
+
+@dataclass(frozen=True)
+class OrderedModel(QueueModel):
+    """See `QueueModel`."""
+
+    def next_out(self) -> Entry | None:
+        """The oldest entry, if it has finished."""
+        return self.held[0] if self.held and self.held[0].finished else None
+
+
+@dataclass(frozen=True)
+class UnorderedModel(QueueModel):
+    """See `QueueModel`."""
+
+    def next_out(self) -> Entry | None:
+        """Before the first watermark, what finished first; after all of that, the watermark."""
+        segment = []
+        for entry in self.held:
+            if entry.element is self.watermark:
+                break
+            segment.append(entry)
+        if not segment:
+            return self.held[0] if self.held else None
+        finished = [entry for entry in segment if entry.finished]
+        return min(finished, key=lambda entry: self.done.index(entry.attempt), default=None)

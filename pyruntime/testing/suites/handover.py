@@ -23,6 +23,7 @@ from pillarbox.testing.suites.machine import (
     as_test_case,
     has,
     may_end,
+    step,
 )
 
 
@@ -76,14 +77,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         item = f"item {next(self.numbers)}"
         return (item, nbytes) if has("nbytes")(self) else (item,)
 
-    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
-        before = self.model
-        got = super().check(operation, *arguments, elsewhere=elsewhere, **keywords)
-        self.account(before, operation)
-        return got
-
-    def account(self, before: HandoverModel, operation: str) -> None:
-        """Count the wake-ups that the step called, and the items that it moved."""
+    def account(self, before: HandoverModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
         after = self.model
         # Whatever takes an armed wake-up away has called it, but for close, which drops the consumer's.
         if before.armed_consumer and not after.armed_consumer and operation != "close":
@@ -102,10 +96,13 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     def put(self, nbytes: int, elsewhere: bool) -> None:
         self.check("put", *self.sized(nbytes), timeout=0, elsewhere=elsewhere)
 
-    @precondition(has("try_put"))
-    @rule(nbytes=st.integers(0, 12), elsewhere=st.booleans())
-    def try_put(self, nbytes: int, elsewhere: bool) -> None:
-        self.check("try_put", *self.sized(nbytes), elsewhere=elsewhere)
+    try_put = step("try_put", sized, elsewhere=True, nbytes=st.integers(0, 12))
+    take = step("take", lambda self: (0,), elsewhere=True)
+    try_take = step("try_take", elsewhere=True)
+    finish = step("finish", elsewhere=True, ends=True)
+    fail = step("fail", lambda self: (Failure(),), elsewhere=True, ends=True)
+    close = step("close", elsewhere=True, ends=True)
+    wake_up = step("wake_up", elsewhere=True)
 
     @precondition(has("put"))
     @rule(nbytes=st.integers(0, 2), count=st.integers(2, 8))
@@ -114,16 +111,6 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         for _ in range(count):
             self.check("put", *self.sized(nbytes), timeout=0)
 
-    @precondition(has("take"))
-    @rule(elsewhere=st.booleans())
-    def take(self, elsewhere: bool) -> None:
-        self.check("take", 0, elsewhere=elsewhere)
-
-    @precondition(has("try_take"))
-    @rule(elsewhere=st.booleans())
-    def try_take(self, elsewhere: bool) -> None:
-        self.check("try_take", elsewhere=elsewhere)
-
     @precondition(has("take_all"))
     @rule(more=st.integers(0, 6))
     def take_all(self, more: int) -> None:
@@ -131,26 +118,6 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         for _ in range(more if has("try_put")(self) else 0):
             self.check("try_put", *self.sized(0))
         self.check("take_all")
-
-    @precondition(may_end("finish"))
-    @rule(elsewhere=st.booleans())
-    def finish(self, elsewhere: bool) -> None:
-        self.check("finish", elsewhere=elsewhere)
-
-    @precondition(may_end("fail"))
-    @rule(elsewhere=st.booleans())
-    def fail(self, elsewhere: bool) -> None:
-        self.check("fail", Failure(), elsewhere=elsewhere)
-
-    @precondition(may_end("close"))
-    @rule(elsewhere=st.booleans())
-    def close(self, elsewhere: bool) -> None:
-        self.check("close", elsewhere=elsewhere)
-
-    @precondition(has("wake_up"))
-    @rule(elsewhere=st.booleans())
-    def wake_up(self, elsewhere: bool) -> None:
-        self.check("wake_up", elsewhere=elsewhere)
 
     @precondition(has("arm_wakeup_consumer"))
     @rule()
@@ -181,39 +148,22 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     @rule(elsewhere=st.booleans())
     def take_at_once(self, elsewhere: bool) -> None:
         got = self.at_once("take", self.called("take", WAIT_LIMIT_S), elsewhere)
-        self.follow("take", (WAIT_LIMIT_S,), {}, got)
+        self.follow(got, "take", WAIT_LIMIT_S)
 
     @precondition(lambda self: has("put")(self) and self.no_room())
     @rule()
     def put_until_the_time_is_over(self) -> None:
         self.check_to_the_limit("put", *self.sized(1), timeout=SOON_S)
 
-    def follow(self, operation: str, words: tuple[Any, ...], keywords: dict[str, Any], got: object) -> None:
-        """Do on the model what has been done on the subject, and compare the outcomes."""
-        before = self.model
-        self.model, expected = before.apply(operation, *words, **keywords)
-        self.expect(operation, words, got, expected, keywords)
-        self.account(before, operation)
-
-    def wait_meets(
-        self, wait: tuple[str, tuple[Any, ...]], act: tuple[str, tuple[Any, ...]], elsewhere: bool
+    def wait_for(
+        self, waits: str, words: tuple[Any, ...], acts: str, *arguments: Any, elsewhere: bool
     ) -> None:
-        """One thread waits, with a time limit; the other one does what ends the wait."""
-        (waits, waiting), (acts, acting) = wait, act
-        limit = {"timeout": WAIT_LIMIT_S}
-        got, acted = self.meet(
-            f"{waits} while another thread does {acts}",
-            self.called(waits, *waiting, **limit),
-            self.called(acts, *acting),
-            elsewhere,
-        )
-        self.follow(acts, acting, {}, acted)
-        self.follow(waits, waiting, limit, got)
+        self.wait_meets(waits, words, acts, *arguments, in_worker=elsewhere, timeout=WAIT_LIMIT_S)
 
     @precondition(lambda self: has("take", "put")(self) and self.must_wait())
     @rule(elsewhere=st.booleans())
     def take_meets_put(self, elsewhere: bool) -> None:
-        self.wait_meets(("take", ()), ("put", self.sized(1)), elsewhere)
+        self.wait_for("take", (), "put", *self.sized(1), elsewhere=elsewhere)
 
     @precondition(lambda self: self.must_wait() and not self.model.armed_consumer)
     @rule(
@@ -223,7 +173,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     def take_meets(self, operation: str, elsewhere: bool) -> None:
         if has("take", operation)(self) and (operation == "wake_up" or may_end()(self)):
             arguments = (Failure(),) if operation == "fail" else ()
-            self.wait_meets(("take", ()), (operation, arguments), elsewhere)
+            self.wait_for("take", (), operation, *arguments, elsewhere=elsewhere)
 
     def no_room(self) -> bool:
         return self.model.end == "RUNNING" and not self.model.has_room(1)
@@ -238,7 +188,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
         after = self.model.apply(operation, *arguments)[0]
         # One take may leave too many bytes.
         if has(operation)(self) and (after.has_room(1) if operation.startswith("take") else may_end()(self)):
-            self.wait_meets(("put", self.sized(1)), (operation, arguments), elsewhere)
+            self.wait_for("put", self.sized(1), operation, *arguments, elsewhere=elsewhere)
 
     # ---- after every step
 
@@ -251,11 +201,9 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     @precondition(has("statistics"))
     @invariant()
     def counts(self) -> None:
-        statistics = self.subject.statistics()
-        expected = {
-            "items": len(self.model.items),
-            "nbytes": sum(item.nbytes for item in self.model.items),
-            "put": self.accepted,
-            "taken": self.taken,
-        }
-        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
+        self.check_statistics(
+            items=len(self.model.items),
+            nbytes=sum(item.nbytes for item in self.model.items),
+            put=self.accepted,
+            taken=self.taken,
+        )

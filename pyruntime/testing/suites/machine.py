@@ -6,6 +6,7 @@ subject, a second one; confined operations go to the owner, and from the other t
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -14,11 +15,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from hypothesis import HealthCheck, reject, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pillarbox.testing.models import Model
-from pillarbox.testing.outcome import Raised, outcome_of
-from pillarbox.testing.suites.threads import Worker
+from pillarbox.testing.models import Model, Raised, outcome_of
 
 M = TypeVar("M", bound=Model)
 
@@ -64,6 +63,44 @@ class Subject:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Worker:
+    """A thread that runs functions. `run` and `start` may be called by one thread at a time."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Have the thread call the function; returns what waits for its result, or raises its exception."""
+        self._jobs.put(function)
+        return self._answer
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """What the function gives or raises in the thread."""
+        return self.start(function)()
+
+    def close(self) -> None:
+        """End the thread, once it has done what it was given."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _answer(self) -> Any:
+        result, error = self._answers.get()
+        if error is not None:
+            raise error
+        return result
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._answers.put((job(), None))
+            except BaseException as error:
+                self._answers.put((None, error))
+            del job
+
+
 # Steps before which a subject is not ended: otherwise most runs would be too short to show much.
 LIVES = st.integers(0, 30)
 
@@ -76,6 +113,29 @@ def has(*operations: str) -> Callable[[Any], bool]:
 def may_end(*operations: str) -> Callable[[Any], bool]:
     """For `precondition` of what ends a subject: whether it has these operations, and is old enough."""
     return lambda machine: machine.steps >= machine.life and has(*operations)(machine)
+
+
+def step(
+    operation: str,
+    words: Callable[..., tuple[Any, ...]] | None = None,
+    *,
+    elsewhere: bool = False,
+    ends: bool = False,
+    **drawn: Any,
+) -> Any:
+    """A rule that does one operation on the subject and on the model, and compares the outcomes.
+
+    words: makes the arguments of what is drawn. elsewhere: in either thread. ends: it ends the subject.
+    """
+    if elsewhere:
+        drawn["elsewhere"] = st.booleans()
+
+    def do(self: SuiteMachine[Any], *, elsewhere: bool = False, **values: Any) -> None:
+        self.check(operation, *(words(self, **values) if words else ()), elsewhere=elsewhere)
+
+    do.__name__ = operation
+    as_rule: Any = rule(**drawn)
+    return precondition((may_end if ends else has)(operation))(as_rule(do))
 
 
 class SuiteMachine(RuleBasedStateMachine, Generic[M]):
@@ -142,12 +202,21 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
 
     def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
         """Do the operation on both, compare the outcomes, go on with the model after it."""
-        after, expected = self.model.apply(operation, *arguments, **keywords)
         call = self.called(operation, *arguments, **keywords)
         got = self.in_other(call) if elsewhere else self.in_owner(call)
+        self.follow(got, operation, *arguments, **keywords)
+        return got
+
+    def follow(self, got: object, operation: str, *arguments: Any, **keywords: Any) -> None:
+        """Do on the model what was done on the subject, and compare the outcomes."""
+        before = self.model
+        after, expected = before.apply(operation, *arguments, **keywords)
         self.expect(operation, arguments, got, expected, keywords)
         self.model = after
-        return got
+        self.account(before, operation, arguments, got)
+
+    def account(self, before: M, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
+        """Count what an operation has moved. For a subclass."""
 
     def expect(
         self,
@@ -214,13 +283,31 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
             reject()  # which of the two came first cannot be told
         return got, acted
 
+    def wait_meets(
+        self,
+        waits: str,
+        words: tuple[Any, ...],
+        acts: str,
+        *arguments: Any,
+        in_worker: bool,
+        **limit: float,
+    ) -> None:
+        """Have one thread wait, and the other one do what ends the wait; compare both outcomes."""
+        got, acted = self.meet(
+            f"{waits} while another thread does {acts}",
+            self.called(waits, *words, **limit),
+            self.called(acts, *arguments),
+            in_worker,
+        )
+        self.follow(acted, acts, *arguments)
+        self.follow(got, waits, *words, **limit)
+
     def at_once(self, operation: str, call: Callable[[], Any], in_worker: bool) -> Any:
         """The outcome of a call, in one of the threads, with a limit of WAIT_LIMIT_S, that need not wait."""
         return self.meet(f"{operation} that need not wait", call, lambda: None, in_worker)[0]
 
     def check_to_the_limit(self, operation: str, *arguments: Any, **keywords: Any) -> None:
         """As `check` in the owner, of an operation that has a time limit of SOON_S, and waits for so long."""
-        after, expected = self.model.apply(operation, *arguments, **keywords)
         call = self.called(operation, *arguments, **keywords)
 
         def timed() -> tuple[Any, float]:
@@ -228,10 +315,9 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
             return call(), time.monotonic() - start
 
         got, passed = self.in_owner(timed)
-        self.expect(operation, arguments, got, expected, keywords)
+        self.follow(got, operation, *arguments, **keywords)
         if passed < 0.9 * SOON_S:
             raise Disagreement(operation, "", f"{got!r} after {passed:.6f} s", f"a wait of {SOON_S} s")
-        self.model = after
 
     def check_all(self, *operations: str) -> None:
         """Compare what those of the operations say that the subject has; they change nothing."""
@@ -240,6 +326,11 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
         outcomes = self.in_owner(lambda: [call() for call in calls])
         for operation, got in zip(present, outcomes, strict=True):
             self.expect(operation, (), got, self.model.apply(operation)[1])
+
+    def check_statistics(self, **expected: int) -> None:
+        """Compare counts of the subject's `statistics()`."""
+        statistics = self.subject.statistics()
+        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
 
     def check_wrong_thread(self, operation: str, *arguments: Any, **keywords: Any) -> None:
         """The operation from the thread that does not own the subject: it must be refused."""

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from pillarbox.kernel import Mail
-from pillarbox.testing.models import MailboxModel
-from pillarbox.testing.outcome import Raised
+from pillarbox.testing.models import MailboxModel, Raised
 from pillarbox.testing.suites.machine import (
     SOON_S,
     WAIT_LIMIT_S,
@@ -24,6 +23,7 @@ from pillarbox.testing.suites.machine import (
     as_test_case,
     has,
     may_end,
+    step,
 )
 
 PRIORITIES = st.sampled_from([0, 1, -1, 3])
@@ -92,27 +92,20 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     def mail(self, kind: Kind) -> Any:
         return self.subject_kind.extra["mail"](*kind)
 
-    def check(self, operation: str, *arguments: Any, elsewhere: bool = False, **keywords: Any) -> Any:
-        armed = self.model.armed
-        got = super().check(operation, *arguments, elsewhere=elsewhere, **keywords)
+    def account(self, before: MailboxModel, operation: str, arguments: tuple[Any, ...], got: Any) -> None:
         # Whatever takes an armed wake-up away has called it, but for close, which drops it.
-        self.expected_calls += armed and not self.model.armed and operation != "close"
+        self.expected_calls += before.armed and not self.model.armed and operation != "close"
         if operation in ("put", "put_all", "try_put"):
-            self.count_put(list(arguments[0]) if operation == "put_all" else [arguments[0]], got)
+            count = len(arguments[0]) if operation == "put_all" else 1
+            if got is None or got is True:
+                self.accepted += count
+            else:
+                self.rejected += count
         elif operation in ("try_take", "take", "try_take_from_batch", "drain"):
-            self.count_taken(got if isinstance(got, list) else [got])
-        return got
-
-    def count_put(self, mails: list[Any], outcome: Any) -> None:
-        if outcome is None or outcome is True:
-            self.accepted += len(mails)
-        else:
-            self.rejected += len(mails)
-
-    def count_taken(self, outcomes: list[Any]) -> None:
-        mails = [mail for mail in outcomes if mail is not None and not isinstance(mail, Raised)]
-        self.taken += len(mails)
-        self.urgent_taken += sum(mail.urgent for mail in mails)
+            outcomes = got if isinstance(got, list) else [got]
+            mails = [mail for mail in outcomes if mail is not None and not isinstance(mail, Raised)]
+            self.taken += len(mails)
+            self.urgent_taken += sum(mail.urgent for mail in mails)
 
     @initialize(elsewhere=st.sampled_from([False, False, False, True]))
     def begin_in_a_thread(self, elsewhere: bool) -> None:
@@ -123,25 +116,15 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
 
     # ---- any thread
 
-    @precondition(has("put"))
-    @rule(kind=KINDS, elsewhere=st.booleans())
-    def put(self, kind: Kind, elsewhere: bool) -> None:
-        self.check("put", self.mail(kind), elsewhere=elsewhere)
-
-    @precondition(has("try_put"))
-    @rule(kind=KINDS, elsewhere=st.booleans())
-    def try_put(self, kind: Kind, elsewhere: bool) -> None:
-        self.check("try_put", self.mail(kind), elsewhere=elsewhere)
-
-    @precondition(has("put_all"))
-    @rule(kinds=st.lists(KINDS, min_size=1, max_size=5), elsewhere=st.booleans())
-    def put_all(self, kinds: list[Kind], elsewhere: bool) -> None:
-        self.check("put_all", [self.mail(kind) for kind in kinds], elsewhere=elsewhere)
-
-    @precondition(may_end("quiesce"))
-    @rule(elsewhere=st.booleans())
-    def quiesce(self, elsewhere: bool) -> None:
-        self.check("quiesce", elsewhere=elsewhere)
+    put = step("put", lambda self, kind: (self.mail(kind),), elsewhere=True, kind=KINDS)
+    try_put = step("try_put", lambda self, kind: (self.mail(kind),), elsewhere=True, kind=KINDS)
+    put_all = step(
+        "put_all",
+        lambda self, kinds: ([self.mail(kind) for kind in kinds],),
+        elsewhere=True,
+        kinds=st.lists(KINDS, min_size=1, max_size=5),
+    )
+    quiesce = step("quiesce", elsewhere=True, ends=True)
 
     # ---- the owner
 
@@ -161,15 +144,10 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         else:
             self.check("take", least, 0)
 
-    @precondition(has("create_batch"))
-    @rule()
-    def create_batch(self) -> None:
-        self.check("create_batch")
-
-    @precondition(has("try_take_from_batch"))
-    @rule()
-    def try_take_from_batch(self) -> None:
-        self.check("try_take_from_batch")
+    create_batch = step("create_batch")
+    try_take_from_batch = step("try_take_from_batch")
+    drain = step("drain")
+    arm_wakeup = step("arm_wakeup", lambda self: (self.count_call,))
 
     @precondition(has("put", "create_batch", "try_take_from_batch"))
     @rule(kinds=st.lists(KINDS, min_size=3, max_size=6), left=st.integers(0, 2))
@@ -181,11 +159,6 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
         for _ in range(len(self.model.waiting) + 1 - left):
             self.check("try_take_from_batch")
 
-    @precondition(has("drain"))
-    @rule()
-    def drain(self) -> None:
-        self.check("drain")
-
     @precondition(may_end("close"))
     @rule(of_batch=st.booleans())
     def close(self, of_batch: bool) -> None:
@@ -194,29 +167,14 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
             self.check("create_batch")
         self.check("close")
 
-    @precondition(has("arm_wakeup"))
-    @rule()
-    def arm_wakeup(self) -> None:
-        self.check("arm_wakeup", self.count_call)
-
     def count_call(self) -> None:
         self.calls += 1
 
     # ---- two threads at once
 
     def take_meets(self, operation: str, *arguments: Any) -> None:
-        """The owner takes, with a time limit; the other thread does what lets the take end."""
-        shown = f"take while another thread does {operation}"
-        take = self.called("take", 0, WAIT_LIMIT_S)
-        act = self.called(operation, *arguments)
-        taken, acted = self.meet(shown, take, act, self.owned_by_worker)
-        self.model, expected = self.model.apply(operation, *arguments)
-        self.model, expected_taken = self.model.apply("take", 0, WAIT_LIMIT_S)
-        self.expect(operation, arguments, acted, expected)
-        self.expect(shown, (), taken, expected_taken)
-        if operation == "put":
-            self.count_put([*arguments], acted)
-        self.count_taken([taken])
+        """Have the owner take, with a time limit, and the other thread do what lets the take end."""
+        self.wait_meets("take", (0, WAIT_LIMIT_S), operation, *arguments, in_worker=self.owned_by_worker)
 
     def nothing_to_take(self) -> bool:
         return self.model.state == "OPEN" and self.model.apply("try_take", 0)[1] is None
@@ -230,10 +188,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     @rule()
     def take_at_once(self) -> None:
         take = self.called("take", 0, WAIT_LIMIT_S)
-        taken = self.at_once("take", take, self.owned_by_worker)
-        self.model, expected = self.model.apply("take", 0, WAIT_LIMIT_S)
-        self.expect("take", (0, WAIT_LIMIT_S), taken, expected)
-        self.count_taken([taken])
+        self.follow(self.at_once("take", take, self.owned_by_worker), "take", 0, WAIT_LIMIT_S)
 
     @precondition(lambda self: has("take", "put")(self) and self.nothing_to_take() and not self.model.armed)
     @rule(urgent=st.booleans(), priority=st.integers(0, 3))
@@ -276,14 +231,12 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     @precondition(has("statistics"))
     @invariant()
     def counts(self) -> None:
-        statistics = self.subject.statistics()
         of_batch = sum(not mail.urgent for mail in self.model.waiting[: self.model.batch])
-        expected = {
-            "batch": of_batch,
-            "queued": len(self.model.waiting) - of_batch,
-            "put": self.accepted,
-            "taken": self.taken,
-            "urgent_taken": self.urgent_taken,
-            "rejected": self.rejected,
-        }
-        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
+        self.check_statistics(
+            batch=of_batch,
+            queued=len(self.model.waiting) - of_batch,
+            put=self.accepted,
+            taken=self.taken,
+            urgent_taken=self.urgent_taken,
+            rejected=self.rejected,
+        )

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -30,15 +31,13 @@ from pillarbox.task import (
     Idleness,
     InputStatus,
     Operator,
-    RowBatch,
     StreamTask,
     TaskSnapshot,
     Watermark,
 )
-from pillarbox.testing.ends import ReplayedInput
-from pillarbox.testing.models.output import agrees
+from pillarbox.testing.clocks import FakeClock, VirtualTimeLoop
 from pillarbox.testing.suites.machine import Disagreement
-from pillarbox.testing.virtual_loop import VirtualTimeLoop
+from pillarbox.testing.test_io import LimitedOutput, ReplayedInput
 
 T = TypeVar("T")
 
@@ -96,81 +95,24 @@ class _Input(ReplayedInput):
             more.set_result(None)
 
 
-class _Output:
-    """Keeps what comes. is_narrow: it has room for one batch, until `take` is called."""
+class _Output(LimitedOutput):
+    """Keeps what comes. is_narrow: it has room for one batch, until `make_room` is called."""
 
     def __init__(self, machine: OperatorMachine, is_narrow: bool, room: int | None) -> None:
+        super().__init__(1 if is_narrow else math.inf)
         self._machine = machine
-        self._is_narrow = is_narrow
-        self._wakes: list[Callable[[], object]] = []
         self.room = room
-        self.is_available = True
-        self.elements: list[Any] = []
 
     def collect(self, record: Any) -> None:
-        # A watermark parts the batches of one emission.
-        if not self.is_available and not (
-            self.elements and isinstance(self.elements[-1], (Watermark, Idleness))
-        ):
-            self._machine.disagree("collect", record, "nothing while the output has no room")
-        rows = record.rows[record.position :] if type(record) is RowBatch else [record]
-        self.elements.extend(map(self._machine.seen, rows))
-        self.is_available = not self._is_narrow
+        before = len(self.elements)
+        super().collect(record)
+        self.elements[before:] = map(self._machine.seen, self.elements[before:])
 
-    def emit_watermark(self, timestamp: float) -> None:
-        self.elements.append(Watermark(timestamp))
-
-    def emit_status(self, idle: bool) -> None:
-        self.elements.append(Idleness(idle))
+    def emitted_without_room(self, record: Any) -> None:
+        self._machine.disagree("collect", record, "nothing while the output has no room")
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         self._machine._cut(barrier.id)
-
-    def call_when_room(self, wake: Callable[[], object]) -> None:
-        self._wakes.append(wake)
-
-    def take(self) -> None:
-        self.is_available = True
-        wakes, self._wakes = self._wakes, []
-        for wake in wakes:
-            wake()
-
-
-class _Loop(VirtualTimeLoop):
-    """Tells the clock of the task that time has passed."""
-
-    def __init__(self, clock: _Clock) -> None:
-        self._clock = clock
-        super().__init__()
-
-    def advance(self, seconds: float) -> None:
-        super().advance(seconds)
-        self._clock.moved(seconds)
-
-
-class _Clock:
-    """The clock of the task's timers: that of the event loop, which goes on from one life to the next."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._callbacks: dict[object, Callable[[], object]] = {}
-
-    def __call__(self) -> float:
-        return self._now
-
-    def on_advance(self, callback: Callable[[], object]) -> Callable[[], None]:
-        key = object()
-        self._callbacks[key] = callback
-        return partial(self._callbacks.__delitem__, key)
-
-    def moved(self, seconds: float) -> None:
-        self._now += seconds
-        for callback in list(self._callbacks.values()):
-            callback()
-
-    def forget(self) -> None:
-        """No timer of an earlier life hears of it."""
-        self._callbacks.clear()
 
 
 # -- the service -----------------------------------------------------------------------------------
@@ -215,6 +157,50 @@ class _Cut(NamedTuple):
 class _Saved(NamedTuple):
     snapshot: bytes
     cut: _Cut
+
+
+# -- the output that is due ----------------------------------------------------------------------
+
+
+def _parts(elements: Iterable[Any]) -> list[list[Any]]:
+    """Rows, and what travels between them, in turn: rows first."""
+    parts: list[list[Any]] = [[]]
+    for element in elements:
+        if isinstance(element, (Watermark, Idleness)) is bool(len(parts) % 2):
+            parts.append([])
+        parts[-1].append(element)
+    return parts
+
+
+def _marks_agree(got: list[Any], due: list[Any], is_whole: bool) -> bool:
+    """Watermarks and statuses between which no row came may be merged: the newest of each kind counts."""
+    rest = iter(due)
+    # A watermark and a status are tuples, which may be equal.
+    in_order = all(any(type(mark) is type(other) and mark == other for other in rest) for mark in got)
+    return in_order and (not is_whole or {type(m): m for m in got} == {type(m): m for m in due})
+
+
+def agrees(got: Iterable[Any], due: Iterable[Any], *, ordered: bool, is_whole: bool) -> bool:
+    """Return True if an output is what is due, or, unless `is_whole`, a beginning of it.
+
+    No row passes a watermark or a status; between two of them `ordered` rows keep their order. Rows are
+    hashable.
+    """
+    got_parts, due_parts = _parts(got), _parts(due)
+    last = len(got_parts) - 1
+    if last >= len(due_parts) or (is_whole and last + 1 < len(due_parts)):
+        return False
+    for place, (some, all_) in enumerate(zip(got_parts, due_parts, strict=False)):
+        through = is_whole or place < last
+        if place % 2:
+            agree = _marks_agree(some, all_, through)
+        elif ordered:
+            agree = some == (all_ if through else all_[: len(some)])
+        else:
+            agree = Counter(some) == Counter(all_) if through else Counter(some) <= Counter(all_)
+        if not agree:
+            return False
+    return True
 
 
 # -- the machine -----------------------------------------------------------------------------------
@@ -310,7 +296,7 @@ class OperatorMachine(RuleBasedStateMachine):
         self.input_has_ended = False
         self.lives = 0
         self.books = Books()
-        self._clock = _Clock()
+        self._clock = FakeClock()
         self._serial = iter(range(1, 2**60))
         self._checkpoint = 0
         self._faults: list[Disagreement] = []
@@ -330,8 +316,9 @@ class OperatorMachine(RuleBasedStateMachine):
     def _begin_life(self, data: st.DataObject) -> None:
         """Begin a life; where Hypothesis gives an example up in a draw, there is no life to be ended."""
         self._has_begun = False
-        self._clock.forget()
-        self.loop = _Loop(self._clock)
+        # No timer of an earlier life hears of this clock, which goes on where that life's has stopped.
+        self._clock = FakeClock(self._clock())
+        self.loop = VirtualTimeLoop(self._clock)
         try:
             self._make_life(data)
         except BaseException:
@@ -542,7 +529,7 @@ class OperatorMachine(RuleBasedStateMachine):
     @rule(turns=TURNS)
     def make_room(self, turns: int | None) -> None:
         """The output has room again."""
-        self._output.take()
+        self._output.make_room()
         self.run(turns)
 
     @rule(aligned=st.booleans(), is_lost=st.sampled_from([False, False, False, True]), turns=TURNS)
@@ -739,7 +726,7 @@ class OperatorMachine(RuleBasedStateMachine):
         for round_ in range(FINISH_ROUNDS):
             self.run()
             self.help_finish()
-            self._output.take()
+            self._output.make_room()
             is_answered = self._ending == "answers" or round_ >= TROUBLED_ROUNDS
             for call in self._open_calls():
                 if is_answered:

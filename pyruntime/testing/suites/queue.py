@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import settings
@@ -16,18 +17,94 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from pillarbox.kernel import WATERMARK
-from pillarbox.testing.models import OrderedModel, QueueModel, UnorderedModel
+from pillarbox.testing.models import OrderedModel, QueueModel, Raised, UnorderedModel
 from pillarbox.testing.models.queue import Entry
-from pillarbox.testing.outcome import Raised
-from pillarbox.testing.suites.accounts import Accounts
 from pillarbox.testing.suites.machine import Disagreement, Subject, SuiteMachine, as_test_case, has, may_end
+
+
+class BookkeepingError(AssertionError):
+    """The queue lost, repeated or reordered something, or had it called again."""
+
+
+@dataclass
+class Bookkeeping:
+    """Elements are the numbers of the input. So are watermarks, which share the counting."""
+
+    ordered: bool
+    position: int = 0
+    """The next number of the input."""
+    door: list[int] = field(default_factory=list)
+    """Elements that were read and refused."""
+    output: list[tuple[int, Any]] = field(default_factory=list)
+    """What was emitted: the number and the result; the result of a watermark is None."""
+    returned: list[int] = field(default_factory=list)
+    """What clear and close gave back."""
+    marks: set[int] = field(default_factory=set)
+    """The numbers of watermarks that were put."""
+    marks_dropped: set[int] = field(default_factory=set)
+    """Those that clear and close took out."""
+    saved_results: dict[int, Any] = field(default_factory=dict)
+    """Results of the snapshot that the present life began with, or that it made last."""
+
+    def copy(self, door_is_saved: bool = False) -> Bookkeeping:
+        """These books as they are now. door_is_saved: the snapshot holds what waits at the door."""
+        return replace(
+            self,
+            door=[] if door_is_saved else list(self.door),
+            output=list(self.output),
+            returned=list(self.returned),
+            marks=set(self.marks),
+            marks_dropped=set(self.marks_dropped),
+            saved_results=dict(self.saved_results),
+        )
+
+    def read(self) -> int:
+        """The element that is to be put next: the one at the door, or the next of the input."""
+        if self.door:
+            return self.door.pop()
+        self.position += 1
+        return self.position - 1
+
+    def emitted(self, pair: tuple[Any, Any], watermark: Any) -> None:
+        """The queue emitted the pair."""
+        element, result = pair
+        if element is watermark:
+            self.output.append((result, None))
+            return
+        if element in self.saved_results and self.saved_results[element] != result:
+            raise BookkeepingError(
+                f"{element} had the result {self.saved_results[element]!r}, emitted was {result!r}"
+            )
+        self.output.append((element, result))
+
+    def called_again(self, element: int) -> None:
+        """The queue asks for a call of a restored element."""
+        if element in self.saved_results:
+            raise BookkeepingError(f"{element} had finished when the snapshot was made, and is called again")
+
+    def check(self) -> None:
+        """Everything that was admitted came out once, and in the order of the contract."""
+        numbers = [number for number, _ in self.output]
+        expected = sorted(set(range(self.position)) - self.marks_dropped - set(self.door))
+        found = sorted(numbers + self.returned)
+        if found != expected:
+            raise BookkeepingError(f"came out: {found}, of {expected}")
+        if self.ordered and numbers != sorted(numbers):
+            raise BookkeepingError(f"emitted in the order {numbers}")
+        for place, number in enumerate(numbers):
+            if number in self.marks:
+                passed = [n for n in numbers[:place] if n > number] + [
+                    n for n in numbers[place:] if n < number
+                ]
+                if passed:
+                    raise BookkeepingError(f"{passed} passed the watermark {number}: {numbers}")
 
 
 class Snapshot(NamedTuple):
     """What a crash goes back to."""
 
     entries: list[Any]
-    accounts: Accounts
+    books: Bookkeeping
 
 
 def queue_suite(
@@ -73,7 +150,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.accounts = Accounts(self.subject_kind.extra["ordered"])
+        self.books = Bookkeeping(self.subject_kind.extra["ordered"])
         self.saved: Snapshot | None = None
         self.numbers = itertools.count()
         self.failed = False
@@ -120,21 +197,21 @@ class _QueueMachine(SuiteMachine[QueueModel]):
             self.put_one()
 
     def put_one(self) -> None:
-        element = self.accounts.read()
+        element = self.books.read()
         after, expected = self.model.put(element)
         got = self.in_owner(self.called("put", element))
         if isinstance(expected, Raised):
             self.expect("put", (element,), got, expected)
-            self.accounts.door.append(element)
+            self.books.door.append(element)
         else:
             self.learn("put", expected, got)
         self.model = after
 
-    @precondition(lambda self: has("put_watermark")(self) and not self.accounts.door)
+    @precondition(lambda self: has("put_watermark")(self) and not self.books.door)
     @rule()
     def put_watermark(self) -> None:
-        if self.check("put_watermark", self.accounts.position) is None:
-            self.accounts.marks.add(self.accounts.read())
+        if self.check("put_watermark", self.books.position) is None:
+            self.books.marks.add(self.books.read())
 
     @precondition(lambda self: has("renew")(self) and self.model.running())
     @rule(data=st.data())
@@ -195,13 +272,13 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     def emit(self) -> None:
         pair = self.check("emit")
         if pair is not None:
-            self.accounts.emitted(pair, self.model.watermark)
+            self.books.emitted(pair, self.model.watermark)
 
     @precondition(has("emit_many"))
     @rule(limit=st.integers(0, 2) | st.none())
     def emit_many(self, limit: int | None) -> None:
         for pair in self.check("emit_many", limit):
-            self.accounts.emitted(pair, self.model.watermark)
+            self.books.emitted(pair, self.model.watermark)
 
     @precondition(may_end("clear"))
     @rule()
@@ -215,9 +292,9 @@ class _QueueMachine(SuiteMachine[QueueModel]):
 
     def give_back(self, operation: str) -> None:
         before = self.model
-        self.accounts.returned += self.check(operation)
+        self.books.returned += self.check(operation)
         gone = [(e.element, e.result) for e in before.held] + [(e.element, e.result) for e in before.waiting]
-        self.accounts.marks_dropped.update(mark for element, mark in gone if element is before.watermark)
+        self.books.marks_dropped.update(mark for element, mark in gone if element is before.watermark)
         for entry in before.running():
             self.retire(entry)
 
@@ -226,15 +303,15 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     @precondition(has("snapshot"))
     @rule()
     def snapshot(self) -> None:
-        entries = self.check("snapshot", list(self.accounts.door))
-        self.accounts.saved_results = {element: result for element, finished, result in entries if finished}
-        self.saved = Snapshot(entries, self.accounts.copy(door_is_saved=True))
+        entries = self.check("snapshot", list(self.books.door))
+        self.books.saved_results = {element: result for element, finished, result in entries if finished}
+        self.saved = Snapshot(entries, self.books.copy(door_is_saved=True))
 
     @precondition(lambda self: has("snapshot", "restore", "admit_restored")(self) and self.saved)
     @rule()
     def crash_and_restore(self) -> None:
         assert self.saved is not None
-        self.accounts = self.saved.accounts.copy()
+        self.books = self.saved.books.copy()
         self.subject = self.in_owner(self.subject_kind.make)
         self.model = self.new_model()
         self.begin_life()
@@ -263,7 +340,7 @@ class _QueueMachine(SuiteMachine[QueueModel]):
             number, element = expected
             self.expect("admit_restored", (), got[1], element)
             self.learn("admit_restored", number, got[0])
-            self.accounts.called_again(element)
+            self.books.called_again(element)
         self.model = after
 
     # ---- threads
@@ -295,21 +372,19 @@ class _QueueMachine(SuiteMachine[QueueModel]):
     @precondition(has("statistics"))
     @invariant()
     def counts(self) -> None:
-        statistics = self.subject.statistics()
         model = self.model
-        expected = {
-            "capacity": model.capacity,
-            "size": len(model.held),
-            "in_flight": len(model.running()),
-            "late": self.late,
-        }
-        self.expect("statistics", (), {name: getattr(statistics, name) for name in expected}, expected)
+        self.check_statistics(
+            capacity=model.capacity,
+            size=len(model.held),
+            in_flight=len(model.running()),
+            late=self.late,
+        )
 
     def teardown(self) -> None:
         try:
             if not self.failed and not self.model.closed:
                 self.finish_everything()
-                self.accounts.check()
+                self.books.check()
         finally:
             super().teardown()
 

@@ -149,8 +149,8 @@ class StateFolder:
     def __init__(self, uri: str) -> None:
         from pyarrow import fs
 
-        from pillarbox.ledger.folder import LocalFolder
-        from pillarbox.ledger.objects import ObjectFolder
+        from pillarbox.ledger.local_folder import LocalFolder
+        from pillarbox.ledger.object_folder import ObjectFolder
 
         self._shown = shown_address(uri)
         filesystem, path = open_file_system(uri, None, "state")

@@ -1,0 +1,667 @@
+"""What a ledger has of an operator's rows, and what it gets before their results leave.
+
+A row that is found there is not called. What a call gives waits here until it is durable, and only then goes
+to the result queue, so that nothing is seen that a restart would not find again. Opened by any thread, since
+that reads what is there; from `bind` on confined to the mailbox thread. The idea is that of write-ahead
+logging (ARIES, 1992), with results for pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.aio.deadlines import clock_of
+from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
+from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.single_flight import WAITING
+from pillarbox.aio.status import describe
+from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
+from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, Scope
+from pillarbox.ledger.consistency import ConflictFinder, changed_code
+from pillarbox.ledger.format import Origin, Record
+from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, identity_of_values
+from pillarbox.ledger.lease import HUNG_AFTER_S, Lease
+from pillarbox.ledger.ledger import shared_reader
+from pillarbox.ledger.writer import Commit, LedgerWriter
+from pillarbox.redaction import DEFAULT, Redact, redacted
+
+if TYPE_CHECKING:
+    from pillarbox.aio.options import Options
+    from pillarbox.aio.scheduler import Call
+
+log = logging.getLogger("pillarbox")
+
+LEASE_CHECK_S = 0.1
+"""Seconds for which calls begin without a look whether the lease is another's by now."""
+
+POLL_INTERVAL_S = 0.2
+"""Seconds between two looks for the results of another attempt that makes the calls."""
+
+COMMITS_PER_WINDOW = 4
+"""A commit waits for no more results than this part of the window, so that rows go on coming meanwhile."""
+
+CLOSE_TIMEOUT_S = 3.0
+"""Seconds for the last results to become durable when a job ends early."""
+
+
+@dataclasses.dataclass
+class StaleAnswers:
+    """Counts rows that are called although an earlier execution has kept an answer under their key."""
+
+    inputs: int = 0
+    """Rows whose input was another."""
+    versions: int = 0
+    """Rows whose answer is one of another version."""
+    columns: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Rows by the columns in which the inputs differ."""
+    other_code: bool = False
+    """Whether answers of this version came from other code, where the driver could not see it."""
+
+    def __bool__(self) -> bool:
+        return self.inputs > 0 or self.versions > 0 or self.other_code
+
+    def add(self, other: StaleAnswers) -> None:
+        """Count those of another task as well."""
+        self.inputs += other.inputs
+        self.versions += other.versions
+        self.columns += other.columns
+        self.other_code = self.other_code or other.other_code
+
+    def messages(self, ledger: Ledger, run: str, uid: str, name: str) -> list[str]:
+        """The messages about them when a job has ended; name: that of the function."""
+        found = []
+        if self.inputs or self.versions:
+            found.append(self._of_rows(ledger, run, uid))
+        if self.other_code:
+            found.append(changed_code(name, run, uid, ledger.version))
+        return found
+
+    def _of_rows(self, ledger: Ledger, run: str, uid: str) -> str:
+        rows = self.inputs + self.versions
+        parts = []
+        if self.inputs:
+            columns = ", ".join(f"{name} in {count:,}" for name, count in self.columns.most_common(10))
+            parts.append(f"{self.inputs:,} of another input (it differs by {columns})")
+        if self.versions:
+            parts.append(f"{self.versions:,} of another version than {ledger.version!r}")
+        more = ""
+        if self.inputs and ledger.inputs is None:
+            more = ". If the answer does not depend on these columns, name those that count: inputs=[...]"
+        return (
+            f"run={run!r}, uid={uid!r}: {rows:,} rows were called again, since what the ledger has "
+            f"under their key is the answer {' and '.join(parts)}{more}"
+        )
+
+
+class LedgerSession:
+    """Looks rows up in a ledger, and keeps what their calls give.
+
+    identify: key and input of a row; a `RowIdentity` with a key has rows with equal ones share their call.
+    execution: that of which this is a task. prepare: makes of a result what a ledger keeps. attempt: what
+    tells tasks with the same first row apart, as the number of a partition. only_failed: call only rows of
+    which the ledger says that they failed. tell: takes, at the end, what was called again for its input or
+    version; None to log it. alone: the execution has no other tasks. redact: for the texts of errors.
+
+    Rows that a function in front gave (`ChainedIdentity`) may differ where their key is the same, as that
+    function may have given another answer when the task ran before: then they are called.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scope: Scope,
+        identify: Callable[[Any], tuple[bytes, bytes]],
+        execution: bytes,
+        *,
+        prepare: Callable[[Any], Any] | None = None,
+        attempt: str = "",
+        only_failed: bool = False,
+        tell: Callable[[StaleAnswers], None] | None = None,
+        alone: bool = False,
+        redact: Redact = DEFAULT,
+    ) -> None:
+        self._ledger = ledger
+        self._redact = redact
+        self._scope = scope
+        self._identify = identify
+        self._is_behind = isinstance(identify, ChainedIdentity)
+        self._leader: LedgerSession | None = None
+        self._execution = execution
+        self._tell = tell
+        self.stale = StaleAnswers()
+        # Rows with a key whose calls are in flight; rows that are known by their content have no equals.
+        self._in_flight: dict[bytes, Call] | None = None
+        self._conflicts: ConflictFinder | None = None
+        if isinstance(identify, RowIdentity) and identify.has_key:
+            self._in_flight = {}
+            self._conflicts = None if self._is_behind else ConflictFinder(execution, alone)
+        self._joined: dict[bytes, list[Call]] = {}
+        self._prepare = prepare
+        self._attempt = attempt
+        self._is_local = ledger.local_path is not None
+        self._only_failed = only_failed
+        self._reader = shared_reader(ledger, scope)
+        self._accept_errors = not ledger.retry_errors
+        self._writer: LedgerWriter | None = None
+        self._lease: Lease | None = None
+        self._first: bytes | None = None
+        self._asked = self._waits = self._behind = self._closed = self._leased = False
+        self._lease_checked = self._refreshed_at = 0.0
+        self._most, self._since = 1, 0
+        self._hits = self._hits_before = 0
+        # In the order of their numbers: results that are not durable yet, and the seconds they took.
+        self._kept: deque[tuple[int, Call, Any, float]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = len(self._reader)
+
+    def bind(
+        self,
+        mailbox: TaskMailbox,
+        loop: asyncio.AbstractEventLoop,
+        waiting: deque[Call],
+        window: int,
+        *,
+        complete: Callable[[Call, Any], None],
+        replayed: Callable[[Call, Any], None],
+        share: Callable[[Call, Any], None],
+        hold: Callable[[bool], None],
+        stop: Callable[[BaseException], None],
+        convert: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Begin to keep results.
+
+        waiting: the rows that wait for their call. window: rows admitted, at most. complete: takes a row and
+        its durable result; replayed: the same for a row that waited, which is to wait no more; share: for one
+        that had joined another's call. hold: whether no call may begin. stop: takes what ends the job.
+        convert: makes of a kept result the form in which it leaves.
+        """
+        self._mailbox = mailbox
+        self._loop = loop
+        self._clock = clock_of(loop)
+        self._waiting = waiting
+        self._most = max(1, window // COMMITS_PER_WINDOW)
+        self._complete = complete
+        # Where no row can join another's call, nothing is to be looked for.
+        self._land = complete if self._in_flight is None else self._finish
+        self._replayed = replayed
+        self._share = share
+        self._hold = hold
+        self._stop = stop
+        self._convert = convert
+        self._writer = self._ledger.writer(
+            self._scope,
+            self._reader,
+            execution=self._execution,
+            one_input=not self._is_behind,
+            on_commit=lambda commit: self._mail(self._committed, commit),
+            on_failure=lambda error: self._mail(self._failed, error),
+        )
+
+    def follow(self, leader: LedgerSession) -> None:
+        """Be known to other attempts of the task by the first row of `leader`, that of the first function."""
+        self._leader = leader
+
+    def unfinished(self, in_flight: int) -> int:
+        """Of so many rows that may not leave yet, those that `stop_after` counts as not finished."""
+        # Failures that are found are known a window ahead of the rows around them, so these count as well.
+        return 0 if self._accept_errors else in_flight - len(self._kept)
+
+    def unsaved_results(self) -> dict[Call, tuple[Any, float]]:
+        """The results that are not durable yet, and the seconds they took, by the calls that gave them."""
+        return {call: (result, latency) for _, call, result, latency in self._kept}
+
+    def refresh(self) -> None:
+        """See what others have kept since it was opened. Any thread. Raises OSError."""
+        self._reader.refresh()
+
+    # -- rows come ----------------------------------------------------------------------------
+
+    def identify(self, call: Call) -> None:
+        """Give a row its key and input. Raises what `lookup` says of rows without."""
+        call.key, call.input = self._identify(call if self._is_behind else call.row)
+
+    def lookup(self, call: Call, *, is_known: bool = False) -> tuple[Any] | object | None:
+        """The result of a row that need not be called, in a tuple; None where it is to be called.
+
+        is_known: `identify` was called for the row.
+
+        `WAITING` where a call of a row with this key and input is in flight, whose result it will get.
+        Raises LedgerConflictError for a row whose key another one of this execution has, with another input;
+        LedgerValueError for a row that has no fingerprint, KeyError for one without a column, OSError.
+        """
+        if not is_known:
+            self.identify(call)
+        key = call.key
+        if self._first is None:
+            self._first = key
+        if self._in_flight is not None and (before := self._in_flight.get(key)) is not None:
+            if before.input != call.input:
+                if not self._is_behind:
+                    raise self._conflict(call, before.input)
+            else:
+                self._joined.setdefault(key, []).append(call)
+                return WAITING
+        result: tuple[Any] | Origin | None = self._replay(call)
+        if type(result) is not tuple and not self._asked:
+            self._asked = True
+            self._lease = self._make_lease()
+            if self._lease is not None:
+                self._try_lease()
+                result = self._replay(call)
+        call.looked = self._reader.scans
+        if type(result) is tuple:
+            return result
+        if isinstance(result, Origin) and result.execution != self._execution:
+            self._count_stale(call, result)
+        if self._in_flight is not None:
+            self._in_flight.setdefault(key, call)
+        if self._conflicts is not None:
+            self._conflicts.add(key, call.input)
+        return None
+
+    def may_call(self) -> bool:
+        """Return True if calls may begin: no other attempt has taken over the lease of this one.
+
+        Who was stopped for a while, or hung, learns it here before the next call, and waits for the other's
+        results as any attempt that comes second.
+        """
+        if not self._leased:
+            return not self._waits
+        now = time.monotonic()
+        if now - self._lease_checked < LEASE_CHECK_S:
+            return True
+        assert self._lease is not None
+        # spec: Ledger!Call
+        if self._lease.is_held():
+            self._lease_checked = now
+            return True
+        self._leased, self._waits = False, True
+        log.warning("another run of %s has taken over: waiting for its results", self._scope)
+        self._hold(True)
+        self._timer = self._loop.call_later(0.0, self._poll)
+        return False
+
+    def lookup_again(self, call: Call, news: bool = False) -> bool:
+        """Give a row that waits the result that another attempt has kept meanwhile; False if there is none.
+
+        news: look even if nothing of other processes has been seen since the last look, as before a retry.
+        """
+        if call.attempt and self._is_local and time.monotonic() - self._refreshed_at >= POLL_INTERVAL_S:
+            # Dear, and worth it before a call that is paid for again.
+            self._refreshed_at = time.monotonic()
+            self._reader.refresh()
+        # On the path of every call: most have waited for their slot only.
+        if call.looked == self._reader.scans and not call.attempt and not news:
+            return False
+        call.looked = self._reader.scans
+        result = self._replay(call)
+        if type(result) is not tuple:
+            return False
+        self._replayed(call, result[0])
+        if self._in_flight is not None and self._in_flight.get(call.key) is call:
+            del self._in_flight[call.key]
+            self._share_with_joined(call.key, result[0])
+        return True
+
+    def _replay(self, call: Call) -> tuple[Any] | Origin | None:
+        """A result in a tuple; what else there is under the row's key; None for nothing."""
+        # spec: Ledger!Look
+        record = self._reader.search(call.key, call.input, self._execution)
+        if type(record) is Record:
+            self._hits += 1
+            if self._conflicts is not None:
+                is_old = record.execution != self._execution
+                self._conflicts.add(call.key, call.input, is_old=is_old)
+            return (self._result_of(record),)
+        if type(record) is Origin:
+            if record.execution == self._execution and not self._is_behind:
+                # spec: Ledger!Refuse
+                raise self._conflict(call, record.input)
+            return record
+        if self._only_failed and self._reader.kind_of(call.key, call.input) is None:
+            reason = "not called, the ledger has no record that it failed"
+            return (Failed(describe(NotCalled(reason), 0.0), not_called=True),)
+        return None
+
+    def _result_of(self, record: Record) -> Any:
+        if record.is_error:
+            info = ErrorInfo(**{name: record.value.get(name) for name in ErrorInfo._fields})
+            # An earlier version may have written it.
+            return Failed(info._replace(message=redacted(info.message or "")))
+        return record.value if self._convert is None else self._convert(record.value)
+
+    def _count_stale(self, call: Call, origin: Origin) -> None:
+        if origin.version != self._ledger.kept_version:
+            self.stale.versions += 1
+            return
+        self.stale.inputs += 1
+        self.stale.columns.update(self._differing(origin.input, call.input, self._ledger.inputs is not None))
+
+    def _differing(self, kept: bytes, input: bytes, some: bool = False) -> list[str]:
+        return self._identify.differing(kept, input, some) if isinstance(self._identify, RowIdentity) else []
+
+    def _conflict(self, call: Call, other: bytes) -> LedgerConflictError:
+        redact = self._redact.about(call.row)
+        one = "" if redact.rows else f"; one is {shorten(call.row, redact=redact)}"
+        return self._conflict_of(call.key, call.input, other, one)
+
+    def _conflict_of(self, key: bytes, input: bytes, other: bytes, one: str = "") -> LedgerConflictError:
+        columns = ", ".join(self._differing(other, input)) or "its version"
+        return LedgerConflictError(
+            f"two rows of this run have one key, and differ in {columns}{one}. "
+            "A key has to name one row: give key columns that do, or, if the answer does not depend on what "
+            "differs, name the columns that count, with Ledger(..., inputs=[...])",
+            key,
+            input,
+            other,
+        )
+
+    # -- results come -------------------------------------------------------------------------
+
+    def record(self, call: Call, result: Any, *, is_substitute: bool = False) -> None:
+        """A row has its result, which goes on when it is durable.
+
+        is_substitute: it stands for a time-out and is nobody's answer, so that it is not kept.
+        """
+        # A row whose retry was cut off has been paid for; a replay calls it again like one that failed.
+        was_paid = call.attempt > 0 and not self._accept_errors
+        if is_substitute or (type(result) is Failed and result.not_called and not was_paid):
+            self._land(call, result)
+            return
+        writer = self._writer
+        assert writer is not None
+        latency = self._latency(call)
+        self._kept.append((self._append(call, result, latency), call, result, latency))
+        self._since += 1
+        if self._since >= self._most or not self._waiting:
+            # Slots are idle, or will be: what fills the window is that results are not durable.
+            self._since = 0
+            writer.hurry()
+        if not self._behind and writer.is_behind:
+            # A slow disk costs time, not more calls after a kill.
+            self._behind = True
+            self._hold(True)
+
+    def _finish(self, call: Call, result: Any) -> None:
+        """The result of a row may leave, and that of those that have joined its call."""
+        self._complete(call, result)
+        if self._in_flight is not None and self._in_flight.get(call.key) is call:
+            del self._in_flight[call.key]
+            if self._joined:
+                self._share_with_joined(call.key, result)
+
+    def _share_with_joined(self, key: bytes, result: Any) -> None:
+        for joined in self._joined.pop(key, ()):
+            if self._closed:
+                return
+            self._share(joined, result)
+
+    def record_late(self, call: Call, result: Any) -> None:
+        """An answer came after its time-out: the row may have it when it is called again, or on a replay."""
+        try:
+            self._append(call, result, self._latency(call))
+        except Exception as error:
+            log.warning("a late answer was not kept: %s: %s", type(error).__name__, error)
+
+    def _latency(self, call: Call) -> float:
+        return self._clock() - call.began if call.attempt else 0.0
+
+    def _append(self, call: Call, result: Any, latency: float) -> int:
+        # spec: Ledger!Answer
+        writer = self._writer
+        assert writer is not None
+        if writer.failure is not None:
+            raise writer.failure
+        if type(result) is Failed:
+            return writer.append_error(
+                call.key,
+                result.info.told(),
+                input=call.input,
+                attempts=call.attempt,
+                latency=latency,
+                cost=call.cost,
+            )
+        if self._prepare is not None:
+            result = self._prepare(result)
+        return writer.append(
+            call.key, result, input=call.input, attempts=call.attempt, latency=latency, cost=call.cost
+        )
+
+    def _committed(self, commit: Commit) -> None:
+        # spec: Ledger!Emit
+        kept, complete, adopted = self._kept, self._land, commit.adopted
+        while kept and kept[0][0] <= commit.through and not self._closed:
+            number, call, result, _ = kept.popleft()
+            complete(call, self._result_of(adopted[number]) if number in adopted else result)
+        if self._behind and not self._closed:
+            assert self._writer is not None
+            self._behind = self._writer.is_behind
+            if not self._behind:
+                self._hold(self._waits)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._closed:
+            return
+        if isinstance(error, LedgerConflictError):
+            for _, call, _, _ in self._kept:
+                if call.key == error.key:
+                    error = self._conflict(call, error.other)
+                    break
+        self._stop(error)
+
+    def _mail(self, fn: Callable[[Any], None], said: Any) -> None:
+        try:
+            self._mailbox.put(Mail(fn, said, description="what the ledger says"))
+        except MailboxClosedError:
+            # The operator has ended: nobody waits for it.
+            return
+
+    # -- other attempts of the task -----------------------------------------------------------
+
+    def _make_lease(self) -> Lease | None:
+        # A task that is tried again has the same rows in the same order, so the first one names it. Rows that
+        # another function gave come in any order: those that it was given name them.
+        first = self._first if not self._is_behind else None if self._leader is None else self._leader._first
+        if first is None:
+            return None
+        try:
+            return self._ledger.lease(self._scope, f"{first.hex()} {self._attempt}", hung_after=HUNG_AFTER_S)
+        except (OSError, LedgerError) as error:
+            # It saves calls and no more; where the disk is full, who writes says so.
+            log.warning("no lease for this task: %s: %s", type(error).__name__, error)
+            return None
+
+    def _is_to_call(self, lease: Lease) -> bool:
+        try:
+            self._leased = lease.acquire()
+            self._lease_checked = time.monotonic()
+            return self._leased
+        except (OSError, LedgerError) as error:
+            log.warning("no lease for this task: %s: %s", type(error).__name__, error)
+            return True
+
+    def _try_lease(self) -> None:
+        # spec: Ledger!Acquire
+        assert self._lease is not None
+        assert self._writer is not None
+        waited, self._waits = self._waits, not self._is_to_call(self._lease)
+        if self._waits:
+            if not waited:
+                log.warning(
+                    "another run of %s makes these calls now: waiting for its results, for %g s at most",
+                    self._scope,
+                    HUNG_AFTER_S,
+                )
+                self._hold(True)
+            self._timer = self._loop.call_later(POLL_INTERVAL_S, self._poll)
+            return
+        self._writer.hold(self._lease)
+        # What another attempt has done up to its end.
+        self._reader.refresh()
+        if waited:
+            self._take_replayed()
+            self._hold(self._behind)
+
+    def _poll(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._reader.refresh()
+            self._take_replayed()
+            if self._hits != self._hits_before:
+                # The other one gets on: its time begins anew.
+                self._hits_before = self._hits
+                self._lease = self._make_lease() or self._lease
+            self._try_lease()
+        except BaseException as error:
+            self._stop(error)
+
+    def _take_replayed(self) -> None:
+        """Give rows that wait the results that the other attempt has kept."""
+        if len(self._reader) == self._seen:
+            return
+        self._seen = len(self._reader)
+        for call in [*self._waiting]:
+            self.lookup_again(call, news=True)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Nothing is completed any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self, is_whole: bool = False) -> BaseException | None:
+        """Make durable what has come in, for `CLOSE_TIMEOUT_S` seconds at most, and end the writer's thread.
+
+        is_whole: all rows have their results. Returns what the job fails with all the same: two of its rows
+        have one key and different inputs, or whether they have cannot be found out.
+        """
+        if self.stale:
+            if self._tell is None:
+                scope = self._scope
+                for message in self.stale.messages(self._ledger, scope.run, scope.uid, "the function"):
+                    log.warning("%s", message)
+            else:
+                self._tell(self.stale)
+        writer = self._writer
+        if writer is None:
+            return None
+        done = self._loop.create_future()
+        failure: BaseException | None = None
+
+        def close() -> None:
+            nonlocal failure
+            try:
+                writer.close(CLOSE_TIMEOUT_S)
+            except Exception as error:
+                # Where that matters, `stop` has been told of it.
+                log.warning("the last results were not kept: %s: %s", type(error).__name__, error)
+            if is_whole:
+                failure = self._find_conflict()
+            try:
+                self._loop.call_soon_threadsafe(_set, done)
+            except RuntimeError:
+                return
+
+        thread = threading.Thread(target=close, name="pillarbox-ledger-close", daemon=True)
+        thread.start()
+        await done
+        thread.join()
+        return failure
+
+    def _find_conflict(self) -> BaseException | None:
+        if self._conflicts is None:
+            return None
+        folder = self._ledger.folder(self._scope)
+        try:
+            self._conflicts.check(self._reader, folder)
+        except LedgerConflictError as error:
+            return self._conflict_of(error.key, error.input, error.other)
+        except (OSError, LedgerError) as error:
+            return error
+        finally:
+            folder.close()
+        return None
+
+
+def open_session(
+    options: Options,
+    run: str,
+    *,
+    batch: int | None = None,
+    config: dict[str, Any] | None = None,
+    identify: Callable[[Any], tuple[bytes, bytes]] | None = None,
+    execution: bytes,
+    prepare: Callable[[Any], Any] | None = None,
+    attempt: str = "",
+    only_failed: bool = False,
+    tell: Callable[[StaleAnswers], None] | None = None,
+    alone: bool = False,
+) -> LedgerSession:
+    """The session of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
+
+    run, batch: whose results they are. config: what of the configuration decides about results, besides the
+    key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it.
+    Others: see `LedgerSession`. Raises LedgerError and OSError.
+    """
+    ledger = options.ledger
+    assert ledger is not None
+    if options.errors.mode == "fail" or only_failed:
+        # A record of a failure is then no result.
+        ledger = dataclasses.replace(ledger, retry_errors=True)
+    scope = scope_of(ledger, run, batch=batch, config=config)
+    if identify is None:
+        identify = identity_of_values(ledger.key, ledger.inputs)
+    return LedgerSession(
+        ledger,
+        scope,
+        identify,
+        execution,
+        prepare=prepare,
+        attempt=attempt,
+        only_failed=only_failed,
+        tell=tell,
+        alone=alone,
+        redact=options.errors.redaction,
+    )
+
+
+def budget_of_run(options: Options, run: str | None) -> Options:
+    """`options` whose budget is that of the run: what the ledger says was spent before counts. Any thread.
+
+    A call of a batch is kept with each of its rows, so that of batches only as many are known as whole ones
+    would have been. Raises LedgerError and OSError.
+    """
+    ledger = options.ledger
+    if ledger is None or run is None or not options.budget.limits_calls:
+        return options
+    uid = str(ledger.uid)
+    calls, cost = ledger.spent(run, uid)
+    if options.batch is not None:
+        calls = math.ceil(calls / options.batch.size)
+    name = hashlib.blake2b(repr((ledger.location, run, uid)).encode(), digest_size=16).hexdigest()
+    return dataclasses.replace(options, limits=RunBudget(options.limits, name, calls, cost))
+
+
+def scope_of(
+    ledger: Ledger, run: str, *, batch: int | None = None, config: dict[str, Any] | None = None
+) -> Scope:
+    """The scope of the results of an operator. Any thread."""
+    named = None if ledger.key is None else list(ledger.key)
+    return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,225 @@
+"""Checks that answers belong to one question: conflicts of keys, and functions whose code has changed.
+
+Both leave small files beside the segments, for other tasks and for later runs.
+
+A task looks for two rows with one key and different inputs before each call and at each commit. Neither can
+know of a row that was not called, as an earlier execution has kept its answer, since it leaves no record of
+this one; nor, in an object store, which has no lock, of a call that another task makes at the same time. So a
+task writes down at its end what it has found of earlier executions, and only then looks: at all that has been
+kept under the keys of its rows, and, for keys with several inputs, at the files of the other tasks. Of two
+that end at the same time, the one that looks later sees the other. (Idea: the flags of Dekker's algorithm.)
+
+A function may change without its answers changing, so a change of its code only warns: nothing is called
+again because of it. That is what `Ledger(version=...)` is for. What a function calls, and what it has closed
+over, is not looked at.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from pillarbox.ledger.errors import LedgerConflictError, LedgerError, LedgerValueError, LedgerWarning
+from pillarbox.ledger.keys import KEY_BYTES, canonical, fingerprint
+from pillarbox.ledger.reader import Folder, LedgerReader
+
+NOTE_PREFIX = ".found-"
+NOTE_MAX_AGE_S = 86_400.0
+"""Seconds after which the file of another execution is deleted."""
+KEYS_PER_LOOKUP = 1024
+"""Keys that are looked up before other threads have their turn with the reader."""
+_pack = Struct("<Q").pack
+ROW_BYTES = KEY_BYTES + 8
+"""Bytes of a row: its key, and a checksum of its input."""
+
+
+class ConflictFinder:
+    """The rows of one task that have a key.
+
+    execution: that of the task. alone: it has no other tasks, so nothing has to be written down for them.
+    """
+
+    def __init__(self, execution: bytes, alone: bool = False) -> None:
+        self._execution = execution
+        self._alone = alone
+        self._rows = bytearray()
+        self._found = bytearray()
+
+    def add(self, key: bytes, input: bytes, *, is_old: bool = False) -> None:
+        """Note a row; is_old: an earlier execution has kept its answer."""
+        row = key + _pack(crc32(input))
+        self._rows += row
+        if is_old and not self._alone:
+            self._found += row
+
+    def check(self, reader: LedgerReader, folder: Folder) -> None:
+        """Write down what was found, and raise LedgerConflictError where a key has two inputs. Blocks.
+
+        reader, folder: those of the task's scope. Raises LedgerError and OSError.
+        """
+        own = ""
+        if self._found:
+            # spec: Ledger!Tell
+            own = self._tell(folder)
+        reader.refresh()
+        # spec: Ledger!Done
+        several = self._several(reader)
+        if not several:
+            return
+        mine: dict[bytes, set[bytes]] = {}
+        for row in _rows(self._rows):
+            if row[:KEY_BYTES] in several:
+                mine.setdefault(row[:KEY_BYTES], set()).add(row[KEY_BYTES:])
+        for key, inputs in mine.items():
+            theirs = {_pack(crc32(input)) for input, is_of_this in several[key].items() if is_of_this}
+            if len(inputs | theirs) > 1:
+                raise _conflict(key, several[key])
+        if self._alone:
+            return
+        for name in folder.names():
+            if name.startswith(self._prefix) and name != own:
+                with suppress(FileNotFoundError):
+                    self._compare(folder.read(name, 0, folder.size(name)), mine, several)
+
+    @property
+    def _prefix(self) -> str:
+        return f"{NOTE_PREFIX}{self._execution.hex()}-"
+
+    def _tell(self, folder: Folder) -> str:
+        folder.make()
+        for name in folder.names():
+            if name.startswith(NOTE_PREFIX) and not name.startswith(self._prefix):
+                with suppress(FileNotFoundError):
+                    if time.time() - folder.changed(name) > NOTE_MAX_AGE_S:
+                        folder.remove(name)
+        own = self._prefix + secrets.token_hex(8)
+        folder.put(own, bytes(self._found))
+        return own
+
+    def _several(self, reader: LedgerReader) -> dict[bytes, dict[bytes, bool]]:
+        """The inputs under each own key that has several, and whether this execution has kept an answer."""
+        found = {}
+        words = memoryview(self._rows).cast("Q")[:: ROW_BYTES // 8]
+        for start in range(0, len(words), KEYS_PER_LOOKUP):
+            for place in reader.repeated(words[start : start + KEYS_PER_LOOKUP].tolist()):
+                at = (start + place) * ROW_BYTES
+                key = bytes(self._rows[at : at + KEY_BYTES])
+                inputs: dict[bytes, bool] = {}
+                for origin in reader.origins(key):
+                    is_of_this = origin.execution == self._execution
+                    inputs[origin.input] = inputs.get(origin.input, False) or is_of_this
+                if len(inputs) > 1:
+                    found[key] = inputs
+        return found
+
+    def _compare(
+        self, told: bytes, mine: dict[bytes, set[bytes]], several: dict[bytes, dict[bytes, bool]]
+    ) -> None:
+        for row in _rows(told):
+            inputs = mine.get(row[:KEY_BYTES])
+            if inputs is not None and row[KEY_BYTES:] not in inputs:
+                raise _conflict(row[:KEY_BYTES], several[row[:KEY_BYTES]])
+
+
+def _rows(content: bytes | bytearray) -> Iterator[bytes]:
+    for start in range(0, len(content), ROW_BYTES):
+        yield bytes(content[start : start + ROW_BYTES])
+
+
+def _conflict(key: bytes, inputs: dict[bytes, bool]) -> LedgerConflictError:
+    one, other = list(inputs)[-2:]
+    return LedgerConflictError(
+        f"two rows of this execution have the key {key.hex()} and different inputs", key, one, other
+    )
+
+
+if TYPE_CHECKING:
+    from pillarbox.ledger.keys import Scope
+    from pillarbox.ledger.ledger import Ledger
+
+CODE_HASH_BYTES = 100
+
+
+def code_hash(fn: Callable[..., Any]) -> str | None:
+    """The version of Python and a hash of the code of `fn`; None for a function that is not of Python."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = getattr(fn, "__func__", fn)
+    code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return None
+    return f"{sys.version_info[0]}.{sys.version_info[1]} {fingerprint(_parts(code), 'code').hex()}"
+
+
+def _parts(code: types.CodeType) -> tuple[Any, ...]:
+    constants = [
+        _parts(constant) if isinstance(constant, types.CodeType) else _constant(constant)
+        for constant in code.co_consts
+    ]
+    return code.co_code, code.co_names, code.co_varnames[: code.co_argcount], constants
+
+
+def _constant(constant: Any) -> bytes:
+    try:
+        return canonical(constant)
+    except LedgerValueError:
+        return repr(constant).encode()
+
+
+def _name(ledger: Ledger) -> str:
+    return f".function-{fingerprint(ledger.kept_version, 'version').hex()}"
+
+
+def recorded_code(ledger: Ledger, scope: Scope) -> str | None:
+    """The hash that `record_code` has kept; None without it."""
+    folder = ledger.folder(scope)
+    try:
+        return folder.read(_name(ledger), 0, CODE_HASH_BYTES).decode("ascii", "replace")
+    except OSError:
+        return None
+    finally:
+        folder.close()
+
+
+def record_code(ledger: Ledger, scope: Scope, code: str | None) -> None:
+    """Note which code gives the answers of this version from now on. Raises LedgerError and OSError."""
+    if code is None or recorded_code(ledger, scope) == code:
+        return
+    folder = ledger.folder(scope)
+    folder.make()
+    folder.put(_name(ledger), code.encode())
+
+
+def warn_if_changed(ledger: Ledger, scope: Scope, fn: Callable[..., Any], code: str | None) -> None:
+    """Warn with LedgerWarning where the answers of this version came from other code. For the driver."""
+    try:
+        kept = recorded_code(ledger, scope)
+    except LedgerError:
+        return
+    if is_other_code(kept, code):
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        warnings.warn(LedgerWarning(changed_code(name, scope.run, scope.uid, ledger.version)), stacklevel=2)
+
+
+def is_other_code(kept: str | None, code: str | None) -> bool:
+    """Return True if two hashes of code say that it has changed. Pure."""
+    # Another Python compiles the same function otherwise.
+    return None not in (kept, code) and kept != code and str(kept).split()[0] == str(code).split()[0]
+
+
+def changed_code(name: str, run: str, uid: str, version: int | str | None) -> str:
+    """The message that the function `name` has changed. Pure."""
+    return (
+        f"the code of {name} has changed since run={run!r}, uid={uid!r} was last done with "
+        f"version={version!r}: rows that have an answer are not called again. If its answers are "
+        "others now, give it another version: Ledger(..., version=...)"
+    )

@@ -1,0 +1,624 @@
+"""A segment is an Arrow IPC stream in which a short message before each batch says how to trust it.
+
+A segment is what any reader of Arrow streams opens: a schema, then batches. Each group commit is a *frame*
+of two messages: a batch without rows, whose metadata holds one line of text, the *line*, and the batch with
+the records. The line has the identity of the segment, the frame's own place, lengths and checksums, all of
+fixed width:
+
+    v2 id=0123456789abcdef own=0123456789abcdef pos=00000000000000b8 head=00000250 data=0000000000000400
+    rows=00000002 keys=00000200 ksum=89abcdef dsum=89abcdef sum=89abcdef
+
+(in one line). `own` stands for the run, operator, configuration and micro-batch that the header names: a
+segment is believed where these are asked for, and nowhere else, even if its header is damaged. `sum` is the
+CRC-32 of the first message with the digits of `sum` as zeros, `dsum` that of the second one, `ksum` that of
+the keys, which lie `keys` bytes into it, 16 bytes a row. So a scan of millions of records reads the heads and
+the keys only. After damage a scan goes on with the next line that is right and
+in its own place.
+
+Idea: the sync markers of Hadoop's sequence files and Avro, the framed log records of LevelDB, whose place in
+the file is checked as in ZFS. Pure functions: any thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import math
+import re
+import struct
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
+
+from pillarbox.ledger.errors import Damage, LedgerError, LedgerValueError
+from pillarbox.ledger.keys import EXECUTION_BYTES, KEY_BYTES, config_hash
+from pillarbox.ledger.values import decode
+
+VERSION = 2
+MAGIC = b"pillarbox.frame"
+LINE = re.compile(
+    rb"v2 id=([0-9a-f]{16}) own=([0-9a-f]{16}) pos=([0-9a-f]{16}) "
+    rb"head=([0-9a-f]{8}) data=([0-9a-f]{16}) rows=([0-9a-f]{8}) "
+    rb"keys=([0-9a-f]{8}) ksum=([0-9a-f]{8}) dsum=([0-9a-f]{8}) sum=([0-9a-f]{8})"
+)
+ZERO_LINE = (
+    f"v2 id={0:016x} own={0:016x} pos={0:016x} head={0:08x} data={0:016x} rows={0:08x} "
+    f"keys={0:08x} ksum={0:08x} dsum={0:08x} sum={0:08x}"
+).encode()
+NAMES = ("run", "batch", "uid", "config")
+"""The header of a segment."""
+SCAN_CHUNK_BYTES = 4096
+"""Bytes read at a time by a scan: a head, and the keys of a small batch."""
+MAX_FRAME_ROWS = 2**21
+"""Records of a frame: a commit has at most half as many, and a merge adds few to those of one."""
+MAX_HEADER_BYTES = 2**20
+"""Bytes of a header, which holds a few names of `scope.LONGEST` characters."""
+SEARCH_CHUNK_BYTES = 2**20
+"""Bytes read at a time in search of a line after damage."""
+
+Read = Callable[[int, int], bytes]
+"""Offset and length to bytes; fewer at the end of the file."""
+
+
+class ForeignSegmentError(LedgerError):
+    """A segment stands in the folder of another run or operator; says describe_owner it is."""
+
+
+class Frame(NamedTuple):
+    """Where the records of a group commit are. The keys were checked, the records are when they are read."""
+
+    segment: str
+    offset: int
+    """Of the message with the records."""
+    length: int
+    rows: int
+    sum: int
+    begin: int
+    """Of the frame."""
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.offset + self.length
+
+
+@functools.cache
+def schema() -> Any:
+    """The Arrow schema of the records."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("key", pa.binary(KEY_BYTES), nullable=False),
+            pa.field("kind", pa.string(), nullable=False),
+            pa.field("value", pa.string(), nullable=False),
+            pa.field("floats", pa.list_(pa.list_(pa.float64())), nullable=False),
+            pa.field("blobs", pa.list_(pa.binary()), nullable=False),
+            pa.field("attempts", pa.int32(), nullable=False),
+            pa.field("latency", pa.float64(), nullable=False),
+            pa.field("cost", pa.float64(), nullable=False),
+            pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("input", pa.binary(), nullable=False),
+            pa.field("version", pa.string(), nullable=False),
+            pa.field("execution", pa.binary(EXECUTION_BYTES), nullable=False),
+        ]
+    )
+
+
+NOBODY = "0" * 16
+"""The owner of a segment that belongs to no scope."""
+
+
+def owner_of(about: Mapping[str, str]) -> str:
+    """The mark in each line of the run, operator, configuration and micro-batch of a segment."""
+    return config_hash(about)
+
+
+def describe_owner(read: Read, size: int) -> str:
+    """The run and operator that a segment's header names, in words."""
+    said = _metadata(read, size)
+    if said is None:
+        return "somebody, its header is damaged"
+    return ", ".join(f"{name}={said.get(name, '')!r}" for name in NAMES)
+
+
+def _metadata(read: Read, size: int) -> dict[str, str] | None:
+    """What a segment's header says; None if it is damaged."""
+    import pyarrow as pa
+
+    try:
+        begin = read(0, _header_length(read(0, 8), size))
+        said = pa.ipc.read_schema(pa.py_buffer(begin)).metadata or {}
+    except (pa.ArrowException, OSError):
+        return None
+    return {name.decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in said.items()}
+
+
+def is_of(read: Read, size: int, segment: str, about: Mapping[str, str]) -> bool:
+    """Return True for a segment of this run, operator, configuration and micro-batch, be it damaged.
+
+    By its first whole frame; without one, by its header. Raises OSError.
+    """
+    segment_id = segment.removesuffix(".arrow")
+    try:
+        found = scan(read, size, segment, segment_id, owner=owner_of(about))
+        if any(not isinstance(item, Damage) for item in found):
+            return True
+    except ForeignSegmentError:
+        return False
+    said = _metadata(read, size)
+    if said is not None:
+        return said.get("segment") == segment_id and {name: said.get(name) for name in NAMES} == dict(about)
+    # Killed before its first commit was whole, a writer leaves a part of its header, or nothing.
+    begin = header(segment_id, about)
+    return begin.startswith(read(0, len(begin)))
+
+
+def header(segment_id: str, about: Mapping[str, str]) -> bytes:
+    """How a segment begins: the schema, with the version, the segment's id and what it is about."""
+    metadata = {"pillarbox.ledger": str(VERSION), "segment": segment_id, **about}
+    serialized: bytes = schema().with_metadata(metadata).serialize().to_pybytes()
+    return serialized
+
+
+@functools.cache
+def _head() -> tuple[bytes, int]:
+    """A message without rows, with a line of zeros in its metadata, and where in it the line begins."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema()) as stream:
+        # The schema is written with the first batch.
+        stream.write_batch(_empty())
+        begin = sink.tell()
+        stream.write_batch(_empty(), {MAGIC: ZERO_LINE})
+        end = sink.tell()
+    message = sink.getvalue().to_pybytes()[begin:end]
+    if message.count(ZERO_LINE) != 1 or message.count(MAGIC) != 1 or len(message) > SCAN_CHUNK_BYTES // 2:
+        raise LedgerError("this pyarrow writes the metadata of a batch in an unknown way")
+    return message, message.index(ZERO_LINE)
+
+
+def _empty() -> Any:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema()], schema=schema())
+
+
+def keys_of(batch: Any) -> bytes:
+    """The keys of a batch of records, 16 bytes each."""
+    keys = batch.column(0)
+    content: bytes = keys.buffers()[1].to_pybytes()
+    return content[keys.offset * KEY_BYTES :][: batch.num_rows * KEY_BYTES]
+
+
+def encode_frame(batch: Any, segment_id: str, position: int, owner: str = NOBODY) -> tuple[Frame, bytes]:
+    """The frame of a batch of records, and its bytes, to be written at `position` of the segment.
+
+    owner: see `owner_of`.
+    """
+    message = batch.serialize().to_pybytes()
+    content = keys_of(batch)
+    at = message.find(content)
+    if at < 0:
+        raise LedgerError("this pyarrow writes the keys of a batch in an unknown way")
+    head, place = _head()
+    data_sum = zlib.crc32(message)
+    line = (
+        f"v2 id={segment_id} own={owner} pos={position:016x} head={len(head):08x} data={len(message):016x} "
+        f"rows={batch.num_rows:08x} keys={at:08x} "
+        f"ksum={zlib.crc32(content):08x} dsum={data_sum:08x} sum="
+    ).encode()
+    before, after = head[:place] + line, head[place + len(ZERO_LINE) :]
+    total = zlib.crc32(before + b"00000000" + after)
+    offset = position + len(head)
+    frame = Frame(f"{segment_id}.arrow", offset, len(message), batch.num_rows, data_sum, position)
+    return frame, b"".join((before, f"{total:08x}".encode(), after, message))
+
+
+class _Line(NamedTuple):
+    owner: int
+    position: int
+    head: int
+    data: int
+    rows: int
+    keys: int
+    keys_sum: int
+    data_sum: int
+
+
+def _trusted(chunk: bytes, begin: int, position: int, segment_id: str) -> _Line | None:
+    """The line of the frame at `begin` of the chunk, which is at `position` of the file; None if wrong."""
+    match = LINE.search(chunk, begin, begin + SCAN_CHUNK_BYTES // 2)
+    if match is None or match[1] != segment_id.encode() or int(match[3], 16) != position:
+        return None
+    line = _Line(*(int(match[n], 16) for n in range(2, 10)))
+    whole = chunk[begin : begin + line.head]
+    at = match.start(10) - begin
+    if line.head < at + 8:
+        return None
+    total = zlib.crc32(whole[:at] + b"00000000" + whole[at + 8 :])
+    if len(whole) < line.head or total != int(match[10], 16):
+        return None
+    return line
+
+
+def scan(
+    read: Read, size: int, segment: str, segment_id: str, start: int = 0, owner: str = NOBODY
+) -> Iterator[tuple[Frame, bytes] | Damage]:
+    """The frames of a segment from byte `start` on, each with its keys, and what between them is damaged.
+
+    Nothing here depends on what is damaged being readable: bytes that are not in a trusted frame are
+    skipped. A frame that is not there to its end is damage with `is_tail`, unless another one follows. The
+    header is no damage. Raises ForeignSegmentError for a segment of another owner.
+    """
+    owned = int(owner, 16)
+    position = start or _header_length(read(0, 8), size)
+    # A header describe_owner length is wrong must not hide the first frame.
+    searched = start
+    while position < size:
+        chunk = read(position, SCAN_CHUNK_BYTES)
+        line = _trusted(chunk, 0, position, segment_id)
+        if line is None:
+            found = _next_line(read, size, searched, segment_id)
+            end = size if found is None else found
+            # Before the first frame the header may be what is damaged.
+            yield Damage(segment, searched, end - searched, "no whole frame", found is None)
+            position = searched = end
+            continue
+        if line.owner != owned:
+            raise ForeignSegmentError(describe_owner(read, size))
+        offset = position + line.head
+        end = offset + line.data
+        if end > size:
+            follows = _next_line(read, size, position + line.head, segment_id)
+            stop = size if follows is None else follows
+            yield Damage(segment, position, stop - position, "a frame is cut off", follows is None)
+            position = searched = stop
+            continue
+        # Before room is made for them: a number of rows may be anything.
+        length = line.rows * KEY_BYTES
+        if line.rows > MAX_FRAME_ROWS or line.keys + length > line.data:
+            reason = f"it cannot hold the {line.rows:,} records that it says"
+            yield Damage(segment, position, end - position, reason, False)
+            position = searched = end
+            continue
+        keys = chunk[line.head + line.keys :][:length]
+        if len(keys) < length:
+            keys = read(offset + line.keys, length)
+        if len(keys) < length or zlib.crc32(keys) != line.keys_sum:
+            yield Damage(segment, position, end - position, "the checksum of the keys is wrong", False)
+        else:
+            yield Frame(segment, offset, line.data, line.rows, line.data_sum, position), keys
+        position = searched = end
+
+
+def _header_length(begin: bytes, size: int) -> int:
+    """Where the first message ends, as it says; 0 if that cannot be. Nothing relies on it."""
+    mark, length = struct.unpack("<Ii", begin.ljust(8, b"\0")[:8])
+    whole = mark == 0xFFFFFFFF and 0 < length <= min(size - 8, MAX_HEADER_BYTES)
+    return 8 + length if whole else 0
+
+
+def _next_line(read: Read, size: int, start: int, segment_id: str) -> int | None:
+    """Where the first frame at or after `start` begins that can be trusted."""
+    position = start
+    while position < size:
+        chunk = read(position, SEARCH_CHUNK_BYTES)
+        for match in LINE.finditer(chunk):
+            if match[1] != segment_id.encode():
+                continue
+            begin = int(match[3], 16)
+            if (
+                begin < start
+                or begin >= size
+                or not begin <= position + match.start() < begin + SCAN_CHUNK_BYTES // 2
+            ):
+                continue
+            if _trusted(read(begin, SCAN_CHUNK_BYTES), 0, begin, segment_id) is not None:
+                return begin
+        if position + len(chunk) >= size or not chunk:
+            return None
+        # A line may lie across two reads.
+        position += max(1, len(chunk) - SCAN_CHUNK_BYTES)
+    return None
+
+
+def open_frame(frame: Frame, read: Read) -> Any | Damage:
+    """The batch of records of a frame, or why it cannot be trusted."""
+    import pyarrow as pa
+
+    try:
+        content = read(frame.offset, frame.length)
+    except MemoryError:
+        # A file may have holes, and say that it is larger than any memory.
+        return _refused(frame, f"its {frame.length:,} bytes need more memory than there is")
+    if len(content) < frame.length or zlib.crc32(content) != frame.sum:
+        return _refused(frame, "the checksum of the records is wrong")
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema())
+        # A checksum can be forged with the numbers: no column may be shorter than it says.
+        batch.validate()
+    except (pa.ArrowException, OSError) as error:
+        return _refused(frame, f"Arrow cannot read it: {error}")
+    if batch.num_rows != frame.rows:
+        return _refused(frame, "another number of records than said")
+    return batch
+
+
+def check_contents(frame: Frame, batch: Any) -> Damage | None:
+    """Damage of a frame's batch that Arrow's own functions must not be given; None without.
+
+    Reads all of it, unlike `open_frame`, which is enough for `Rows`.
+    """
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+    except pa.ArrowException as error:
+        return _refused(frame, f"Arrow cannot read it: {error}")
+    return None
+
+
+def _refused(frame: Frame, reason: str) -> Damage:
+    return Damage(frame.segment, frame.begin, frame.end - frame.begin, reason, False)
+
+
+VALUE = "value"
+ERROR = "error"
+_EMPTY = memoryview(b"")
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+class Record(NamedTuple):
+    """A finished call as it was found."""
+
+    key: bytes
+    value: Any
+    """What the call gave; for a row that failed for good, what was kept about its error."""
+    is_error: bool
+    attempts: int
+    latency: float
+    """Seconds."""
+    cost: float
+    at: datetime.datetime
+    """When it was kept, by the clock of the machine that did."""
+    input: bytes = b""
+    """The fingerprint of the row's input, as a `RowIdentity` makes it."""
+    version: str = ""
+    """That of the function, as JSON; empty where none was given."""
+    execution: bytes = bytes(EXECUTION_BYTES)
+    """The execution that called: one action of one run, with all its tasks and their retries."""
+
+
+class Origin(NamedTuple):
+    """The question that a record answers, where another was asked."""
+
+    input: bytes
+    version: str
+    execution: bytes
+
+
+class Entry(NamedTuple):
+    """A finished call on its way to a segment; a column of the schema each."""
+
+    key: bytes
+    kind: str
+    json: str
+    floats: Sequence[Sequence[float]]
+    blobs: Sequence[bytes]
+    attempts: int
+    latency: float
+    cost: float
+    at: int
+    """Microseconds since 1970."""
+    input: bytes = b""
+    """The fingerprint of the row's input."""
+
+
+Row = tuple[bytes, str, str, Sequence[Sequence[float]], Sequence[bytes], int, float, float, int, bytes]
+"""An entry, or a plain tuple with the same items, which is made in a fifth of the time."""
+
+
+def size_of(entry: Row) -> int:
+    """Bytes of what the call gave, about."""
+    size = len(entry[2])
+    if entry[3]:
+        size += 8 * sum(map(len, entry[3]))
+    return size + sum(map(len, entry[4])) if entry[4] else size
+
+
+def to_batch(entries: Sequence[Row], version: str = "", execution: bytes = bytes(EXECUTION_BYTES)) -> Any:
+    """The Arrow batch of these entries, one at least, of one version and one execution.
+
+    From buffers made here: Arrow's own way from Python's objects is slower, and has the first commit of a
+    process wait for the import of pandas.
+    """
+    import pyarrow as pa
+
+    keys, kinds, texts, floats, blobs, *numbers, inputs = zip(*entries, strict=True)
+    count = len(entries)
+    types = [field.type for field in schema()]
+
+    def column(kind: Any, length: int, *buffers: Any, children: Any = None) -> Any:
+        parts = [None, *(pa.py_buffer(part) for part in buffers)]
+        return pa.Array.from_buffers(kind, length, parts, children=children)
+
+    def bytes_of(kind: Any, parts: Sequence[bytes]) -> Any:
+        return column(kind, len(parts), _offsets(parts), b"".join(parts))
+
+    lists = [part if isinstance(part, array) else array("d", part) for row in floats for part in row]
+    flat = column(pa.float64(), sum(map(len, lists)), b"".join(lists))
+    inner = column(types[3].value_type, len(lists), _offsets(lists), children=[flat])
+    arrays = [
+        column(types[0], count, b"".join(keys)),
+        bytes_of(types[1], [kind.encode() for kind in kinds]),
+        bytes_of(types[2], [text.encode() for text in texts]),
+        column(types[3], count, _offsets(floats), children=[inner]),
+        column(
+            types[4], count, _offsets(blobs), children=[bytes_of(pa.binary(), [*chain.from_iterable(blobs)])]
+        ),
+    ]
+    for code, values, kind in zip("iddq", numbers, types[5:9], strict=True):
+        arrays.append(column(kind, count, array(code, values)))
+    arrays.append(bytes_of(types[9], inputs))
+    arrays.append(bytes_of(types[10], [version.encode()] * count))
+    arrays.append(column(types[11], count, execution * count))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+def _offsets(parts: Sequence[Sized]) -> array[int]:
+    return array("i", accumulate(map(len, parts), initial=0))
+
+
+class Rows:
+    """The records of a frame, read from Arrow's buffers one at a time, without an object of Arrow for each.
+
+    batch: as it was read from a segment. Slices do not go beyond a buffer, whatever its offsets say.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.count: int = batch.num_rows
+        views = [[None if part is None else memoryview(part) for part in c.buffers()] for c in batch.columns]
+        self._keys = views[0][1] or _EMPTY
+        self._kinds = _Texts(views[1][1], views[1][2])
+        self._texts = _Texts(views[2][1], views[2][2])
+        self._floats = _Nested(views[3][1], views[3][3], _cast(views[3][5], "d"))
+        self._blobs = _Nested(views[4][1], views[4][3], views[4][4])
+        self._attempts = _cast(views[5][1], "i")
+        self._latency, self._cost = _cast(views[6][1], "d"), _cast(views[7][1], "d")
+        self._at = _cast(views[8][1], "q")
+        self._inputs = _Texts(views[9][1], views[9][2])
+        self._versions = _Texts(views[10][1], views[10][2])
+        self._executions = views[11][1] or _EMPTY
+        # Most frames are of one version and one execution.
+        self._one_version = one = self._versions.same(self.count)
+        self._version_text = None if one is None else str(one, "utf-8", "replace")
+        self._one_execution = self._same_execution()
+        self._all_values = bytes(self._kinds.data) == VALUE.encode() * self.count
+
+    def _same_execution(self) -> bytes | None:
+        one = bytes(self._executions[:EXECUTION_BYTES])
+        return one if bytes(self._executions[: EXECUTION_BYTES * self.count]) == one * self.count else None
+
+    def key(self, row: int) -> bytes:
+        """The key of a record."""
+        return bytes(self._keys[row * KEY_BYTES : (row + 1) * KEY_BYTES])
+
+    def kind(self, row: int) -> str:
+        """Its kind: "value" or "error"."""
+        return VALUE if self._all_values or self._kinds[row] == VALUE.encode() else ERROR
+
+    def at(self, row: int) -> int:
+        """When it was kept: microseconds since 1970."""
+        return int(self._at[row])
+
+    def spent(self) -> tuple[int, float]:
+        """Attempts and cost of all records."""
+        return sum(self._attempts[: self.count]), math.fsum(self._cost[: self.count])
+
+    def input(self, row: int) -> bytes:
+        """The fingerprint of the input that it answers."""
+        return bytes(self._inputs[row])
+
+    def version(self, row: int) -> str:
+        """The version of the function that gave it."""
+        one = self._version_text
+        return str(self._versions[row], "utf-8", "replace") if one is None else one
+
+    def is_version(self, row: int, version: bytes) -> bool:
+        """True if the function that gave it was of this version."""
+        one = self._one_version
+        return self._versions[row] == version if one is None else one == version
+
+    def execution(self, row: int) -> bytes:
+        """The execution that kept it."""
+        one = self._one_execution
+        return (
+            bytes(self._executions[row * EXECUTION_BYTES : (row + 1) * EXECUTION_BYTES])
+            if one is None
+            else one
+        )
+
+    def origin(self, row: int) -> Origin:
+        """The question that it answers."""
+        return Origin(self.input(row), self.version(row), self.execution(row))
+
+    def record(self, row: int, allow_pickle: bool, key: bytes | None = None) -> Record:
+        """A record. Raises LedgerValueError if its value may or can not be read. key: where it is known."""
+        try:
+            text = str(self._texts[row], "utf-8")
+            is_error = self.kind(row) == ERROR
+            # Arrow's own way to a datetime needs a package for time zones.
+            at = EPOCH + datetime.timedelta(microseconds=self._at[row])
+            floats: list[Sequence[float]] = []
+            blobs: list[bytes] = []
+            if self._floats.has_items:
+                floats = [part.tolist() for part in self._floats.items(row)]
+            if self._blobs.has_items:
+                blobs = [bytes(part) for part in self._blobs.items(row)]
+            input = self.input(row)
+            version = self.version(row)
+        except (ValueError, IndexError, OverflowError) as error:
+            raise LedgerValueError(f"a kept value cannot be read: {type(error).__name__}: {error}") from error
+        return Record(
+            self.key(row) if key is None else key,
+            decode(text, floats, blobs, allow_pickle),
+            is_error,
+            self._attempts[row],
+            self._latency[row],
+            self._cost[row],
+            at,
+            input,
+            version,
+            self.execution(row),
+        )
+
+
+def _cast(view: memoryview | None, code: str) -> Any:
+    if view is None:
+        return _EMPTY.cast("B").cast(code)  # type: ignore[call-overload]
+    whole = len(view) // array(code).itemsize * array(code).itemsize
+    return view.cast("B")[:whole].cast(code)  # type: ignore[call-overload]
+
+
+class _Texts:
+    """A column of texts."""
+
+    def __init__(self, offsets: memoryview | None, data: memoryview | None) -> None:
+        self._offsets = _cast(offsets, "i")
+        self.data = _EMPTY if data is None else data[: self._offsets[-1]] if len(self._offsets) else _EMPTY
+
+    def __getitem__(self, row: int) -> memoryview:
+        offsets = self._offsets
+        return self.data[offsets[row] : offsets[row + 1]]
+
+    def same(self, count: int) -> bytes | None:
+        """The text that all of `count` rows have; None where they differ."""
+        lengths = {
+            end - begin
+            for begin, end in zip(self._offsets[:count], self._offsets[1 : count + 1], strict=False)
+        }
+        if not count or len(lengths) != 1:
+            return None
+        one = bytes(self[0])
+        begin = self._offsets[0]
+        return one if bytes(self.data[begin : begin + len(one) * count]) == one * count else None
+
+
+class _Nested:
+    """A column of lists of lists, or of lists of bytes."""
+
+    def __init__(self, outer: memoryview | None, inner: memoryview | None, data: memoryview | None) -> None:
+        self._outer, self._inner = _cast(outer, "i"), _cast(inner, "i")
+        self._data = _EMPTY if data is None else data
+        self.has_items = len(self._outer) > 0 and self._outer[-1] > 0
+
+    def items(self, row: int) -> Iterator[memoryview]:
+        """What the list of a row has."""
+        inner = self._inner
+        for item in range(self._outer[row], self._outer[row + 1]):
+            yield self._data[inner[item] : inner[item + 1]]

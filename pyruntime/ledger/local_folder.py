@@ -1,0 +1,545 @@
+"""The folder of one scope on a local file system: segments, the lock that orders commits, and their log.
+
+Uses the operating system's own calls: pyarrow cannot append, sync or lock. A `LocalFolder` is thread-safe, a
+`LocalSegment` is for one thread.
+
+A lock of `flock` belongs to the open file, which a forked process shares: a worker of a `multiprocessing`
+pool would go on holding what its parent, killed meanwhile, had locked. So each fork closes its copies at
+once; the parent's locks stay.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar, cast
+
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerFullError
+from pillarbox.ledger.private_files import FILE_MODE, locked_out, make_folders, open_own
+
+try:
+    import fcntl
+except ImportError:  # as on Windows
+    fcntl = None  # type: ignore[assignment]
+
+_kept: set[int] = set()
+
+
+def closed_in_forks(file: int) -> int:
+    """Have processes that are forked from now on close a descriptor; for `close_file` in the end."""
+    _kept.add(file)
+    return file
+
+
+def close_file(file: int) -> None:
+    """Close a descriptor that was kept from forks."""
+    _kept.discard(file)
+    os.close(file)
+
+
+def check_locks() -> None:
+    """Raise LedgerError where the operating system has no locks of files."""
+    if fcntl is None:
+        raise LedgerError(
+            "a ledger in a local folder needs locks of files (fcntl), which this operating system has not: "
+            "give it the URL of an object store, such as s3://bucket/folder"
+        )
+
+
+def lock_file(file: int, *, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file until it is closed, or its process dies.
+
+    Raises BlockingIOError if another holds it and `wait` is False, LedgerError where there are no locks.
+    """
+    check_locks()
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+
+
+def _forget() -> None:
+    for file in list(_kept):
+        with suppress(OSError):
+            os.close(file)
+    _kept.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def full_error(path: str, error: OSError) -> LedgerFullError:
+    """What a task fails with when there is no room."""
+    return LedgerFullError(
+        f"no room for finished calls in {path}: {error.strerror}. Everything acknowledged before is kept; "
+        "make room and run the task again, and it calls only what is missing"
+    )
+
+
+class LocalSegment:
+    """A segment that this process appends to, under the folder's lock. For one thread."""
+
+    def __init__(self, path: str, header: bytes, mode: int = FILE_MODE) -> None:
+        self._path = path
+        self._file = closed_in_forks(open_own(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND, mode))
+        try:
+            # The kernel lets go of it when the process dies: then the segment is closed. Who only looks
+            # whether it is open holds it for a moment.
+            lock_file(self._file, wait=True)
+            self.end = self._synced = 0
+            self.append(header)
+        except BaseException:
+            self.close()
+            os.unlink(path)
+            raise
+
+    def append(self, content: bytes) -> None:
+        """Write at the end. Raises LedgerFullError or OSError, and leaves nothing behind if that can be.
+
+        Raises LedgerError if the segment has been deleted.
+        """
+        if self.end and not os.fstat(self._file).st_nlink:
+            raise LedgerError(f"{self._path} has expired, or was deleted")
+        left = memoryview(content)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, self.end)
+            if error.errno in DISK_FULL_ERRNOS:
+                # spec: Ledger!DiskFull
+                raise full_error(self._path, error) from error
+            raise
+        self.end += len(content)
+
+    def sync(self) -> None:
+        """Wait until what was appended is on the disk. Never to be tried again after it has failed.
+
+        A second fsync may succeed although the first one has lost data, and other processes still read it
+        from memory (Rebello et al., "Can applications recover from fsync failures?", 2020). So what is not
+        known to be on the disk is cut off: nobody can take it for durable.
+        """
+        end = self.end
+        try:
+            os.fsync(self._file)
+            self._synced = end
+        except OSError as error:
+            # spec: Ledger!SyncFails
+            with suppress(OSError):
+                os.ftruncate(self._file, self._synced)
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self._path, error) from error
+            raise
+
+    def close(self) -> None:
+        """Let others merge it."""
+        close_file(self._file)
+
+
+def sync_folder(path: str) -> None:
+    """Wait until the names in a folder are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+SUFFIX = ".arrow"
+PART = ".part"
+LOCK = ".lock"
+PART_NAME = re.compile(r"\.?[0-9a-f]{16}\.part")
+SEGMENT_NAME = re.compile(r"[0-9a-f]{16}\.arrow")
+ROWS_NAME = re.compile(r"([0-9a-f]+)-([0-9]+)-[0-9a-f]{16}\.rows")
+"""Rows of a stream: the time in ms of the micro-batch that has read them, and their bucket."""
+OWN_NAME = re.compile(
+    rf"\.lock|\.compact|\.lease-[0-9a-f]{{32}}(\.[0-9a-f]{{32}})?|\.found-[0-9a-f]+-[0-9a-f]{{16}}"
+    rf"|\.function-[0-9a-f]+|\.probe-[0-9a-f]{{16}}|{PART_NAME.pattern}|{ROWS_NAME.pattern}"
+)
+"""The names of what a ledger has in a folder beside its segments."""
+MAX_OPEN_FILES = 64
+LOG_ENTRY_BYTES = 8
+LOG_ID_BYTES = 16
+"""Bytes of an entry of the log of commits, and of what it begins with."""
+FOLDER_LEVELS = 5
+"""Folders that a ledger makes in each other: v1/run=.../batch=.../uid=.../config=..."""
+MAX_MAKE_TRIES = 100
+LOCK_POLL_MIN_S = 0.0001
+LOCK_POLL_MAX_S = 0.002
+"""Seconds between two looks at a lock that another process holds."""
+
+
+SHARE_HINT = "Ledger(mode=0o660)"
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def names_users(method: Method) -> Method:
+    """Have a method of `LocalFolder` say whose folder it is where another user may not use it."""
+
+    @functools.wraps(method)
+    def call(folder: LocalFolder, *arguments: Any) -> Any:
+        nap = LOCK_POLL_MIN_S
+        while True:
+            try:
+                return method(folder, *arguments)
+            except PermissionError as error:
+                # Another user's process makes a folder or file, and then says who may use it: the umask may
+                # have taken that away.
+                if not folder.is_shared or nap > LOCK_POLL_MAX_S:
+                    path = folder.path if error.filename is None else str(error.filename)
+                    raise LedgerError(locked_out(path, SHARE_HINT)) from error
+                time.sleep(nap)
+                nap *= 2
+
+    return cast("Method", call)
+
+
+class Mark(NamedTuple):
+    """How far one has read the log of commits."""
+
+    log: bytes
+    """Which log: it begins anew with the folder."""
+    end: int
+
+
+class LocalFolder:
+    """The segments of one scope. Any thread.
+
+    mode: of the files that are made here; folders have the same, with the right to enter. Where another
+    user's mode keeps this process out, each method raises LedgerError, which names both users.
+    """
+
+    appends = True
+
+    def __init__(self, path: str, mode: int = FILE_MODE) -> None:
+        self.path = path
+        self._mode = mode
+        self._files: OrderedDict[str, int] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def __del__(self) -> None:
+        # Nobody has it any more, so nobody holds its mutex.
+        for file in self._files.values():
+            os.close(file)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other users may have files here."""
+        return self._mode & 0o077 != 0
+
+    @names_users
+    def exists(self) -> bool:
+        """Whether there may be anything to delete."""
+        try:
+            return stat.S_ISDIR(os.stat(self.path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    @names_users
+    def make(self) -> None:
+        """Make the folder, durably, whoever has made it: who did may have been killed before that was."""
+        try:
+            made = self._make_all()
+            for folder in dict.fromkeys([*made, *self._inner()]):
+                sync_folder(os.path.dirname(folder))
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self.path, error) from error
+            if isinstance(error, PermissionError):
+                raise
+            raise LedgerError(f"the folder {self.path} cannot be made: {error.strerror}") from error
+
+    def _make_all(self) -> list[str]:
+        """Make the folder and what is missing above it; returns what was missing, the lowest first."""
+        for _ in range(MAX_MAKE_TRIES):
+            with suppress(FileNotFoundError):
+                # An expiry takes folders away that are empty, perhaps those just made.
+                return make_folders(self.path, self._mode)
+        raise FileNotFoundError(errno.ENOENT, "something deletes it all the time", self.path)
+
+    def _inner(self) -> list[str]:
+        """The folders of the ledger that lead here, itself included."""
+        folders = [self.path]
+        while len(folders) < FOLDER_LEVELS:
+            folders.append(os.path.dirname(folders[-1]))
+        return folders
+
+    @names_users
+    def names(self) -> list[str]:
+        """The names of everything in the folder. Empty if there is no folder."""
+        try:
+            return [name for name in os.listdir(self.path) if not name.endswith(PART)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    @names_users
+    def put(self, name: str, content: bytes) -> None:
+        """Make a small file, or another in its place, durably. Raises LedgerFullError and OSError."""
+        part = f".{secrets.token_hex(8)}{PART}"
+        try:
+            file = open_own(self._join(part), os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
+            try:
+                left = memoryview(content)
+                while left:
+                    left = left[os.write(file, left) :]
+                os.fsync(file)
+            finally:
+                os.close(file)
+            self.publish(part, name)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(self._join(part))
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self.path, error) from error
+            raise
+
+    @names_users
+    def segments(self) -> list[tuple[str, int]]:
+        """Name and bytes of each, in the order in which their records count. Empty if there is no folder."""
+        found = []
+        with suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    # Nothing is read from a pipe or a folder that somebody has given such a name.
+                    with suppress(FileNotFoundError):
+                        if not entry.is_file():
+                            continue
+                        found.append((entry.name, entry.stat().st_size))
+        return sorted(found)
+
+    @names_users
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Bytes of a segment, fewer at its end. Raises FileNotFoundError if it has been merged or expired."""
+        with self._mutex:
+            file = self._files.get(name)
+            if file is None:
+                file = os.open(self._join(name), os.O_RDONLY)
+                self._files[name] = file
+                if len(self._files) > MAX_OPEN_FILES:
+                    os.close(self._files.popitem(last=False)[1])
+            else:
+                self._files.move_to_end(name)
+            parts = []
+            while length > 0 and (part := os.pread(file, length, offset)):
+                parts.append(part)
+                offset += len(part)
+                length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @names_users
+    def size(self, name: str) -> int:
+        """Bytes that a segment has now. Raises FileNotFoundError."""
+        return os.stat(self._join(name)).st_size
+
+    @names_users
+    def sync(self, name: str) -> None:
+        """Wait until a segment, which another process may have written, is on the disk."""
+        file = os.open(self._join(name), os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    @names_users
+    def is_open(self, name: str) -> bool:
+        """Whether a process that lives appends to it."""
+        try:
+            file = os.open(self._join(name), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            lock_file(file, shared=True)
+        except OSError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+    def committed(self, lock: int, mark: Mark | None) -> tuple[set[str] | None, Mark]:
+        """The segments to which something was committed since `mark`, and the mark for the next time.
+
+        None stands for all of them. lock: the file of the lock, which the caller holds. It has the log of
+        commits in it: an identity, and then the identity of a segment for each. So a commit need not look at
+        segments that nobody appends to any more. The log is no more durable than the processes that read it.
+        """
+        end = os.fstat(lock).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
+        log = os.pread(lock, LOG_ID_BYTES, 0) if end >= LOG_ID_BYTES else b""
+        if not log:
+            log, end = secrets.token_bytes(LOG_ID_BYTES), LOG_ID_BYTES
+            self._write_log(lock, log, 0)
+        now = Mark(log, end)
+        if mark is None or mark.log != log or mark.end > end:
+            return None, now
+        words = os.pread(lock, end - mark.end, mark.end)
+        return {
+            words[at : at + LOG_ENTRY_BYTES].hex() + SUFFIX for at in range(0, len(words), LOG_ENTRY_BYTES)
+        }, now
+
+    def announce(self, lock: int, name: str) -> None:
+        """Say in the log that something is about to be appended to a segment. Before it is, under the lock.
+
+        Who was killed in between has said too much, which costs a look; the other way round, others would
+        not see what he has written.
+        """
+        # spec: Ledger!Write
+        end = os.fstat(lock).st_size // LOG_ENTRY_BYTES * LOG_ENTRY_BYTES
+        self._write_log(lock, bytes.fromhex(name.removesuffix(SUFFIX)), end)
+
+    def _write_log(self, lock: int, content: bytes, at: int) -> None:
+        try:
+            if os.pwrite(lock, content, at) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self.path, error) from error
+            raise
+
+    @names_users
+    def create(self, name: str, header: bytes) -> LocalSegment:
+        """A new segment to append to. Under the lock, or it may be taken for closed before it is."""
+        try:
+            segment = LocalSegment(self._join(name), header, self._mode)
+            sync_folder(self.path)
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self.path, error) from error
+            raise
+        return segment
+
+    @names_users
+    def publish(self, part: str, name: str) -> None:
+        """Give a finished file its name, durably."""
+        os.rename(self._join(part), self._join(name))
+        sync_folder(self.path)
+
+    @names_users
+    def remove(self, name: str) -> None:
+        """Delete a file of the folder, if it is there."""
+        with self._mutex:
+            file = self._files.pop(name, None)
+        if file is not None:
+            os.close(file)
+        with suppress(FileNotFoundError):
+            os.unlink(self._join(name))
+
+    def remove_parts(self) -> None:
+        """Delete what compactions left that were killed. Under the lock of compactions."""
+        for name in os.listdir(self.path):
+            if PART_NAME.fullmatch(name):
+                self.remove(name)
+
+    def remove_folder(self, timeout: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:
+        """Delete what the ledger has in the folder, and the folder and those above it that are empty then.
+
+        Returns the bytes of the segments that were deleted, and what was left as the ledger has not made it.
+        is_own: tells by name and size whether a segment is of this folder.
+
+        Under the lock, so that whoever commits at the time has done so or will see that it has gone. Several
+        may try at a time. Raises LedgerBusyError after `timeout` seconds.
+        """
+        freed = 0
+        left: list[str] = []
+        try:
+            with self.lock(timeout):
+                own = {name: size for name, size in self.segments() if is_own(name, size)}
+                for name in sorted(os.listdir(self.path), key=LOCK.__eq__):
+                    if name not in own and not OWN_NAME.fullmatch(name):
+                        left.append(name)
+                        continue
+                    self.remove(name)
+                    freed += own.get(name, 0)
+                with suppress(OSError):
+                    os.rmdir(self.path)
+        except LedgerBusyError:
+            raise
+        except (LedgerError, FileNotFoundError):
+            # Another has done it.
+            if self.exists():
+                raise
+        folder = self.path
+        with suppress(OSError):
+            for _ in range(FOLDER_LEVELS - 2):
+                folder = os.path.dirname(folder)
+                os.rmdir(folder)
+        return freed, left
+
+    @names_users
+    def changed(self, name: str) -> float:
+        """Seconds since 1970 at which a segment was changed last."""
+        return os.stat(self._join(name)).st_mtime
+
+    @contextmanager
+    def lock(self, timeout: float, name: str = LOCK) -> Iterator[int]:
+        """Hold the lock of the folder; the kernel gives it back when the process dies.
+
+        Raises LedgerBusyError after `timeout` seconds, LedgerError if the folder has gone.
+        """
+        deadline = time.monotonic() + timeout
+        file = None
+        nap = LOCK_POLL_MIN_S
+        try:
+            while True:
+                if file is None:
+                    file = closed_in_forks(self._open_lock(name))
+                try:
+                    lock_file(file)
+                except BlockingIOError:
+                    pass
+                else:
+                    if is_at(file, self._join(name)):
+                        break
+                    # It has expired while this waited; whoever comes next locks another file.
+                    close_file(file)
+                    file = None
+                    continue
+                if time.monotonic() >= deadline:
+                    raise LedgerBusyError(
+                        f"another process has held {self._join(name)} for {timeout:g} s: is it stopped?"
+                    )
+                time.sleep(nap)
+                nap = min(2 * nap, LOCK_POLL_MAX_S)
+            yield file
+        finally:
+            if file is not None:
+                close_file(file)
+
+    @names_users
+    def _open_lock(self, name: str) -> int:
+        try:
+            return open_own(self._join(name), os.O_CREAT | os.O_RDWR, self._mode)
+        except FileNotFoundError:
+            raise LedgerError(f"{self.path} has expired, or was deleted") from None
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise full_error(self.path, error) from error
+            if isinstance(error, PermissionError):
+                raise
+            raise LedgerError(f"{self._join(name)} {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the files that were read."""
+        with self._mutex:
+            while self._files:
+                os.close(self._files.popitem()[1])
+
+    def _join(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+
+def is_at(file: int, path: str) -> bool:
+    """Whether a file that is open still has this path: another may have been put there, or it was deleted."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except OSError:
+        return False

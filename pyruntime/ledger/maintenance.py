@@ -1,0 +1,252 @@
+"""Compaction merges the closed segments of a scope into one; expiry deletes what nobody will ask for again.
+
+The merged segment is written beside the others and synced, gets its name, and only then are the others
+deleted. Killed at any moment, everything is found: perhaps twice, which is the same. Segments that a process
+appends to are left alone. One compaction of a scope at a time. Any thread, any process.
+
+An attempt that still writes into what has expired, a zombie, fails with its next commit; one that begins
+later makes the folder anew, and what it writes expires with the next call.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox.ledger.errors import LedgerBusyError, LedgerError, LedgerWarning, printable
+from pillarbox.ledger.format import encode_frame, header, owner_of
+from pillarbox.ledger.keys import Scope
+from pillarbox.ledger.ledger import Ledger
+from pillarbox.ledger.local_folder import PART, ROWS_NAME, SUFFIX, LocalFolder
+from pillarbox.ledger.reader import Folder, LedgerReader, is_own
+from pillarbox.ledger.writer import COMMIT_LOCK_TIMEOUT_S, FRAME_BYTES
+
+COMPACTION_LOCK = ".compact"
+COMPACTION_LOCK_TIMEOUT_S = 1.0
+EXPIRY_LOCK_TIMEOUT_S = 5.0
+MAX_QUOTED_NAMES = 5
+"""Names that a warning quotes."""
+
+
+@dataclass
+class Compacted:
+    """What a compaction did."""
+
+    segments: int = 0
+    """Merged and deleted."""
+    records: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    damaged: int = 0
+    """Parts that were left out."""
+
+
+class _Closed:
+    """A folder as it looks when only some of its segments are there."""
+
+    def __init__(self, folder: Folder, names: dict[str, int]) -> None:
+        self._folder = folder
+        self._names = names
+        self.path = folder.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._folder, name)
+
+    def segments(self) -> list[tuple[str, int]]:
+        return [(name, self._names[name]) for name, _ in self._folder.segments() if name in self._names]
+
+
+def compact(ledger: Ledger, scope: Scope) -> Compacted:
+    """Merge the closed segments of a scope; nothing is done where there is one or none.
+
+    Raises LedgerFullError, and LedgerError if another compaction of the scope is at work.
+    """
+    folder = ledger.folder(scope)
+    done = Compacted()
+    if not folder.segments():
+        return done
+    with folder.lock(COMPACTION_LOCK_TIMEOUT_S, COMPACTION_LOCK):
+        if isinstance(folder, LocalFolder):
+            folder.remove_parts()
+        with folder.lock(COMPACTION_LOCK_TIMEOUT_S):
+            # Under the lock a segment that has just been made is locked by its writer already.
+            closed = {name: size for name, size in folder.segments() if not folder.is_open(name)}
+        # What a merge takes it deletes: no file of somebody else, and no segment that was copied there.
+        closed = {name: size for name, size in closed.items() if is_own(folder, scope.about, name, size)}
+        if len(closed) < 2:
+            return done
+        _merge(folder, closed, scope, done)
+    folder.close()
+    return done
+
+
+def _merge(folder: Folder, closed: dict[str, int], scope: Scope, done: Compacted) -> None:
+    reader = LedgerReader(_Closed(folder, closed), scope.about, allow_pickle=False)  # type: ignore[arg-type]
+    segment_id = secrets.token_hex(8)
+    # spec: Ledger!Merge
+    target = folder.create(segment_id + PART, header(segment_id, scope.about))
+    try:
+        for batch in _regrouped(reader):
+            target.append(encode_frame(batch, segment_id, target.end, owner_of(scope.about))[1])
+            done.records += batch.num_rows
+        target.sync()
+    except BaseException:
+        target.close()
+        folder.remove(segment_id + PART)
+        raise
+    target.close()
+    reader.close()
+    # Under the lock: who commits, and lists the segments for that, sees the old ones or the new one.
+    try:
+        with folder.lock(COMMIT_LOCK_TIMEOUT_S):
+            # spec: Ledger!Publish
+            folder.publish(segment_id + PART, segment_id + SUFFIX)
+            # spec: Ledger!Delete
+            for name, size in closed.items():
+                folder.remove(name)
+                done.segments += 1
+                done.bytes_before += size
+    except FileNotFoundError:
+        raise LedgerError(f"{folder.path} has expired while it was merged") from None
+    done.bytes_after = target.end
+    done.damaged = len(reader.damage)
+
+
+def _regrouped(reader: LedgerReader) -> Iterator[Any]:
+    """The records that count, in batches of `FRAME_BYTES` or more: as many of the old ones as that takes."""
+    import pyarrow as pa
+
+    waiting: list[Any] = []
+    size = 0
+    replaced = _replaced(reader)
+    for batch, counts in reader.batches():
+        kept = batch if all(counts) else batch.filter(pa.array(counts, pa.bool_()))
+        if kept.num_rows:
+            kept = _with_replaced(kept, replaced)
+            waiting.append(kept)
+            size += kept.nbytes
+        if size >= FRAME_BYTES:
+            yield from _one(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield from _one(waiting)
+
+
+def _replaced(reader: LedgerReader) -> dict[bytes, tuple[int, float]]:
+    """Attempts and cost of the records that do not count, by their keys: they were paid for."""
+    spent: dict[bytes, tuple[int, float]] = {}
+    for batch, counts in reader.batches():
+        for row, count in enumerate(counts):
+            if not count:
+                key = batch["key"][row].as_py()
+                attempts, cost = spent.get(key, (0, 0.0))
+                attempts, cost = attempts + batch["attempts"][row].as_py(), cost + batch["cost"][row].as_py()
+                spent[key] = attempts, cost
+    return spent
+
+
+def _with_replaced(batch: Any, replaced: dict[bytes, tuple[int, float]]) -> Any:
+    """The batch with what was spent on the records that its own ones replace, which is taken out of there."""
+    import pyarrow as pa
+
+    if not replaced:
+        return batch
+    keys = batch["key"].to_pylist()
+    added = {row: replaced.pop(key) for row, key in enumerate(keys) if key in replaced}
+    if not added:
+        return batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for place, name in enumerate(("attempts", "cost")):
+        values = columns[name].to_pylist()
+        for row, spent in added.items():
+            values[row] += spent[place]
+        columns[name] = pa.array(values, columns[name].type)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
+
+
+def _one(batches: list[Any]) -> list[Any]:
+    import pyarrow as pa
+
+    return [batches[0]] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+
+
+def expire(ledger: Ledger, scope: Scope, timeout: float = EXPIRY_LOCK_TIMEOUT_S) -> int:
+    """Delete what a scope has; returns the bytes that were freed.
+
+    For what is committed, and nobody asks for again. An attempt that still writes there fails with its next
+    commit, and so should it. timeout: seconds for a commit that is at work.
+
+    What the ledger has not written for this scope stays, and is said with a `LedgerWarning`: other files, and
+    segments of other scopes that somebody has copied there.
+    Raises LedgerBusyError if a process has held the scope's lock for longer, LedgerError and OSError.
+    """
+    # spec: Ledger!Expire
+    folder = ledger.folder(scope)
+    try:
+        if not folder.exists():
+            return 0
+        freed, left = folder.remove_folder(
+            timeout, lambda name, size: is_own(folder, scope.about, name, size)
+        )
+    finally:
+        folder.close()
+    if left:
+        names = ", ".join(printable(name) for name in left[:MAX_QUOTED_NAMES]) + ", ..." * (
+            len(left) > MAX_QUOTED_NAMES
+        )
+        warnings.warn(
+            LedgerWarning(f"{folder.path}: not deleted, since the ledger has not written it there: {names}"),
+            stacklevel=2,
+        )
+    return freed
+
+
+def expire_batches(
+    ledger: Ledger, run: str, through: int, *, uid: str | None = None, config: str | None = None
+) -> list[Scope]:
+    """Delete what a query kept for its micro-batches up to and with `through`; returns their scopes.
+
+    uid, config: of this operator, with this configuration only; None for all.
+
+    For batches that Spark has committed: while micro-batch N runs, those up to N - 2. All tasks of N may call
+    it, at any time and all at once: where there is nothing to do, that is a look into the run's folder. What
+    a commit of a zombie has locked is left to a later call.
+    Raises ValueError for a run that is no stream, LedgerFormatError and OSError.
+    """
+    gone = []
+    of_run = list(ledger.scopes(run))
+    if of_run and all(scope.batch is None for scope in of_run):
+        raise ValueError(f"run={run!r}: has no micro-batches; expire it as a whole")
+    for scope in of_run:
+        if scope.batch is None or scope.batch > through:
+            continue
+        if uid in (None, scope.uid) and config in (None, scope.config):
+            with suppress(LedgerBusyError):
+                expire(ledger, scope, 0.0)
+                gone.append(scope)
+    return gone
+
+
+def last_change(ledger: Ledger, scope: Scope) -> float:
+    """When a file with results or rows changed last: seconds since 1970, 0 without any.
+
+    Raises LedgerError.
+    """
+    folder = ledger.folder(scope)
+    latest = 0.0
+    try:
+        for name in folder.names():
+            if not name.endswith(SUFFIX) and not ROWS_NAME.fullmatch(name):
+                continue
+            try:
+                latest = max(latest, folder.changed(name))
+            except FileNotFoundError:
+                # Merged in the meantime, or expired.
+                continue
+    except OSError as error:
+        raise LedgerError(f"{folder.path} cannot be read: {error}") from error
+    return latest

@@ -1,0 +1,480 @@
+"""The use that the tasks of one operator make of its ledger: whose results they are, and in which form.
+
+`plan_ledger` is for the driver. A `LedgerPlan` is sent to the workers and opened on the task's thread.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import types as T
+
+from pillarbox.aio.chained import as_fields
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session, scope_of
+from pillarbox.aio.options import Options
+from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
+from pillarbox.ledger.consistency import code_hash, is_other_code, record_code, recorded_code, warn_if_changed
+from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
+from pillarbox.ledger.maintenance import expire_batches
+from pillarbox.spark.records import Record, decode_column
+from pillarbox.spark.results import RowEncoder, ValueEncoder
+from pillarbox.spark.schema import holds, time_zone
+from pillarbox.spark.vectors import is_vector
+
+log = logging.getLogger("pillarbox")
+
+QUERY = "sql.streaming.queryId"
+BATCH = "streaming.sql.batchId"
+"""The local properties by which Spark's tasks know their micro-batch; they stay the same in a restart."""
+
+EXECUTION = "spark.sql.execution.id"
+"""The local property by which tasks know the action that they are of; it is the same in all its stages."""
+
+STAGE_POLL_INTERVAL_S = 0.2
+"""Seconds between two looks whether a stage has ended."""
+
+BATCHES_KEPT = 1
+"""Micro-batches before the present one whose results are kept: Spark has committed those before them."""
+
+
+@dataclass(frozen=True)
+class LedgerPlan:
+    """What a task needs to use the ledger of its options.
+
+    results: the type of the results, which do not fit another. zone: the session's time zone. columns: those
+    of a row. key: the positions of those that identify it, None for the whole row. arguments: the columns of
+    `async_udf`, whose rows are tuples of arguments; None where they are records. only_failed: call only rows
+    that failed. identity: the name of the ledger's place as the driver sees it; None where it cannot.
+    inputs: the positions of the columns that count, None for all. plan: tells this use of the operator apart
+    from all others. code: tells whether the function has changed. told: takes what tasks called
+    again to the driver; None where they log it. is_behind: the rows are those that another function gives,
+    and their identity is that of the rows of the DataFrame, whose columns these are; what another function
+    gets of this one has no type (`results` is None).
+    """
+
+    results: T.DataType | None
+    zone: str | None
+    columns: tuple[str, ...]
+    key: tuple[int, ...] | None
+    arguments: str | None
+    only_failed: bool
+    identity: str | None
+    inputs: tuple[int, ...] | None
+    plan: str
+    code: str | None
+    told: Accumulator[Any] | None
+    is_behind: bool = False
+
+    def check_place(self, ledger: Ledger) -> None:
+        """Raise LedgerError where this worker sees another place than the driver. On the task's thread."""
+        if self.identity is None:
+            ledger.identity()
+        else:
+            ledger.check_identity(self.identity)
+
+    def open(self, options: Options) -> LedgerSession:
+        """The session of this task. Raises ValueError in a batch job without a run, LedgerError, OSError."""
+        assert options.ledger is not None
+        self.check_place(options.ledger)
+        run, batch = _run(options)
+        context = TaskContext.get()
+        if batch is not None:
+            expire_committed(options, run, batch)
+        other_code = False
+        if context is not None and context.partitionId() == 0 and not self.only_failed:
+            other_code = self.record_code(options, run, batch)
+        session = open_session(
+            options,
+            run,
+            batch=batch,
+            config=self.config,
+            identify=ChainedIdentity(options.ledger.inputs) if self.is_behind else self.row_identity(),
+            execution=self.execution(),
+            prepare=self.prepare(),
+            attempt="" if context is None else str(context.partitionId()),
+            only_failed=self.only_failed,
+            tell=None if self.told is None or context is None else self._tell,
+        )
+        session.stale.other_code = other_code
+        return session
+
+    def record_code(self, options: Options, run: str, batch: int | None = None) -> bool:
+        """Note which code gives the answers; True where it has changed and the driver could not see it.
+
+        With `run=` the driver has looked; the id of a streaming query is known to its tasks only. Of a
+        micro-batch the code of its first execution stays noted, so that each one with other code says so.
+        """
+        assert options.ledger is not None
+        scope = scope_of(options.ledger, run, batch=batch, config=self.config)
+        other = options.ledger.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
+        if batch is None or not other:
+            record_code(options.ledger, scope, self.code)
+        return other
+
+    def tell(self, stale: StaleAnswers, options: Options, run: str) -> None:
+        """Have the driver say what is stale, or say it here where that cannot be. On the task's thread."""
+        if self.told is not None and TaskContext.get() is not None:
+            self._tell(stale)
+            return
+        assert options.ledger is not None
+        for message in stale.messages(options.ledger, run, str(options.ledger.uid), "the function"):
+            log.warning("%s", message)
+
+    def execution(self) -> bytes:
+        """The execution of which the present task is: one action over this plan."""
+        context = TaskContext.get()
+        if context is None:
+            return execution_id()
+        # An RDD of a DataFrame is run outside of such an action: then the stage has to do.
+        return execution_id(self.plan, context.getLocalProperty(EXECUTION) or f"stage {context.stageId()}")
+
+    def _tell(self, stale: StaleAnswers) -> None:
+        context = TaskContext.get()
+        assert self.told is not None
+        assert context is not None
+        self.told.add([(context.stageId(), stale)])
+
+    def row_identity(self) -> RowIdentity:
+        """The maker of rows' keys and of the fingerprints of their inputs."""
+        key = () if self.key is None else self.key
+        counted = range(len(self.columns)) if self.inputs is None else self.inputs
+        others = tuple(place for place in counted if place not in key)
+        whole = counted if self.inputs is None else (*key, *others)
+        if self.is_behind:
+            # Only the key is asked for. What the function gets is another row.
+            whole, others = range(len(self.columns)), ()
+        names = self._names(others)
+        values_of = self._values_of(others)
+        # Without names given, the arguments of a column are known by their places, as they always were.
+        is_plain = self.arguments is not None and self.inputs is None
+        return RowIdentity(
+            None if self.key is None else self._values_of(key),
+            lambda row: (names, values_of(row)),
+            self._values_of(whole),
+            None if is_plain else self._names(whole),
+            dict(enumerate(self.columns)),
+        )
+
+    def _names(self, places: Sequence[int]) -> tuple[Any, ...]:
+        # A parameter may be renamed without anything else.
+        return tuple(places) if self.arguments is not None else tuple(self.columns[place] for place in places)
+
+    def _values_of(self, places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+        if self.arguments is not None:
+            return _arguments(places)
+        return _fields([self.columns[place] for place in places])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What of the operator, besides its uid and key, decides whose results these are."""
+        # One function may be called for several columns, under one uid.
+        shape = None if self.results is None else self.results.simpleString()
+        return {"shape": shape, "zone": self.zone, "arguments": self.arguments}
+
+    def prepare(self) -> Callable[[Any], Any]:
+        """What makes of a result what is kept."""
+        if self.results is None:
+            return as_fields
+        zone = None if self.zone is None else time_zone(self.zone)
+        if self.arguments is None:
+            assert isinstance(self.results, T.StructType)
+            return KeptRows(self.results, zone)
+        return KeptValues(self.results, zone)
+
+
+def plan_ledger(
+    fn: Callable[..., Any],
+    options: Options,
+    columns: Sequence[str],
+    results: T.DataType | None,
+    zone: str | None,
+    *,
+    session: Any,
+    streaming: bool | None,
+    arguments: str | None,
+    only_failed: bool = False,
+    is_behind: bool = False,
+) -> LedgerPlan | None:
+    """How tasks use the ledger of `options`; None where there is none. Any thread of the driver.
+
+    columns: those of the input row. streaming: whether the rows are of a streaming query, None where that is
+    not known. Raises TypeError, ValueError, and LedgerError for a place that cannot be written.
+    """
+    ledger = options.ledger
+    if ledger is None:
+        return None
+    key = None if ledger.key is None else tuple(_position("key", name, columns) for name in ledger.key)
+    inputs = None
+    # Behind another function they are columns of its rows, which nobody knows yet.
+    if ledger.inputs is not None and not is_behind:
+        inputs = tuple(_position("inputs", name, columns) for name in ledger.inputs)
+    if ledger.run is None and streaming is False and not _in_micro_batch(session):
+        raise ValueError(
+            "run=None: a batch job needs a name by which it is known when it is run again, such as "
+            "Ledger(folder, run='2026-11-21'); only a streaming query has one of its own"
+        )
+    if results is not None:
+        check_keepable(results)
+    ledger.check()
+    # The client of Spark Connect has a disk of its own; a bucket is the same one for all.
+    apart = session is not None and is_connect(session) and ledger.local_path is not None
+    identity = None if apart else ledger.identity()
+    plan = LedgerPlan(
+        results,
+        zone,
+        tuple(columns),
+        key,
+        arguments,
+        only_failed,
+        identity,
+        inputs,
+        uuid.uuid4().hex,
+        code_hash(fn),
+        _listen(session, options, getattr(fn, "__qualname__", type(fn).__qualname__)),
+        is_behind,
+    )
+    if only_failed:
+        _check_has_run(options, plan)
+    else:
+        _check_alone(fn, options, plan)
+        if ledger.run is not None and identity is not None:
+            scope = scope_of(ledger, ledger.run, config=plan.config)
+            warn_if_changed(ledger, scope, fn, plan.code)
+    return plan
+
+
+class _StaleAnswersOfTasks(AccumulatorParam[Any]):
+    """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end.
+
+    In a task it only collects.
+    """
+
+    def __init__(self, context: Any, options: Options, name: str) -> None:
+        self._context = context
+        self._options = options
+        self._name = name
+        self._mutex = threading.Lock()
+        self._stages: dict[int, StaleAnswers] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Collected, ())
+
+    def zero(self, value: Any) -> Any:
+        return []
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:
+        for stage, stale in value2:
+            with self._mutex:
+                if stage in self._stages:
+                    self._stages[stage].add(stale)
+                    continue
+                self._stages[stage] = stale
+            threading.Thread(target=self._say, args=(stage,), name="pillarbox-stale", daemon=True).start()
+        return []
+
+    def _say(self, stage: int) -> None:
+        pause = threading.Event()
+        try:
+            tracker = self._context.statusTracker()
+            while (info := tracker.getStageInfo(stage)) is not None:
+                if info.numCompletedTasks >= info.numTasks or stage not in tracker.getActiveStageIds():
+                    break
+                pause.wait(STAGE_POLL_INTERVAL_S)
+        except Exception:
+            log.debug("whether stage %d has ended is not known: Spark is stopped", stage, exc_info=True)
+        with self._mutex:
+            stale = self._stages.pop(stage)
+        options = self._options
+        assert options.ledger is not None
+        run = "of the streaming query" if options.ledger.run is None else options.ledger.run
+        for message in stale.messages(options.ledger, run, str(options.ledger.uid), self._name):
+            log.warning("%s", message)
+
+
+class _Collected(AccumulatorParam[Any]):
+    """The form that it has in a task."""
+
+    def zero(self, value: Any) -> Any:
+        return []
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:
+        return value1 + value2
+
+
+def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | None:
+    """The accumulator that takes the counts of tasks to the driver; None over Connect."""
+    if session is None or is_connect(session):
+        return None
+    context = session.sparkContext
+    accumulator: Accumulator[Any] = context.accumulator([], _StaleAnswersOfTasks(context, options, name))
+    return accumulator
+
+
+_operators: dict[Any, tuple[str, tuple[str, ...]]] = {}
+
+
+def _check_has_run(options: Options, plan: LedgerPlan) -> None:
+    """Raise ValueError where the ledger has nothing of the earlier run."""
+    ledger = options.ledger
+    assert ledger is not None
+    scope = scope_of(ledger, str(ledger.run), config=plan.config)
+    if ledger.folder(scope).segments():
+        return
+    there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
+    more = f"; it has {', '.join(there[:10])}" if there else ", and nothing else"
+    raise ValueError(
+        f"run={ledger.run!r}, uid={ledger.uid!r}, key={ledger.key!r}: the ledger has nothing of these "
+        f"names and this type of results{more}"
+    )
+
+
+def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> None:
+    """Warn where two operators of a run would take each other's results for their own."""
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    own = f"{named.__module__}.{named.__qualname__}", plan.columns
+    ledger = options.ledger
+    assert ledger is not None
+    place = ledger.location, ledger.run, ledger.uid, ledger.key, *plan.config.values()
+    other = _operators.setdefault(place, own)
+    if other != own:
+        _operators[place] = own
+        warnings.warn(
+            LedgerWarning(
+                f"uid={ledger.uid!r}: was that of {other[0]} over the columns {', '.join(other[1])} before, "
+                f"in the same run={ledger.run!r}, and is now that of {own[0]} over {', '.join(own[1])}. "
+                "Their results are not told apart: unless one replaces the other, give each a uid of its own"
+            ),
+            stacklevel=2,
+        )
+
+
+def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
+    if isinstance(name, str) and name in columns:
+        return columns.index(name)
+    if isinstance(name, int) and 0 <= name < len(columns):
+        return name
+    raise ValueError(f"{option}: {name!r} is no column; the columns are {', '.join(columns)}")
+
+
+def _in_micro_batch(session: Any) -> bool:
+    """Whether this is `foreachBatch`; over Connect nobody knows, so the task will say it."""
+    if session is None or is_connect(session):
+        return True
+    return session.sparkContext.getLocalProperty(QUERY) is not None
+
+
+def is_connect(session: Any) -> bool:
+    """True for a session of Spark Connect. Any thread."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def _run(options: Options) -> tuple[str, int | None]:
+    assert options.ledger is not None
+    if options.ledger.run is not None:
+        return options.ledger.run, None
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY)
+    batch = None if context is None else context.getLocalProperty(BATCH)
+    if query is None or batch is None:
+        raise ValueError(
+            "run=None: not a streaming query, so the run needs a name: Ledger(folder, run='2026-11-21')"
+        )
+    return query, int(batch)
+
+
+def expire_committed(options: Options, query: str, batch: int) -> None:
+    """Delete what the ledger has of micro-batches that are committed. Any thread, any number of tasks.
+
+    What cannot be deleted stays, and is said.
+    """
+    assert options.ledger is not None
+    try:
+        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.ledger.uid)
+    except (OSError, LedgerError) as error:
+        log.warning(
+            "results of committed micro-batches were not deleted: %s: %s", type(error).__name__, error
+        )
+
+
+def _arguments(places: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda row: tuple([row[place] for place in places])
+
+
+def _fields(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
+    def fields(record: Record) -> tuple[Any, ...]:
+        columns, index = record._columns, record._index
+        return tuple([columns[name][index] for name in names])
+
+    return fields
+
+
+def check_keepable(results: T.DataType) -> None:
+    """Raise ValueError for a type of results that a ledger does not keep. For the driver."""
+    if holds(results, T.UserDefinedType):
+        raise ValueError(f"schema={results.simpleString()!r}: a ledger keeps no user-defined types")
+
+
+class KeptRows:
+    """Makes of converted results of `async_map` what is kept. results: the columns of a row."""
+
+    def __init__(self, results: T.StructType, zone: datetime.tzinfo | None) -> None:
+        self._encoder = RowEncoder(results, zone)
+        self._is_exact = _is_exact(results)
+
+    def __call__(self, result: Any) -> Any:
+        """The kept form of `result`: a result that gives the same rows."""
+        if self._is_exact:
+            is_plain = self._encoder.is_plain
+            if all(map(is_plain, result)) if type(result) is list else is_plain(result):
+                return result
+        arrays, _ = self._encoder.encode([result])
+        columns = [decode_column(array) for array in arrays]
+        return [tuple([plain(value) for value in row]) for row in zip(*columns, strict=True)]
+
+
+class KeptValues:
+    """The same for a function of `async_udf`, whose results are values of one type."""
+
+    def __init__(self, result: T.DataType, zone: datetime.tzinfo | None) -> None:
+        self._encoder = ValueEncoder(result, zone)
+        self._is_exact = _is_exact(result)
+
+    def __call__(self, result: Any) -> Any:
+        """The kept form of `result`: an equal value."""
+        if self._is_exact and self._encoder.is_plain(result):
+            return result
+        (array,), _ = self._encoder.encode([result])
+        return plain(decode_column(array)[0])
+
+
+def _is_exact(kind: T.DataType) -> bool:
+    """Return True if a ledger gives back any value of this type, in its normal form, as it was."""
+    if isinstance(kind, T.StructType):
+        return all(_is_exact(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.MapType):
+        return _is_exact(kind.keyType) and _is_exact(kind.valueType)
+    if isinstance(kind, T.ArrayType):
+        return not is_vector(kind) and _is_exact(kind.elementType)
+    return not isinstance(kind, T.TimestampType)
+
+
+def plain(value: Any) -> Any:
+    """A value as it was read from an Arrow column, of kinds that a ledger keeps."""
+    if isinstance(value, T.Row):
+        return tuple([plain(part) for part in value])
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {plain(key): plain(part) for key, part in value.items()}
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.timezone.utc)
+    return value

@@ -1,0 +1,299 @@
+"""The rows of a task on Spark: records that a function of `async_map` gets, and the input that makes them.
+
+A record is a view of one row of an Arrow batch. A column becomes Python objects when a record first asks for
+it, for a slice of the batch at once; columns that the function does not touch never do. Used on the thread of
+the event loop, or in worker threads by blocking functions.
+
+Values are PySpark's (structs are `Row`s, maps are dicts), with one difference: a `timestamp` is a
+datetime with a time zone, that of the session, so that it means the same instant on every machine.
+"""
+
+# The alternatives, and why they are worse. A dict or a `Row` for each row decodes every column, also those
+# that only pass through (`keep`), which is most of the cost of a wide row. `to_pylist` of a whole Arrow batch
+# (10,000 rows) decodes rows that a `limit` never needs, and holds them all while the first ones are called.
+# PySpark's own conversion gives naive datetimes in the zone of the process, another one on each machine.
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql import types as T
+
+from pillarbox.aio.errors import shorten
+from pillarbox.aio.snapshots import PlainRows, packed_ints, unpacked_ints
+from pillarbox.aio.task_io import IterableInput
+from pillarbox.kernel import HandoverClosedError
+from pillarbox.task import InputStatus, RowBatch, TaskOutput
+
+MAX_SLICE_ROWS = 1024
+"""Rows of a batch that are decoded together."""
+
+MAX_SLICE_BYTES = 16 * 1024 * 1024
+"""Bytes of such rows, unless one row has more: decoded, they take some times as much."""
+
+RECORD_BYTES = 56
+"""Bytes of a record besides its share of the batch."""
+
+READ_AHEAD_SLICES = 64
+READ_AHEAD_BYTES = 64 * 1024 * 1024
+
+
+class Columns(dict[str, list[Any]]):
+    """The decoded columns of a slice, by name; a missing one is decoded when it is asked for."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+
+    def __missing__(self, name: str) -> list[Any]:
+        # Two threads may decode the same column at a time; they store the same values.
+        index = self.batch.schema.get_field_index(name)
+        if index < 0:
+            raise KeyError(f"{name!r}: the columns are {', '.join(self.batch.schema.names)}")
+        values = decode_column(self.batch.column(index))
+        self[name] = values
+        return values
+
+
+class Record:
+    """One input row, by attribute and by name: `record.text`, `record["text"]`, `record[0]`.
+
+    Structs are PySpark `Row`s, maps dicts, timestamps datetimes with a time zone. Does not change.
+    """
+
+    __slots__ = ("_columns", "_index")
+
+    is_view = True
+    """A record keeps its batch: what is to be kept longer than the row is a tuple of its values."""
+
+    def __init__(self, columns: Columns, index: int) -> None:
+        self._columns = columns
+        self._index = index
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._columns[name][self._index]
+        except KeyError as error:
+            raise AttributeError(f"no column {error.args[0]}") from None
+
+    def __getitem__(self, key: str | int) -> Any:
+        if isinstance(key, str):
+            return self._columns[key][self._index]
+        names = self._columns.batch.schema.names
+        try:
+            name = names[key]
+        except IndexError:
+            raise IndexError(f"{key}: the record has {len(names)} columns") from None
+        return self._columns[name][self._index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._columns[name][self._index] for name in self._columns.batch.schema.names)
+
+    def __len__(self) -> int:
+        return len(self._columns.batch.schema.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns.batch.schema.names
+
+    def asDict(self) -> dict[str, Any]:
+        """All columns as a dict. Touches every column."""
+        return {name: self._columns[name][self._index] for name in self._columns.batch.schema.names}
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Record):
+            return self.asDict() == other.asDict()
+        if isinstance(other, tuple):
+            return tuple(self) == tuple(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        columns, index = self._columns, self._index
+        parts = []
+        for position, name in enumerate(columns.batch.schema.names):
+            if name in columns:
+                value = columns[name][index]
+            else:
+                # An error shows one row; the column of its whole slice need not be decoded for that.
+                value = decode_column(columns.batch.column(position).slice(index, 1))[0]
+            parts.append(f"{name}={shorten(value, 80)}")
+        return f"Record({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A record that leaves its batch, by pickle or copy, becomes a Row of its own.
+        return _as_row, tuple(self.asDict().items())
+
+
+def _as_row(*items: tuple[str, Any]) -> Row:
+    return Row(*[name for name, _ in items])(*[value for _, value in items])
+
+
+@functools.lru_cache(maxsize=64)
+def record_type(names: tuple[str, ...]) -> type[Record]:
+    """The class of the records of these columns: a `Record` that reads them by properties.
+
+    A property is five times as fast as `__getattr__`, which remains for names that a class cannot have.
+    """
+
+    def reader(name: str) -> property:
+        return property(lambda record: record._columns[name][record._index])
+
+    columns = {name: reader(name) for name in names if not name.startswith("_") and not hasattr(Record, name)}
+    return type("Record", (Record,), {"__slots__": (), "__module__": __name__, **columns})
+
+
+def rows_of(batch: pa.RecordBatch) -> RowBatch:
+    """The records of an Arrow batch that is not empty."""
+    count = batch.num_rows
+    record = record_type(tuple(batch.schema.names))
+    # Made by `map`, so that no line of Python runs for a row but the record's own.
+    rows = list(map(record, repeat(Columns(batch), count), range(count)))
+    return RowBatch(rows, batch.nbytes // count + RECORD_BYTES)
+
+
+def sliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches in slices of at most `MAX_SLICE_ROWS` and some `MAX_SLICE_BYTES`, without copying."""
+    for batch in batches:
+        rows = min(MAX_SLICE_ROWS, max(1, MAX_SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+# -- the input of a task --------------------------------------------------------------------------
+
+Slice: TypeAlias = "pa.RecordBatch | tuple[pa.Array, ...]"
+"""Rows that are decoded together: a batch, or columns of one length."""
+
+
+class ArrowInput(IterableInput):
+    """The rows of Arrow slices, read ahead up to `READ_AHEAD_SLICES` and `READ_AHEAD_BYTES`.
+
+    slices: none of them empty. unpack: makes the batch of rows of a slice. A thread of its own reads them;
+    the rest is confined to the mailbox thread.
+    """
+
+    __slots__ = ("_ready", "_unpack")
+
+    def __init__(self, slices: Iterable[Slice], unpack: Callable[[Any], RowBatch] = rows_of) -> None:
+        super().__init__(slices, READ_AHEAD_SLICES, READ_AHEAD_BYTES)
+        self._unpack = unpack
+        self._ready: deque[Slice] = deque()
+
+    def weigh(self, item: Slice) -> int:
+        """The bytes of a slice. On the reading thread."""
+        return item.nbytes if isinstance(item, pa.RecordBatch) else sum(column.nbytes for column in item)
+
+    def emit_next(self, output: TaskOutput) -> InputStatus:
+        """Emit the rows of the next slice; raises what the reading thread failed with."""
+        if not self._ready:
+            try:
+                self._ready.extend(item for (item,) in self._handover.take_all())
+            except HandoverClosedError:
+                return self._end()
+            if not self._ready:
+                return InputStatus.NOTHING_AVAILABLE
+        batch = self._unpack(self._ready.popleft())
+        # Slices that were read ahead are in no snapshot: Spark has a task that is tried again read the same
+        # rows in the same order, however the slices are cut then.
+        self._emit(batch.rows, output, batch.row_bytes)
+        return InputStatus.MORE_AVAILABLE
+
+
+# -- rows as bytes --------------------------------------------------------------------------------
+
+
+def to_ipc(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def from_ipc(data: bytes) -> Iterator[pa.RecordBatch]:
+    """The batches of an Arrow IPC stream."""
+    with pa.ipc.open_stream(data) as reader:
+        yield from reader
+
+
+class ArrowRows(PlainRows):
+    """Makes bytes of the rows of a task on Spark: of records, a batch for each slice that some are of.
+
+    Only the rows that are asked for are in it, so that none of them keeps a whole slice. Any thread.
+    """
+
+    def encode(self, rows: Sequence[Any]) -> Any:
+        """Rows as values of a snapshot."""
+        if not rows or not all(isinstance(row, Record) for row in rows):
+            return super().encode(rows)
+        slices: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
+        for row in rows:
+            slices.setdefault(id(row._columns), (row._columns.batch, []))[1].append(row._index)
+        places = {each: place for place, each in enumerate(slices)}
+        taken = [to_ipc(batch.take(pa.array(rows, pa.int64()))) for batch, rows in slices.values()]
+        return {"slices": taken, "order": packed_ints([places[id(row._columns)] for row in rows])}
+
+    def decode(self, given: Any) -> list[Any]:
+        """The rows that were encoded."""
+        if not isinstance(given, dict) or "slices" not in given:
+            return super().decode(given)
+        found = [iter(rows_of(batch).rows) for ipc in given["slices"] for batch in from_ipc(ipc)]
+        return [next(found[place]) for place in unpacked_ints(given["order"])]
+
+
+# -- values of Arrow columns ----------------------------------------------------------------------
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+
+def decode_column(column: pa.Array) -> list[Any]:
+    """The values of an Arrow column as Python objects."""
+    values: list[Any] = column.to_pylist()
+    convert = decoder(column.type)
+    return values if convert is None else [convert(value) for value in values]
+
+
+def decoder(arrow: pa.DataType) -> Convert | None:
+    """A function from Arrow's values of this type to PySpark's; None where they are the same."""
+    if pa.types.is_struct(arrow):
+        return _struct_decoder(arrow)
+    if pa.types.is_map(arrow):
+        key, value = decoder(arrow.key_type) or _same, decoder(arrow.item_type) or _same
+        return lambda pairs: None if pairs is None else {key(k): value(v) for k, v in pairs}
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        element = decoder(arrow.value_type)
+        if element is None:
+            return None
+        return lambda values: None if values is None else [element(value) for value in values]
+    return None
+
+
+def _struct_decoder(arrow: pa.StructType) -> Convert:
+    fields = [arrow.field(i) for i in range(arrow.num_fields)]
+    names = [field.name for field in fields]
+    if any(b"variant" in (field.metadata or {}) for field in fields):
+        return lambda value: None if value is None else T.VariantVal(value["value"], value["metadata"])
+    make = Row(*names)
+    converts = [decoder(field.type) or _same for field in fields]
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        return make(*[to(value[name]) for name, to in zip(names, converts, strict=True)])
+
+    return convert
+
+
+def _same(value: Any) -> Any:
+    return value

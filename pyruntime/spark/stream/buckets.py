@@ -1,0 +1,308 @@
+"""The buckets of a stream: rows on their way to them, a micro-batch of one, and its output on its way back.
+
+Rows are sorted into buckets by the hash of their key. A bucket comes in a micro-batch in which it has input,
+and in each one in which the clock has moved. It emits what its committed state has to leave, and writes its
+next state. For the tasks' threads, but for `through_buckets`.
+"""
+
+# Calls outlive the micro-batch that has read their rows. Where they may be pending meanwhile, and why not
+# there:
+#
+# - Rows in a ListState and a timer of processing time for each: 30 times slower than one blob a bucket, and
+#   processing time makes 76 empty micro-batches a minute, for ever.
+# - `foreachBatch` with a table of pending rows: the operator would be no DataFrame any more, its sink the
+#   user's no longer, and the table would need commits of its own, which have to agree with those of the
+#   query.
+# - An external queue: one more service to run, with a delivery guarantee of its own; nothing in it says which
+#   of its messages a micro-batch that is replayed had read.
+# - The workers: Spark gives a partition of the next micro-batch to whichever worker is idle.
+#
+# So what is pending is the state of `transformWithState`, a blob for each bucket, committed by Spark with the
+# micro-batch, and the calls are in a process of the executor (`call_process`), which may be lost at any time.
+# `transformWithState` hands rows over one by one, as Python objects: rows are packed before it and unpacked
+# behind it, by `mapInArrow`, and travel through it by the thousand.
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from pillarbox.spark.function import name_of, ship
+from pillarbox.spark.ledger_plan import BATCH, QUERY
+from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.records import from_ipc, to_ipc
+from pillarbox.spark.stream.bucket_state import (
+    MAX_OUTPUT_BYTES,
+    REFERENCE,
+    Ints,
+    StreamStateError,
+    conform,
+    decode,
+    encode,
+    joined,
+    without,
+)
+from pillarbox.spark.stream.call_client import CallClient
+from pillarbox.spark.stream.payload import Payload, SegmentWriter, row_bytes
+from pillarbox.spark.stream.plan import StreamPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import TimerValues
+
+KEY, HASH, READ = "__pillarbox_key", "__pillarbox_hash", "__pillarbox_read"
+"""Columns with the hash of the key and of the whole row, and with the time of the micro-batch in ms."""
+
+BUCKET, PART, NUMBER, ROWS = "bucket", "part", "number", "rows"
+
+BUCKETS = (12, 16, 5, 1, 37, 20, 2, 35, 13, 6, 49, 7, 25, 15, 4, 0)
+"""The keys of the buckets, by which Spark deals them out evenly: their hashes are 0 to 15, modulo 16."""
+
+PACKED = (
+    T.StructType()
+    .add(BUCKET, T.IntegerType())
+    .add(PART, T.IntegerType())
+    .add(NUMBER, T.LongType())
+    .add(ROWS, T.BinaryType())
+)
+"""A piece of a bucket's input: the partition that it comes from, its place there, and its rows."""
+
+LEAVING = T.StructType().add(ROWS, T.BinaryType())
+
+JOB_GROUP = "spark.jobGroup.id"
+"""The local property that has the id of the query's run."""
+
+TIME = "time"
+"""The column with the time of the micro-batch; one that began with underscores did not reach a processor."""
+
+DELETION_INTERVAL = 4
+"""Micro-batches of a bucket from one look for files of the ledger that it needs no more to the next."""
+
+
+def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
+    """The output of the stream of `plan` over `df`, in blobs that `Unpack` unpacks. On the driver.
+
+    key, row: hashes of the key and of the whole of a row. clock: has a row in a micro-batch that is to open
+    all buckets.
+    """
+    # The one clock of Spark that is the same in every execution and replay of a micro-batch; `now()` is not.
+    time = F.unix_millis(F.current_timestamp())
+    hashed = df.withColumn(HASH, row).withColumn(KEY, key)
+    if plan.payload is not None:
+        hashed = hashed.withColumn(READ, time)
+    packed = hashed.mapInArrow(ship(Pack(plan.payload).run, name_of(plan.work.fn)), PACKED)
+    ticks = clock.select(F.explode(F.array(*map(F.lit, BUCKETS))).alias(BUCKET))
+    ticks = ticks.select(
+        BUCKET, *[F.lit(None).cast(each.dataType).alias(each.name) for each in PACKED.fields[1:]]
+    )
+    timed = packed.union(ticks).withColumn(TIME, time)
+    return timed.groupBy(BUCKET).transformWithStateInPandas(BucketProcessor(plan), LEAVING, "Append", "None")
+
+
+class Pack:
+    """Sorts rows into buckets by the hash of their key. Sent to the workers as it is.
+
+    payload: where rows are written, so that their references are packed, and they come with a column `READ`;
+    None to pack the rows.
+    """
+
+    def __init__(self, payload: Payload | None = None) -> None:
+        self._payload = payload
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pieces of buckets, in the order of their rows."""
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return
+        writer = None
+        if self._payload is not None:
+            writer = self._payload.writer(first.column(first.schema.get_field_index(READ))[0].as_py())
+        context = TaskContext.get()
+        part = 0 if context is None else context.partitionId()
+        number = 0
+        for batch in chain([first], filled):
+            pieces = list(_pieces(batch))
+            if writer is not None:
+                pieces = [(place, _written(writer, BUCKETS[place], rows)) for place, rows in pieces]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([BUCKETS[place] for place, _ in pieces], pa.int32()),
+                    pa.array([part] * len(pieces), pa.int32()),
+                    pa.array(range(number, number + len(pieces)), pa.int64()),
+                    pa.array([to_ipc(rows) for _, rows in pieces], pa.binary()),
+                ],
+                PACKED.names,
+            )
+            number += len(pieces)
+        # spec: StreamSegments!Sync
+        # Spark takes what a task has given once it has ended.
+        if writer is not None:
+            writer.finish()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket, in their order, with its place in `BUCKETS`."""
+    keys = batch.column(batch.schema.get_field_index(KEY)).to_numpy()
+    # The low bits of a hash are as good as any.
+    places = (keys & (len(BUCKETS) - 1)).astype(np.int8)
+    order = np.argsort(places, kind="stable")
+    rows = batch.take(pa.array(order))
+    found, starts = np.unique(places[order], return_index=True)
+    for place, start, end in zip(found.tolist(), starts, [*starts[1:], batch.num_rows], strict=True):
+        yield place, rows.slice(start, end - start)
+
+
+def _written(writer: SegmentWriter, bucket: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Write rows; returns their references with what else is to be known of them."""
+    references = writer.add(bucket, without(rows, [READ, HASH, KEY]))
+    arrays = [references, *(rows.column(rows.schema.get_field_index(name)) for name in (HASH, KEY))]
+    return pa.RecordBatch.from_arrays(arrays, [REFERENCE, HASH, KEY])
+
+
+class Unpack:
+    """Unpacks the rows that leave. Sent to the workers as it is.
+
+    payload: where the columns of the input are, of which `kept` leave; None where they are with the rest.
+    """
+
+    def __init__(self, payload: Payload | None = None, kept: Sequence[str] = ()) -> None:
+        self._payload = payload
+        self._kept = list(kept)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The output batches."""
+        for batch in batches:
+            for rows in batch.column(batch.schema.get_field_index(ROWS)):
+                for outputs in from_ipc(rows.as_py()):
+                    if self._payload is None or not self._kept:
+                        yield outputs
+                    elif outputs.num_rows:
+                        # References to more rows than fit into memory may fit into a blob.
+                        step = max(1, MAX_OUTPUT_BYTES // max(1, row_bytes(outputs)))
+                        for start in range(0, outputs.num_rows, step):
+                            yield self._filled(outputs.slice(start, step), self._payload)
+
+    def _filled(self, outputs: pa.RecordBatch, payload: Payload) -> pa.RecordBatch:
+        kept = payload.read(outputs.column(REFERENCE)).select(self._kept)
+        rest = without(outputs, [REFERENCE])
+        return pa.RecordBatch.from_arrays(
+            [*kept.columns, *rest.columns], [*kept.schema.names, *rest.schema.names]
+        )
+
+
+class BucketProcessor(StatefulProcessor):
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self._plan = plan
+        self._client: CallClient | None = None
+        self._letters: LetterWriter | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Spark's: before all else, and once on the driver."""
+        self._state = handle.getValueState("pending", "blob binary")
+
+    def handleInputRows(  # type: ignore[override]
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        """Spark's: one bucket, with its input or without."""
+        import pandas as pd
+
+        plan = self._plan
+        parts: list[tuple[int, int, bytes]] = []
+        time_ms, ticked = -1, False
+        for each in rows:
+            time_ms = int(each[TIME].iloc[0])
+            for part, number, blob in zip(each[PART], each[NUMBER], each[ROWS], strict=True):
+                if blob is None:
+                    # The clock's.
+                    ticked = True
+                else:
+                    parts.append((int(part), int(number), bytes(blob)))
+        found = self._state.get()
+        state = decode(None if found is None else bytes(found[0]), plan.state_columns, plan.state_output)
+        for blob in state.leaving:
+            yield pd.DataFrame({ROWS: [blob]})
+        for blob in state.letters:
+            self._put_aside(next(from_ipc(blob)))
+        waiting = 0 if state.waiting is None else state.waiting.num_rows
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH)
+        come, keys, hashes = _read(parts)
+        if come is not None:
+            # As those of the state are: Spark's own types differ in time zones, and in what may be null.
+            come = conform(come, plan.state_columns)
+        number = -1 if batch is None else int(batch)
+        all_rows = state.with_rows(come, time_ms, keys, hashes, batch=number)
+        known = None
+        # Where nothing waits any more, what the bucket has waited for is released.
+        if all_rows is not None or found is not None:
+            known = self._calls().advance(int(key[0]), time_ms, all_rows, waiting, ticked=ticked)
+            if all_rows is not None:
+                known = known.beside(all_rows, plan.state_kept)
+        # spec: StreamState!Record, StreamSegments!Record
+        blob = encode(state.after(all_rows, known, ordered=plan.ordered), plan.state_output)
+        if blob is not None:
+            self._state.update((blob,))
+        elif found is not None:
+            self._state.clear()
+        # By the state that was read, as another execution of this micro-batch reads it too.
+        # spec: StreamSegments!Delete
+        if plan.payload is not None and not state.generation % DELETION_INTERVAL:
+            plan.payload.delete(int(key[0]), state, time_ms)
+
+    def close(self) -> None:
+        """Spark's: the partition is through."""
+        if self._letters is not None:
+            self._letters.commit()
+        if self._client is not None:
+            self._client.close()
+
+    def _put_aside(self, letters: pa.RecordBatch) -> None:
+        if self._letters is None:
+            if self._plan.work.letters is None:
+                raise StreamStateError(
+                    "it has dead letters, and async_stream has no dead_letter= now: let the query run to its "
+                    "end with one (trigger availableNow), then take it away"
+                )
+            self._letters = LetterWriter(self._plan.work.letters)
+        self._letters.add_letters(letters)
+
+    def _calls(self) -> CallClient:
+        if self._client is None:
+            context = TaskContext.get()
+            assert context is not None
+            query, run = context.getLocalProperty(QUERY), context.getLocalProperty(JOB_GROUP)
+            self._client = CallClient(self._plan, query, run if _is_run(run) else None)
+        return self._client
+
+
+def _is_run(group: str | None) -> bool:
+    """Return True if a job group is a query's run, and not one that a sink has set for its own jobs."""
+    try:
+        return group is not None and str(uuid.UUID(group)) == group
+    except ValueError:
+        return False
+
+
+def _read(parts: list[tuple[int, int, bytes]]) -> tuple[pa.RecordBatch | None, Ints, Ints]:
+    """The rows of a bucket's pieces, in the order in which they came, and their hashes."""
+    batches = [batch for _, _, blob in sorted(parts, key=lambda piece: piece[:2]) for batch in from_ipc(blob)]
+    if not batches:
+        none: Ints = np.zeros(0, np.int64)
+        return None, none, none
+    whole = joined(batches)
+    names = whole.schema.names
+    keys, hashes = (whole.column(names.index(name)).to_numpy() for name in (KEY, HASH))
+    return whole.select([name for name in names if name not in (KEY, HASH)]), keys, hashes

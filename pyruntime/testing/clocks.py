@@ -1,0 +1,157 @@
+"""Time under test: a clock that a test moves, and an event loop whose time passes only when nothing is left.
+
+The idea of both is that of simulated time in discrete event simulation; trio's `autojump_clock` is the same
+for trio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pillarbox.validate import check_moment
+
+
+class FakeClock:
+    """A clock that reads `now`, in seconds, until it is moved; calling it gives the reading.
+
+    Whoever must know that time has passed says so with `on_advance`, as the timers of a task do: then
+    they need no thread that waits. Moves are one after the other, each with its callbacks: a thread that
+    moves the clock waits for another one that does. A callback may itself move the clock.
+
+    Raises TypeError or ValueError for a `now` that is no finite number. Thread-safe.
+    """
+
+    __slots__ = ("_callbacks", "_moves", "_now")
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = check_moment("now", now)
+        self._moves = threading.RLock()
+        self._callbacks: dict[object, Callable[[], object]] = {}
+
+    def __call__(self) -> float:
+        """The time, in seconds. Any thread."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward by `seconds`, then call the callbacks in this thread. Any thread.
+
+        Raises ValueError if `seconds` is negative or not finite, TypeError if it is no number; then the
+        clock has not moved. Raises what a callback raises; the later ones are not called then.
+        """
+        with self._moves:
+            self._move("seconds", seconds, self._now + check_moment("seconds", seconds))
+
+    def set(self, seconds: float) -> None:
+        """Move the clock to `seconds`, then call the callbacks in this thread. Any thread.
+
+        Raises ValueError if that is before its reading or not finite, TypeError if it is no number.
+        """
+        with self._moves:
+            self._move("seconds", seconds, check_moment("seconds", seconds))
+
+    def on_advance(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Have `callback()` called after each move, in the thread that moves. Any thread.
+
+        Returns a function that takes this back; more than once does no harm. Callbacks are called in the
+        order in which they were given, with no lock held but the one that keeps moves apart.
+        """
+        if not callable(callback):
+            raise TypeError(f"callback={callback!r}: must be callable, not {type(callback).__name__}")
+        key = object()
+        self._callbacks[key] = callback
+
+        def take_back() -> None:
+            self._callbacks.pop(key, None)
+
+        return take_back
+
+    def _move(self, name: str, given: float, now: float) -> None:
+        if now < self._now:
+            raise ValueError(f"{name}={given!r}: the clock reads {self._now!r} and does not go back")
+        self._now = check_moment(name, now)
+        for key, callback in self._callbacks.copy().items():
+            if key in self._callbacks:
+                callback()
+
+    def __repr__(self) -> str:
+        return f"FakeClock({self._now!r})"
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop that jumps to its next timer instead of sleeping; `time()` begins at 0 seconds.
+
+        loop = VirtualTimeLoop()
+        loop.run_until_complete(asyncio.sleep(3600))  # at once
+
+    It is for code that waits on nothing but timers and other tasks: what another thread or a socket would
+    bring does not make it wait. Raises `RuntimeError` where it would sleep for ever.
+
+    clock: one that is moved with the loop's time, such as that of a task's timers.
+    """
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self._now = 0.0
+        self._clock = clock
+        super().__init__(_Jumping(self))
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once; timers that are due run when the loop has its next turn."""
+        if seconds < 0:
+            raise ValueError(f"seconds={seconds!r}: must be at least 0, time does not go back")
+        self._now += seconds
+        if self._clock is not None:
+            self._clock.advance(seconds)
+
+    def run_ready(self, turns: int) -> bool:
+        """Run what is ready, in so many turns at most, without letting time pass; True if nothing is left."""
+        for _ in range(turns):
+            if not self._is_ready():
+                return True
+            self.call_soon(self.stop)
+            self.run_forever()
+        return not self._is_ready()
+
+    def _is_ready(self) -> bool:
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return bool(self._ready) or bool(timers and timers[0].when() <= self._now)  # type: ignore[attr-defined]
+
+    @property
+    def armed_timers(self) -> int:
+        """Timers that are scheduled and not cancelled."""
+        return sum(not timer.cancelled() for timer in self._scheduled)  # type: ignore[attr-defined]
+
+
+class _Jumping(selectors.BaseSelector):
+    """A selector that passes the time instead of waiting."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._loop = loop
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._selector.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._selector.unregister(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._selector.get_map()
+
+    def close(self) -> None:
+        self._selector.close()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._selector.select(0)
+        if not ready:
+            if timeout is None:
+                raise RuntimeError("the loop would sleep for ever: nothing is ready and no timer is armed")
+            self._loop.advance(max(0.0, timeout))
+        return ready

@@ -1,0 +1,223 @@
+"""A worker notices that Spark has left, whatever its module is called."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from pillarbox import Options
+from pillarbox.rpc.loop_thread import LoopThread
+from pillarbox.spark import worker as spark_worker
+from pillarbox.spark.disconnect import DisconnectWatcher, unread_bytes
+from pillarbox.spark.work import Work
+from pillarbox.spark.worker import run_job
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+
+WORKER = """
+def main(infile, outfile):
+    return DisconnectWatcher()
+"""
+
+
+@pytest.mark.parametrize("module", ["pyspark.worker", "__main__", "coverage_worker"])
+def test_the_connection_is_found_whatever_the_module_of_the_worker_is_called(module: str) -> None:
+    worker: dict[str, Any] = {"__name__": module, "DisconnectWatcher": DisconnectWatcher}
+    exec(WORKER, worker)
+    ours, sparks = socket.socketpair()
+    with ours, ours.makefile("rb") as infile, ours.makefile("wb") as outfile:
+        watcher = worker["main"](infile, outfile)
+        watcher.check()
+        sparks.close()
+        with pytest.raises(ConnectionAbortedError, match="Spark has ended this task"):
+            watcher.check()
+
+
+def test_a_main_that_is_none_of_sparks_is_passed_over() -> None:
+    worker: dict[str, Any] = {"__name__": "tool", "DisconnectWatcher": DisconnectWatcher}
+    exec(WORKER, worker)
+    with open("/dev/null", "rb") as infile, open("/dev/null", "wb") as outfile:
+        worker["main"](infile, outfile).check()
+
+
+@pytest.mark.contract
+def test_the_loop_is_told_as_soon_as_spark_has_left_and_not_of_what_it_sends() -> None:
+    worker: dict[str, Any] = {"__name__": "pyspark.worker", "DisconnectWatcher": DisconnectWatcher}
+    exec(WORKER, worker)
+    loop_thread = LoopThread("loop")
+    told: list[BaseException] = []
+    event = threading.Event()
+
+    def left(error: BaseException) -> None:
+        told.append(error)
+        event.set()
+
+    ours, sparks = socket.socketpair()
+    try:
+        # As in the processes that Spark's daemon forks.
+        with ours, ours.makefile("rb") as infile, os.fdopen(os.dup(ours.fileno()), "wb") as outfile:
+            watcher = worker["main"](infile, outfile)
+            watcher.watch(loop_thread, left)
+            sparks.sendall(b"rows")
+            outfile.write(b"results")
+            watcher.flush()
+            assert sparks.recv(100) == b"results"
+            # A turn of the loop after the rows have come.
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread.loop).result(60)
+            assert not told
+            sparks.close()
+            assert event.wait(60)
+            with pytest.raises(ConnectionAbortedError):
+                watcher.flush()
+            watcher.close()
+            watcher.close()
+            # The worker's last words, for nobody, are no error.
+            outfile.write(b"the end")
+            outfile.flush()
+        assert [type(error) for error in told] == [ConnectionAbortedError]
+    finally:
+        assert loop_thread.close(60)
+        loop_thread.loop.close()
+
+
+def connected(family: str) -> tuple[socket.socket, socket.socket]:
+    """The two ends of a connection within this machine."""
+    if family == "unix":
+        return socket.socketpair()
+    kind, host = {
+        "v4": (socket.AF_INET, "127.0.0.1"),
+        "v6": (socket.AF_INET6, "::1"),
+        # As a JVM listens, that knows both.
+        "both": (socket.AF_INET6, "::"),
+    }[family]
+    try:
+        with socket.socket(kind) as listener:
+            if family == "both":
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((host, 0))
+            listener.listen()
+            ours = socket.create_connection(
+                ("127.0.0.1" if family == "both" else host, listener.getsockname()[1])
+            )
+            return ours, listener.accept()[0]
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+
+@pytest.mark.parametrize("family", ["unix", "v4", "v6", "both"])
+def test_what_the_other_end_has_not_read_is_known(family: str) -> None:
+    ours, theirs = connected(family)
+    with ours, theirs:
+        assert unread_bytes(ours.fileno()) == 0
+        ours.sendall(b"x" * 1000)
+        assert unread_bytes(ours.fileno()) >= 1000
+        assert len(theirs.recv(600, socket.MSG_WAITALL)) == 600
+        assert unread_bytes(ours.fileno()) >= 400
+        assert len(theirs.recv(400, socket.MSG_WAITALL)) == 400
+        assert unread_bytes(ours.fileno()) == 0
+
+
+def test_where_nobody_knows_what_was_read_nothing_waits_for_it() -> None:
+    read, write = os.pipe()
+    try:
+        os.write(write, b"x")
+        assert unread_bytes(write) == 0
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+CHUNK = 20
+"""Bytes of a chunk on its way, few enough for all of them to fit into what the kernel holds."""
+ROWS = 20_000
+TASK = """
+def main(infile, outfile):
+    for chunk in chunks():
+        outfile.write(b"x" * CHUNK)
+    outfile.flush()
+"""
+
+
+@pytest.mark.contract(
+    "A task's output grows by what Spark has read and not with time: a JVM that is slow to take the first "
+    "rows costs no calls."
+)
+@pytest.mark.parametrize("family", ["unix", "v4"])
+def test_the_output_of_a_task_grows_by_what_spark_has_read(
+    monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    calls = 0
+    many, full = threading.Event(), threading.Event()
+
+    async def call(row: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 800:
+            full.set()
+        if calls > 1000 and len(given) == 1:
+            many.set()
+        await asyncio.sleep(0)
+        return row
+
+    work = Work(call, "token", Options(capacity=100))
+    given: list[int] = []
+    failure: list[BaseException] = []
+
+    def chunks() -> Any:
+        with closing(run_job(work, range(ROWS), convert=None)) as found:
+            for chunk in found:
+                given.append(len(chunk))
+                yield chunk
+
+    worker: dict[str, Any] = {"__name__": "pyspark.worker", "chunks": chunks, "CHUNK": CHUNK}
+    exec(TASK, worker)
+    ours, sparks = connected(family)
+
+    def task() -> None:
+        try:
+            with ours, ours.makefile("rb") as infile, os.fdopen(os.dup(ours.fileno()), "wb") as outfile:
+                worker["main"](infile, outfile)
+        except BaseException as error:
+            failure.append(error)
+
+    def turn() -> None:
+        """Have the loop make all calls that it may make, and the task hand out what it may."""
+        loop = spark_worker.worker().loop_thread.loop
+        for _ in range(200):
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
+
+    monkeypatch.setattr(spark_worker, "_worker", None)
+    thread = threading.Thread(target=task)
+    thread.start()
+    try:
+        assert full.wait(60)
+        turn()
+        assert len(given) == 1
+        assert not many.is_set(), f"{calls} calls"
+        # Each time that the reader comes back, one chunk leaves.
+        for chunks_out in (2, 3, 4):
+            assert len(sparks.recv(CHUNK, socket.MSG_WAITALL)) == CHUNK
+            while unread_bytes(ours.fileno()) == 0:
+                assert not failure
+            turn()
+            assert len(given) == chunks_out
+        assert calls <= 800 + sum(given) + 200
+        while sparks.recv(4096):
+            pass
+        thread.join(60)
+        assert not failure
+        assert sum(given) == calls == ROWS
+    finally:
+        sparks.close()
+        thread.join(60)
+        here = spark_worker._worker
+        if here is not None:
+            assert here.loop_thread.close(60)
+            here.loop_thread.loop.close()
