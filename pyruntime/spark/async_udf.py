@@ -154,11 +154,8 @@ def async_udf(
     resolved = _resolve(options, given_options(locals()))
     check_bool("skip_null", skip_null)
     check_progress(progress)
-    result = returnType
-    if isinstance(fn, str | T.DataType):
-        if returnType is not None:
-            raise TypeError(f"fn={fn!r}: must be a function where returnType is given too")
-        result = fn
+    is_decorator = returnType is None and not callable(fn)
+    result = fn if is_decorator else returnType
     if _session() is not None:
         # An error in it then comes here, and not where the function is used.
         parse_type("returnType", result)
@@ -173,7 +170,7 @@ def async_udf(
             )
         return AsyncUdf(fn, token, resolved, result, progress, skip_null)
 
-    return decorate if result is fn else decorate(fn)
+    return decorate if is_decorator else decorate(fn)
 
 
 def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:

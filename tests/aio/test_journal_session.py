@@ -165,7 +165,7 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
         await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == []
         assert one.key is not None and one.input is not None
-        with ledger.writer(ledger_session.scope_of(second.options, "run")) as kept:
+        with ledger.writer(ledger_session.scope_of(second.options.ledger, "run")) as kept:
             kept.append(one.key, "kept", input=one.input)
         await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == [(rows[0], "kept")] * 3

@@ -1,4 +1,4 @@
-"""The outcomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and the cost of calls (`usage`)."""
+"""The outcomes of rows that fail (`errors`, `Timeout.fallback`), and the cost of calls (`Budget.usage`)."""
 
 from __future__ import annotations
 

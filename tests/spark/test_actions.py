@@ -112,7 +112,7 @@ MAPPED: dict[str, Line] = {
     "a column that nobody reads": (lambda df, m: m(df).select("id").collect(), 1.0),
     "where behind it": (lambda df, m: m(df).where("id < 10").collect(), 1.0),
     "where in front of it": (lambda df, m: m(df.where("id < 10")).collect(), 0.25),
-    "where=": (lambda df, m: m(df, where=F.col("id") < 10).collect(), 0.25),
+    "where=": (lambda df, m: m(df, options=Options(where=F.col("id") < 10)).collect(), 0.25),
     "orderBy": (lambda df, m: sorted_by_id(m(df)), 2.0),
     "self-join": (lambda df, m: joined_with_itself(m(df)), 2.0),
     "two uses": (lambda df, m: twice(m(df)), 2.0),

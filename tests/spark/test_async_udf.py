@@ -206,7 +206,7 @@ def test_the_name_and_the_text_of_the_function_are_kept(spark: SparkSession) -> 
         return n
 
     assert documented.__name__ == "documented"
-    assert documented.__doc__ == "What it does."
+    assert documented.__doc__ == "Do the documented thing."
     assert asyncio.run(documented.func(3)) == 3
 
 

@@ -135,9 +135,9 @@ def test_letters_in_parquet_have_a_column_of_nothing(spark: SparkSession, tmp_pa
 def test_a_column_function_puts_its_arguments_aside(
     spark: SparkSession, tmp_path: Path, errors: str | None
 ) -> None:
-    given: Any = {} if errors is None else {"errors": errors}
+    given: Any = [] if errors is None else [errors]
 
-    @async_udf("long", errors=Errors(dead_letter=str(tmp_path / "l")), **given)
+    @async_udf("long", errors=Errors(*given, dead_letter=str(tmp_path / "l")))
     async def call(n: int, *rest: str) -> int:
         if n % 4 == 2:
             raise ValueError(n)

@@ -170,7 +170,7 @@ def test_more_failures_than_allowed_end_the_job_with_the_last_traceback(spark: S
     with pytest.raises(PySparkException) as caught:
         df.collect()
     text = str(caught.value)
-    assert "more than fail_after=20 allows" in text
+    assert "more than stop_after=20 allows" in text
     assert "in fails_in_here" in text
 
 
@@ -191,7 +191,7 @@ def test_the_error_of_a_job_gives_back_the_failed_call_with_row_and_attempts(spa
     assert (type(error.cause).__name__, str(error.cause)) == ("ServiceError", "no 7")
     assert error.trace is not None and "in broken" in error.trace
 
-    # Behind `fail_after`, and where an error of the user's stands in front.
+    # Behind `stop_after`, and where an error of the user's stands in front.
     too_many = async_map(spark.range(7, 8), broken, schema="n long", errors=Errors("drop", stop_after=0))
     try:
         try:

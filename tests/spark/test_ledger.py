@@ -509,7 +509,7 @@ async def call(row):
     return row.id * 2
 
 df = spark.range(0, 2000, 1, partitions)
-options = dict(capacity=20, ledger=ledger, uid="uid", run="run", key=["id"])
+options = dict(capacity=20, ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
 out = async_map(df, call, schema="twice long", keep="*", **options)
 print(sorted(map(tuple, out.collect())) == [(i, 2 * i) for i in range(2000)], (tmp / "first-kill").exists())
 made = calls()
@@ -674,7 +674,7 @@ async def call(row):
     return row.id * 2
 
 def process(df, batch):
-    options = dict(ledger=ledger, uid="map", key=["id"])
+    options = dict(ledger=dataclasses.replace(ledger, uid="map", key=["id"]))
     rows = lambda: sorted(map(tuple, async_map(df, call, schema="twice long", **options).collect()))
     column_of = lambda: sorted(map(tuple, df.select(column("id")).collect()))
     print(rows() == rows(), column_of() == column_of())
