@@ -1,13 +1,15 @@
 """Our transport beside grpcio and multiprocessing.connection: `python -m bench.transports`.
 
 Prints for each: bytes of the package, the cost of its import beside `import pillarbox`, and requests that a
-thread makes one after the other of a server in a process of its own, each of 200 bytes of JSON. What a
-request costs is processor time of both processes. The ways take turns: a busy machine is busy for all.
+thread makes one after the other of a server in a process of its own, each of 200 bytes of JSON; and a
+megabyte of rows there and back, which JSON holds as base64 in pieces. The costs are processor time of both
+processes. The ways take turns: a busy machine is busy for all.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import statistics
@@ -32,8 +34,11 @@ MODULES = {
 }
 QUESTION = {"next": 17, "most": 4, "host": "a-machine-of-the-cluster", "note": "x" * 120}
 SECRET = b"0123456789abcdef0123456789abcdef"
-ROUNDS, REQUESTS = 7, 300
-Ask = Callable[[], Any]
+ROUNDS, REQUESTS, ROWS_REQUESTS = 7, 300, 20
+ROWS = os.urandom(1_000_000)
+PIECE_NBYTES = 150_000
+"""Bytes of rows in one message of JSON, which may be 255 KiB."""
+Ask = Callable[[Any], Any]
 
 IMPORT = """
 import importlib, json, sys, time
@@ -80,7 +85,7 @@ def serve(name: str) -> None:
         import grpc
 
         server = grpc.server(ThreadPoolExecutor(4))
-        handler = grpc.unary_unary_rpc_method_handler(lambda body, _: json.dumps(json.loads(body)).encode())
+        handler = grpc.unary_unary_rpc_method_handler(lambda body, _: _answer(body))
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("echo", {"Ask": handler})])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
@@ -92,7 +97,7 @@ def serve(name: str) -> None:
             def answer(connection: Connection[Any, Any]) -> None:
                 try:
                     while True:
-                        connection.send_bytes(json.dumps(json.loads(connection.recv_bytes())).encode())
+                        connection.send_bytes(_answer(connection.recv_bytes()))
                 except EOFError:
                     return
 
@@ -102,6 +107,10 @@ def serve(name: str) -> None:
 
             threading.Thread(target=accept, daemon=True).start()
             _until_input_ends(json.dumps(listener.address))
+
+
+def _answer(body: bytes) -> bytes:
+    return body if len(body) == len(ROWS) else json.dumps(json.loads(body)).encode()
 
 
 def _until_input_ends(way: str) -> None:
@@ -116,26 +125,35 @@ def asking(name: str, way: str) -> Iterator[Ask]:
         import pickle
 
         with pickle.loads(bytes.fromhex(way)).connect() as client:
-            yield lambda: client.request(QUESTION)
+
+            def ask(body: Any) -> Any:
+                if body is not ROWS:
+                    return client.request(body)
+                pieces = [ROWS[at : at + PIECE_NBYTES] for at in range(0, len(ROWS), PIECE_NBYTES)]
+                answers = [client.submit(base64.b64encode(piece).decode()) for piece in pieces]
+                return b"".join(base64.b64decode(answer.result()) for answer in answers)
+
+            yield ask
     elif name == "grpcio":
         import grpc
 
         with grpc.insecure_channel(f"127.0.0.1:{way}") as channel:
-            ask = channel.unary_unary("/echo/Ask")
-            yield lambda: json.loads(ask(json.dumps(QUESTION).encode()))
+            call = channel.unary_unary("/echo/Ask")
+            yield lambda body: call(body) if body is ROWS else json.loads(call(json.dumps(body).encode()))
     else:
         with Client(tuple(json.loads(way)), authkey=SECRET) as connection:
 
-            def request() -> Any:
-                connection.send_bytes(json.dumps(QUESTION).encode())
-                return json.loads(connection.recv_bytes())
+            def request(body: Any) -> Any:
+                connection.send_bytes(body if body is ROWS else json.dumps(body).encode())
+                answer = connection.recv_bytes()
+                return answer if body is ROWS else json.loads(answer)
 
             yield request
 
 
-def measured() -> dict[str, list[tuple[float, float]]]:
-    """By way, for each round: the median of a request and its processor time, in microseconds."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in MODULES}
+def measured() -> dict[str, list[tuple[float, ...]]]:
+    """By way, for each round: the median of a request and its processor time, in us; the same of rows."""
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in MODULES}
     for _ in range(ROUNDS):
         for name, rounds in found.items():
             command = [sys.executable, "-m", "bench.transports", "--serve", name]
@@ -143,21 +161,23 @@ def measured() -> dict[str, list[tuple[float, float]]]:
             assert program.stdin is not None and program.stdout is not None
             with asking(name, program.stdout.readline().strip()) as ask:
                 for _ in range(REQUESTS // 10):
-                    assert ask() == QUESTION
-                rounds.append(_round(ask, program.pid))
+                    assert ask(QUESTION) == QUESTION
+                assert ask(ROWS) == ROWS
+                small = _round(ask, QUESTION, REQUESTS, program.pid)
+                rounds.append((*small, *_round(ask, ROWS, ROWS_REQUESTS, program.pid)))
             program.communicate()
     return found
 
 
-def _round(ask: Ask, server: int) -> tuple[float, float]:
+def _round(ask: Ask, body: Any, requests: int, server: int) -> tuple[float, float]:
     times = []
     before = time.process_time() + _processor_s(server)
-    for _ in range(REQUESTS):
+    for _ in range(requests):
         at = time.perf_counter()
-        ask()
+        ask(body)
         times.append(time.perf_counter() - at)
     used = time.process_time() + _processor_s(server) - before
-    return statistics.median(times) * 1e6, used / REQUESTS * 1e6
+    return statistics.median(times) * 1e6, used / requests * 1e6
 
 
 def _processor_s(process: int) -> float:
@@ -194,12 +214,21 @@ def main() -> None:
     rows = []
     for name, modules in MODULES.items():
         milliseconds, count, memory = import_cost(modules)
-        latency, used = (statistics.median(each) for each in zip(*requests[name], strict=True))
+        times = [statistics.median(each) for each in zip(*requests[name], strict=True)]
         rows.append([
             name, f"{package_nbytes(modules) / 1e3:,.0f}", f"{milliseconds:.0f}", str(count), f"{memory:.0f}",
-            f"{latency:.0f}", f"{used:.0f}",
+            *(f"{each:,.0f}" for each in times),
         ])  # fmt: skip
-    headings = ["package kB", "import ms", "modules", "process MiB", "request us", "processor us a request"]
+    headings = [
+        "package kB",
+        "import ms",
+        "modules",
+        "process MiB",
+        "request us",
+        "processor us",
+        "MB us",
+        "processor us",
+    ]
     print_table([Column("", right=False), *map(Column, headings)], rows)
 
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from pillarbox.aio.async_map import AsyncMapIterator, iterate
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step, resolve_stages
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import Outcome
-from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import UNSET, Budget, ErrorMode, Errors, Options, Timeout, given_options

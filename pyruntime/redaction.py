@@ -135,6 +135,19 @@ def redacted(text: str) -> str:
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)", re.ASCII)
 
 
+def password_from(password_env: str) -> str:
+    """Return the value of this environment variable, in this process. Raises ValueError if there is none.
+
+    Read it where it is used: a value that the driver has read would travel with each task.
+    """
+    if password_env not in os.environ:
+        raise ValueError(
+            f"password_env={password_env!r}: there is no such environment variable in this process; it is "
+            f"read where it is used, by tasks too: set spark.executorEnv.{password_env}"
+        )
+    return os.environ[password_env]
+
+
 def shown_address(address: str) -> str:
     """An address that a user gave, without what may be secret: the user, the password and the query.
 

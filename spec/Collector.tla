@@ -3,7 +3,7 @@
 (* of its own, which any number of threads may complete or fail at any time, also when nobody listens any more. The   *)
 (* completion that comes first puts one mail with its result; only the task, which runs the mail, ends the attempt,   *)
 (* so that its deadline, its slot and the ledger come before the entry of the result queue: what ends there is        *)
-(* ResultQueue!Complete. kernel/collector.pyx, pillarbox.aio.collectors.                                              *)
+(* ResultQueue!Complete. kernel/collector.pyx, pillarbox.aio.runners.                                              *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS

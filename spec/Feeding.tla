@@ -3,7 +3,7 @@
 (* after the other; a gate (a rate, a budget) may hold all calls back; a failed attempt waits for its retry without  *)
 (* a slot; a call that timed out is cancelled, and may refuse to end. Everything happens on one thread, a callback   *)
 (* of the event loop at a time, so each action is one step; what can go wrong is that nobody is left to start the    *)
-(* next call. Packages pillarbox.aio: scheduler.py, throttle.py, coroutines.py.                                    *)
+(* next call. Packages pillarbox.aio: scheduler.py, throttle.py, runners.py.                                      *)
 EXTENDS Naturals, Sequences, FiniteSets
 
 CONSTANTS

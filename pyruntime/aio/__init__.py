@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.aio.async_map import AsyncMapIterator
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import (
     BatchResultError,
     CallFailed,
@@ -18,15 +19,12 @@ from pillarbox.aio.errors import (
     ResultRejected,
     TooManyFailures,
 )
-from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
+from pillarbox.aio.meter import Usage
 from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
-from pillarbox.aio.retry import Retry
-from pillarbox.aio.retry_after import retry_after_of
-from pillarbox.aio.retry_budget import RetryBudget
-from pillarbox.aio.status import is_overload, is_permanent, status_of
-from pillarbox.aio.usage import Usage
+from pillarbox.aio.retry import Retry, RetryBudget
+from pillarbox.aio.service_errors import is_overload, is_permanent, retry_after_of, status_of
 
 if TYPE_CHECKING:
     from pillarbox.aio.limits.coordinator import Coordinator

@@ -21,13 +21,9 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from pillarbox.aio.batch_function import batch_function
-from pillarbox.aio.batches import BatchRunner
-from pillarbox.aio.blocking import LoopWatcher
-from pillarbox.aio.calls import ResultConverter, Runner
+from pillarbox.aio.batch_runner import BatchRunner, batch_function
+from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
-from pillarbox.aio.collectors import CollectorRunner
-from pillarbox.aio.coroutines import CoroutineRunner, collect
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
 from pillarbox.aio.function import (
     check_function,
@@ -37,14 +33,15 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.loop_watcher import LoopWatcher
+from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call, CallScheduler, CallState, RestoredCall
+from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, ThreadRunner, collect
+from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.single_flight import WAITING, single_flight
 from pillarbox.aio.sizes import SMALL_TYPES, size_of
-from pillarbox.aio.snapshots import FORMAT, AsyncWaitState, FinishedRow, StateEntries
-from pillarbox.aio.threads import ThreadRunner
+from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow, StateEntries
 from pillarbox.kernel import WATERMARK, Mail, OrderedQueue, UnorderedQueue
 from pillarbox.redaction import Redact
 from pillarbox.task import (
@@ -306,8 +303,9 @@ class AsyncWaitOperator(Operator):
         calls = self._calls
         if calls is None:
             return None
-        gate = None if self._scheduler.throttle is None else self._scheduler.throttle.gate.statistics()
+        throttle = self._scheduler.throttle
         return self._meter.statistics(
+            None if throttle is None else throttle.statistics(),
             in_flight=calls.in_flight,
             waiting=len(self._waiting) + len(self._scheduler.pausing),
             late=calls.late,
@@ -315,7 +313,6 @@ class AsyncWaitOperator(Operator):
             finished_waiting=max(0, len(self._queue) - self._queue.in_flight),
             held_bytes=self._held,
             capacity=self._scheduler.concurrency.limit,
-            gate=gate,
         )
 
     @property
@@ -356,7 +353,7 @@ class AsyncWaitOperator(Operator):
     def process_batch(self, batch: RowBatch) -> bool:
         """Take as many rows as there is room for."""
         # spec: Chain!ProcessBatch, Operator!Admit
-        self._scheduler.runner.turn()
+        self._scheduler.runner.note_turn()
         self._last_mark = None
         room = self._room(batch.row_bytes)
         if room > 0:
@@ -666,18 +663,17 @@ class AsyncWaitOperator(Operator):
                 entries.add(state._replace(row=row_of(element)) if self._is_behind else state)
         left = self._meter.rows_in - entries.rows
         scheduler = self._scheduler.snapshot()
-        return AsyncWaitState(FORMAT, self._options.ordered, entries, scheduler, left)
+        return AsyncWaitState(self._options.ordered, entries, scheduler, left)
 
     def restore_state(self, state: Any) -> None:
         """Take over what `snapshot_state` gave, of an operator with the same order.
 
-        Raises ValueError for the state of one with another order, or of another format.
+        Raises ValueError for the state of one with another order, and for another state.
         """
         # spec: Chain!Restore, Operator!Restore
-        if not isinstance(state, AsyncWaitState) or state.format != FORMAT:
+        if not isinstance(state, AsyncWaitState):
             raise ValueError(
-                f"operator {self.context.uid!r}: {type(state).__name__} is not the state of an async "
-                f"operator in format {FORMAT}"
+                f"operator {self.context.uid!r}: {type(state).__name__} is not the state of an async operator"
             )
         if state.ordered is not self._options.ordered:
             raise ValueError(
@@ -754,7 +750,7 @@ class AsyncWaitOperator(Operator):
         self._account()
         if self.watcher is not None:
             self.watcher.beat()
-        self._sampler = self._loop.call_later(SAMPLE, self._sample)
+        self._sampler = self._loop.call_later(SAMPLE_INTERVAL_S, self._sample)
 
     def _account(self) -> None:
         """Add the time since the last look to what it went on."""

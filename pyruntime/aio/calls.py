@@ -1,43 +1,114 @@
-"""What runs the calls of one operator, as `attempts` sees it. Confined to the mailbox thread."""
+"""The rows of one operator as its calls see them: admitted, waiting, running, restored.
+
+Confined to the mailbox thread; `CallState` is a value, for any thread.
+"""
+
+# One object a row holds all that is known of its call, with slots. The alternatives are worse on the path
+# of every row: a dictionary of calls by row needs rows that can be hashed, a state object for each stage of
+# a call is made and dropped three times a row, and a future for each call costs more than the call of a
+# plain function. Most slots are set only where they are needed (`started`, `weight`, `key`): an attribute
+# that nobody reads costs a store a row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from pillarbox.aio.scheduler import Call
+import asyncio
+from typing import Any, NamedTuple, Protocol
 
 
-class Runner(Protocol):
-    """What runs calls."""
+class Call:
+    """One admitted row: admitted -> (waits for slot, rate or retry) -> running -> finished -> emitted.
 
-    limit: int
-    """Calls in flight, at most; may change while they run."""
-    abandoned: int
-    """Calls that did not end when they were cancelled."""
+    `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
+    `execution` is what runs it now, `pause` the timer of its retry; at most one of them is set.
+    `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
+    `began` is when its present attempt began, on the operator's clock; `started`, once one has failed or
+    where it was restored, its first, as if no time had passed between snapshot and restore.
+    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`, `refusals` those that an
+    overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
+    `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
+    `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
+    ledger, `input` the fingerprint of what else counts of the row there, `looked` how much its reader had
+    found by the last look there. With batches `waits_since` is when it came to wait, on the loop's clock,
+    and `weight` what it weighs in a batch. Behind another function of a chain `source`, `ordinal` and
+    `identity` are as `ChainedRow` says.
+    """
+
+    __slots__ = (
+        *("row", "held", "handle", "attempt", "execution", "pause", "deadline", "attempt_deadline", "began"),
+        *("started", "error", "uncharged", "refusals", "refused_since", "cost", "units"),
+        *("waits_since", "weight", "key", "input", "looked", "source", "ordinal", "identity"),
+    )
+
+    began: float
+    identity: bytes
+    input: bytes
+    key: bytes
+    looked: int
+    ordinal: tuple[int, ...]
+    refusals: int
+    refused_since: float | None
+    source: Any
+    started: float
+    uncharged: int
+    waits_since: float
+    weight: float
+
+    def __init__(self, row: Any, held: int) -> None:
+        self.row = row
+        self.held = held
+        self.attempt = 0
+        self.handle = 0
+        self.deadline = self.attempt_deadline = -1
+        self.execution: Any = None
+        self.pause: asyncio.TimerHandle | None = None
+        self.error: BaseException | None = None
+        self.units: float | None = None
+        self.cost = 0.0
 
     @property
-    def late(self) -> int:
-        """Outcomes that came after their call was taken away."""
+    def charged(self) -> int:
+        """Attempts that `Retry.attempts` counts; one must have failed."""
+        return self.attempt - self.uncharged
 
     @property
-    def in_flight(self) -> int:
-        """Calls that hold a slot now."""
+    def is_first(self) -> bool:
+        """True if no attempt before the present one was charged."""
+        return self.attempt == 1 or self.charged == 1
 
-    def dispatch(self) -> None:
-        """Begin waiting calls while there are slots."""
+    def elapsed(self, now: float) -> float:
+        """Seconds that its attempts and pauses have taken by `now`, on the operator's clock; 0 before any."""
+        if self.attempt > 1:
+            return now - self.started
+        return now - self.began if self.attempt else 0.0
 
-    def turn(self) -> None:
-        """Note that the event loop had its turn."""
 
-    def revoke(self, call: Call) -> None:
-        """Take `call` from what runs it and cancel that; what it still brings is ignored.
+class RestoredCall(Call):
+    """A row that had been called before its snapshot. Its `started` is set, before its next attempt too."""
 
-        With batches: take it from its batch, whether that runs or waits.
-        """
+    __slots__ = ()
 
-    async def close(self) -> None:
-        """Cancel all calls and wait for their end, for a time."""
+    def elapsed(self, now: float) -> float:
+        """Seconds that its attempts and pauses have taken, those before the snapshot included."""
+        return now - self.started
+
+
+class CallState(NamedTuple):
+    """A row that is not finished.
+
+    attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
+    `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
+    refused_for: seconds since the service refused the row for the first time.
+    """
+
+    row: Any
+    attempts: int = 0
+    spent: float = 0.0
+    pause: float | None = None
+    error: BaseException | None = None
+    cost: float = 0.0
+    uncharged: int = 0
+    refusals: int = 0
+    refused_for: float | None = None
 
 
 class ResultConverter(Protocol):

@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.calls import Call
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
-from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import (
@@ -34,7 +35,6 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
-from pillarbox.aio.scheduler import Call
 from pillarbox.ledger import Ledger
 from pillarbox.task import RowBatch
 

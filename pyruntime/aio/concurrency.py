@@ -1,33 +1,261 @@
-"""How many calls may be in flight now: the number given, or what is found, and none while all are held back.
+"""Calls in flight: the option `Adaptive`, what finds their number, and the limit of one operator.
 
-Confined to the mailbox thread.
+`Adaptive` is a value without state: safe in any thread. All else belongs to one operator and its mailbox
+thread.
 """
 
 from __future__ import annotations
 
-from pillarbox.aio.calls import Runner
-from pillarbox.aio.options import Options
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pillarbox.validate import check_number, check_positive_int, check_positive_number
+
+if TYPE_CHECKING:
+    from pillarbox.aio.runners import Runner
+
+MIN_SAMPLES = 64
+"""Latencies that a mean is made of, at least: fewer are noise."""
+FULL_SHARE = 0.75
+"""Share of the limit that must have been in flight for the limit to be raised."""
+CUTS_TO_BELIEVE = 3
+"""Cuts in a row that did not help: then the service is slower than it was, and not overloaded by us."""
+PROBE_SHARE = 0.25
+MIN_OVERLOAD_WINDOW = 16
+"""Outcomes among which overloads are counted, at least: one refusal of fewer is chance."""
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Find the number of calls in flight: additive increase, multiplicative decrease.
+
+    The limit begins at `start` and doubles in each round trip until the first sign of overload. Then it grows
+    by `increase` for each `limit` calls that succeed while it is used. It is multiplied by `decrease`,
+    at most once in a round trip, when the service says "overloaded" (429) to more than the share
+    `overload_share` of the calls, when more than the share `error_share` of the calls fails beyond what
+    usually fails, and when the mean latency is above `latency_factor` x the latency without a queue.
+
+    start, least, most: calls in flight. increase: calls. latency_factor: above 1.
+    decrease, error_share, overload_share: between 0 and 1. Fewer overloads are sporadic: a service refuses a
+        call now and then, or another client is to blame, and fewer calls of ours would not change that.
+    probe: round trips after which the latency without a queue is measured again, with a quarter of the calls
+        in flight for a few round trips; a service that has become slower or faster is noticed so.
+
+    AIMD is Chiu and Jain's (1989), the latency as a sign is TCP Vegas' (Brakmo, 1994), for calls instead of
+    packets it is Netflix's concurrency-limits; the probe and the share of losses that is borne are those of
+    TCP BBR (Cardwell, 2016).
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    start: int = 16
+    least: int = 1
+    most: int = 1024
+    decrease: float = 0.7
+    increase: float = 1.0
+    latency_factor: float = 2.0
+    error_share: float = 0.1
+    probe: float = 250.0
+    overload_share: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("start", "least", "most"):
+            check_positive_int(name, getattr(self, name))
+        if not self.least <= self.start <= self.most:
+            raise ValueError(
+                f"start={self.start!r}: must be between least={self.least!r} and most={self.most!r}"
+            )
+        for name in ("increase", "probe"):
+            check_positive_number(name, getattr(self, name))
+        for name in ("decrease", "error_share", "overload_share"):
+            check_number(name, getattr(self, name), above=0.0, below=1.0)
+        check_number("latency_factor", self.latency_factor, above=1.0)
+
+    def open(self, clock: Callable[[], float] = time.monotonic) -> AdaptiveController:
+        """Make what finds the limit of one operator. `clock` gives seconds and never goes back."""
+        return AdaptiveController(self, clock)
+
+
+class AdaptiveController:
+    """Finds one limit. Told of each attempt that has ended, on the mailbox thread; nothing else is needed.
+
+    How many calls were in flight it knows by Little's law: the latencies that ended in some time, summed,
+    divided by that time.
+    """
+
+    def __init__(self, options: Adaptive, clock: Callable[[], float]) -> None:
+        self.limit = options.start
+        """Calls that may be in flight now."""
+        self._options = options
+        self._clock = clock
+        self._exact = float(options.start)
+        self._doubling = True
+        now = clock()
+        # Since the last raise.
+        self._since = now
+        self._successes = 0
+        self._seconds = 0.0
+        # Since the last look at errors.
+        self._outcomes = 0
+        self._errors = 0
+        self._usual_errors = 0.0
+        # Since the last look at overloads.
+        self._looked_at = 0
+        self._overloads = 0
+        # The latency: smoothed, without a queue, and what the present measurement has.
+        self._latency = 0.0
+        self._samples = 0
+        self._base = math.inf
+        self._cuts = 0
+        # Until then, or after so many outcomes, what ends was begun before the last cut.
+        self._settled_at = now
+        self._unsettled = 0
+        # Unknown until the length of a round trip is known.
+        self._probe_at = math.inf
+        self._before_probe: float | None = None
+
+    def succeeded(self, seconds: float) -> None:
+        """An attempt succeeded after so many seconds."""
+        now = self._clock()
+        self._ended(now)
+        self._successes += 1
+        self._seconds += seconds
+        if self._unsettled <= 0:
+            self._samples += 1
+            # A plain mean at first, then one that forgets.
+            span = min(self._samples, max(MIN_SAMPLES, self.limit))
+            self._latency += (seconds - self._latency) / span
+            if self._samples >= max(MIN_SAMPLES, self.limit):
+                self._judge(now)
+        if self._successes >= (1 if self._doubling else self.limit) and self._before_probe is None:
+            self._grow(now)
+
+    def failed(self, overloaded: bool, seconds: float | None = None) -> None:
+        """An attempt failed; `overloaded` if the service said that it has too much to do.
+
+        seconds: how long it was in flight; None where nobody knows, then as long as others.
+        """
+        now = self._clock()
+        self._ended(now)
+        self._seconds += self._latency if seconds is None else seconds
+        self._errors += 1
+        if overloaded:
+            self._errors -= 1
+            self._outcomes -= 1
+            # Calls that were begun before the last cut say nothing about the limit that is now.
+            self._overloads += self._unsettled <= 0
+            if self._overloads > self._overloads_borne():
+                self._overloads = self._looked_at = 0
+                self._cut(now)
+
+    def _ended(self, now: float) -> None:
+        if self._unsettled > 0:
+            self._unsettled = 0 if now >= self._settled_at else self._unsettled - 1
+        if self._looked_at >= max(MIN_OVERLOAD_WINDOW, self.limit):
+            self._looked_at = self._overloads = 0
+        self._looked_at += 1
+        self._outcomes += 1
+        if self._outcomes >= max(MIN_SAMPLES, self.limit):
+            share = self._errors / self._outcomes
+            # Twice what chance makes of so few.
+            chance = 2 * math.sqrt(share * (1 - share) / self._outcomes)
+            if share > self._usual_errors + self._options.error_share + chance:
+                self._cut(now)
+            self._usual_errors += (share - self._usual_errors) / 4
+            self._outcomes = self._errors = 0
+
+    def _overloads_borne(self) -> float:
+        """Overloads in a round trip that are not a sign: the share that is borne, and what chance adds."""
+        outcomes = max(MIN_OVERLOAD_WINDOW, self.limit)
+        borne = self._options.overload_share * outcomes
+        return borne + 2 * math.sqrt(borne * (1 - self._options.overload_share))
+
+    def _judge(self, now: float) -> None:
+        """There is a mean of the latencies since the last cut."""
+        if self._before_probe is not None:
+            self._base = self._latency
+            self._set(self._before_probe)
+            self._before_probe = None
+            self._begin_measuring(now)
+            return
+        if self._latency < self._base:
+            self._base = self._latency
+        if self._latency > self._options.latency_factor * self._base:
+            self._cuts += 1
+            if self._cuts > CUTS_TO_BELIEVE:
+                self._cuts = 0
+                self._base = self._latency
+            else:
+                self._cut(now)
+                return
+        else:
+            self._cuts = 0
+        if now >= self._probe_at and self._exact > self._options.least:
+            self._before_probe = self._exact
+            self._begin_measuring(now)
+            self._set(self._exact * PROBE_SHARE)
+        if not now < self._probe_at < math.inf:
+            self._probe_at = now + self._options.probe * self._latency
+
+    def _grow(self, now: float) -> None:
+        used = now <= self._since or self._seconds / (now - self._since) >= FULL_SHARE * self.limit
+        if self._doubling:
+            # Calls of a limit that grows say little one by one: look at those of a whole limit.
+            if self._successes < self.limit:
+                return
+            if used:
+                self._set(self._exact * 2)
+        elif used:
+            self._set(self._exact + self._options.increase)
+        self._since = now
+        self._successes = 0
+        self._seconds = 0.0
+
+    def _cut(self, now: float) -> None:
+        if self._unsettled > 0 and now < self._settled_at:
+            return
+        self._doubling = False
+        self._before_probe = None
+        self._begin_measuring(now)
+        self._set(self._exact * self._options.decrease)
+        self._since = now
+        self._successes = 0
+        self._seconds = 0.0
+
+    def _begin_measuring(self, now: float) -> None:
+        """Begin to measure, after a round trip: the calls in flight were begun under another limit."""
+        self._unsettled = self.limit
+        self._settled_at = now + (2 * self._latency if self._latency > 0.0 else math.inf)
+        self._samples = 0
+
+    def _set(self, limit: float) -> None:
+        self._exact = min(max(limit, float(self._options.least)), float(self._options.most))
+        self.limit = int(self._exact)
 
 
 class ConcurrencyLimit:
-    """Sets the limit of what runs the calls of one operator, which is `runner` once it is there.
+    """Sets the limit of the runner of one operator, which is `runner` once it is there.
 
-    `limit` is the number without regard to what holds calls back.
+    most: calls in flight, unless `adaptive` finds their number. `limit` is the number without regard to what
+    holds calls back.
     """
 
     __slots__ = ("_adaptive", "_allowed", "_held", "_most", "runner")
 
     runner: Runner
 
-    def __init__(self, options: Options) -> None:
-        self._most = options.max_capacity
-        self._adaptive = None if options.adaptive is None else options.adaptive.open()
+    def __init__(self, most: int, adaptive: Adaptive | None) -> None:
+        self._most = most
+        self._adaptive = None if adaptive is None else adaptive.open()
         self._held = False
         self._allowed: int | None = None
 
     @property
     def adapts(self) -> bool:
-        """Whether the number is found while calls are made."""
+        """True if the number is found while calls are made."""
         return self._adaptive is not None
 
     @property
@@ -36,25 +264,25 @@ class ConcurrencyLimit:
         return self._most if self._adaptive is None else self._adaptive.limit
 
     def hold(self, held: bool) -> None:
-        """Whether no call may begin for now; those in flight go on."""
+        """Let no call begin for now, or again; those in flight go on."""
         # spec: Feeding!Hold, Feeding!Release
         self._held = held
         self._set()
 
     def allow(self, calls: int | None) -> None:
-        """So many calls may be in flight for their results to find room; None where that is no limit."""
+        """Let so many calls be in flight as find room for their results; None where that is not a limit."""
         if calls != self._allowed:
             self._allowed = calls
             self._set()
 
     def succeeded(self, seconds: float) -> None:
-        """A call, of one row or of a batch, succeeded."""
+        """Note a call, of one row or of a batch, that succeeded."""
         if self._adaptive is not None:
             self._adaptive.succeeded(seconds)
             self._set()
 
     def failed(self, overload: bool) -> None:
-        """A call failed; whether the service said that it has too much to do."""
+        """Note a call that failed; overload: the service said that it has too much to do."""
         if self._adaptive is not None:
             self._adaptive.failed(overload)
             self._set()

@@ -1,7 +1,11 @@
-"""What becomes of a row that failed for good: the job's end, or a result that stands for it.
+"""Decides what a row that failed for good gives: the end of the job, or a result that stands for it.
 
 Confined to the mailbox thread.
 """
+
+# A fraction of failed rows (`fail_after=0.01`) says little of the first few rows, and a job that ends with
+# its first row because one of one has failed helps nobody: so a fraction counts from `FRACTION_FROM` rows
+# on, and at the end of the input. A number counts at once.
 
 from __future__ import annotations
 
@@ -22,10 +26,10 @@ from pillarbox.aio.errors import (
 )
 from pillarbox.aio.meter import Meter
 from pillarbox.aio.options import UNSET, Options
-from pillarbox.aio.status import describe
+from pillarbox.aio.service_errors import describe
 
 if TYPE_CHECKING:
-    from pillarbox.aio.scheduler import Call
+    from pillarbox.aio.calls import Call
 
 log = logging.getLogger("pillarbox")
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.aio.deadlines import clock_of
 from pillarbox.aio.errors import ErrorInfo, Failed, NotCalled, shorten
 from pillarbox.aio.limits.shared import RunBudget
+from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
-from pillarbox.aio.status import describe
 from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError, Scope
 from pillarbox.ledger.consistency import ConflictFinder, changed_code
@@ -35,8 +35,8 @@ from pillarbox.ledger.writer import Commit, LedgerWriter
 from pillarbox.redaction import DEFAULT, Redact, redacted
 
 if TYPE_CHECKING:
+    from pillarbox.aio.calls import Call
     from pillarbox.aio.options import Options
-    from pillarbox.aio.scheduler import Call
 
 log = logging.getLogger("pillarbox")
 

@@ -1,19 +1,38 @@
-"""What an operator measures about itself. Recorded on the mailbox thread; read by any, as an estimate."""
+"""Counts, times and costs of one operator. Recorded on the mailbox thread; read by any, as an estimate."""
+
+# On the path of every row stands one `append` to a list, of the seconds of an attempt. To put each into its
+# histogram at once would cost several times that; so they are folded together, some times a second, in one
+# call of C. Counts are attributes that the scheduler adds to: a method for each would be a call a row.
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.limiter import LimiterStatistics
+from pillarbox.aio.errors import said
+from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
 from pillarbox.aio.observe.totals import SPENT, Totals
 from pillarbox.mailbox.metrics import LatencyHistogram, merge_snapshots
+from pillarbox.redaction import DEFAULT, Redact
 
-SAMPLE = 0.05
+log = logging.getLogger("pillarbox")
+
+SAMPLE_INTERVAL_S = 0.05
 """Seconds between two looks at what the slots are busy with."""
 
 LATE_AFTER_S = 0.02
 """Seconds by which a look may come too late before the event loop counts as held up since the look before."""
+
+
+_COUNTS = (
+    *("rows_in", "results", "calls", "retries", "errors", "timeouts", "batches"),
+    *("shared", "not_called", "found", "tokens", "cost"),
+)
+"""Fields of `Totals` that `Meter` keeps under the same names."""
 
 
 class Meter:
@@ -24,33 +43,13 @@ class Meter:
     """
 
     __slots__ = (
-        "_began",
-        "_first",
-        "_more",
-        "_rows",
-        "_sampled",
-        "attempts",
-        "batches",
-        "cost",
-        "ended",
-        "ended_again",
-        "errors",
-        "errors_by_type",
-        "found",
-        "not_called",
-        "results",
-        "retries",
-        "retries_by_reason",
-        "rows_ended_again",
-        "rows_in",
-        "shared",
-        "spent",
-        "timeouts",
-        "tokens",
+        *_COUNTS,
+        *("retries_by_reason", "errors_by_type", "spent", "ended", "ended_again", "rows_ended_again"),
+        *("_first", "_more", "_rows", "_began", "_sampled"),
     )
 
     def __init__(self) -> None:
-        self.rows_in = self.results = self.attempts = self.retries = self.batches = 0
+        self.rows_in = self.results = self.calls = self.retries = self.batches = 0
         self.errors = self.timeouts = self.shared = self.not_called = self.found = 0
         self.tokens = self.cost = 0.0
         self.retries_by_reason: Counter[str] = Counter()
@@ -90,46 +89,78 @@ class Meter:
         self.spent["calls"] += passed * busy
         self.spent[idle_reason] += passed * (1.0 - busy)
 
-    def statistics(
-        self,
-        *,
-        in_flight: int,
-        waiting: int,
-        late: int,
-        abandoned: int,
-        finished_waiting: int,
-        held_bytes: int,
-        capacity: int,
-        gate: LimiterStatistics | None,
-    ) -> Totals:
-        """All counts, with those that others keep. Any thread."""
+    def statistics(self, limiter: LimiterStatistics | None, **others: int) -> Totals:
+        """All counts, with `others`, the fields of `Totals` that are not kept here. Any thread."""
         first, more, rows = (each.snapshot() for each in (self._first, self._more, self._rows))
         return Totals(
-            rows_in=self.rows_in,
-            results=self.results,
-            in_flight=in_flight,
-            waiting=waiting,
-            calls=self.attempts,
-            retries=self.retries,
-            errors=self.errors,
-            timeouts=self.timeouts,
-            late=late,
-            abandoned=abandoned,
-            finished_waiting=finished_waiting,
-            held_bytes=held_bytes,
-            capacity=capacity,
-            batches=self.batches,
-            shared=self.shared,
-            not_called=self.not_called,
-            found=self.found,
+            **{name: getattr(self, name) for name in _COUNTS},
+            **others,
             retries_by_reason=dict(self.retries_by_reason),
             errors_by_type=dict(self.errors_by_type),
             latency=merge_snapshots([first, more]),
             call_latency=merge_snapshots([first, rows]),
-            tokens=self.tokens,
-            cost=self.cost,
-            rate_granted=0 if gate is None else gate.granted,
-            cool_downs=0 if gate is None else gate.cool_downs,
+            rate_granted=0 if limiter is None else limiter.granted,
+            cool_downs=0 if limiter is None else limiter.cool_downs,
             spent=dict(self.spent),
             elapsed=time.monotonic() - self._began,
         )
+
+
+class Usage(NamedTuple):
+    """Cost of one call, in a currency of the user's choice, and the tokens that it used."""
+
+    cost: float = 0.0
+    tokens: float = 0.0
+
+
+def usage_of(answer: Any) -> Usage:
+    """Return what the hook `usage` returned as a `Usage`: None is nothing, a number is a cost.
+
+    Raises TypeError or ValueError for anything else.
+    """
+    if answer is None:
+        return Usage()
+    used = answer if isinstance(answer, Usage) else Usage(answer)
+    for value in used:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"usage gave {answer!r}: must be a number, a pillarbox.Usage or None")
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"usage gave {answer!r}: must be finite and not below 0")
+    return used
+
+
+class CostTracker:
+    """Adds up what the calls of one operator used, by its hook, and tells the limiter of the cost."""
+
+    __slots__ = ("_limiter", "_meter", "_redact", "_usage")
+
+    def __init__(
+        self,
+        usage: Callable[[Any, Any], Any] | None,
+        meter: Meter,
+        limiter: RateLimiter | None,
+        redact: Redact = DEFAULT,
+    ) -> None:
+        self._usage = usage
+        self._meter = meter
+        self._limiter = limiter
+        self._redact = redact
+
+    def pay(self, row: Any, result: Any) -> float:
+        """A call gave `result`; returns its cost. Raises what the hook raises, and what its answer lacks."""
+        if self._usage is None:
+            return 0.0
+        used = usage_of(self._usage(row, result))
+        self._meter.cost += used.cost
+        self._meter.tokens += used.tokens
+        if self._limiter is not None:
+            self._limiter.spend(used.cost)
+        return used.cost
+
+    def late(self, row: Any, result: Any) -> None:
+        """The same for a result that came too late for its row, so that no row can be failed."""
+        try:
+            self.pay(row, result)
+        except BaseException as error:
+            text = said(error, self._redact.about(row, result))
+            log.warning("usage raised for a late result: %s: %s", type(error).__name__, text)

@@ -21,8 +21,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from pillarbox.aio.batch import Batch
-from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.retry import Retry, check_retry

@@ -1,7 +1,7 @@
-"""The attempts at the calls of one operator: begun, ended, timed out, tried again, given up.
+"""Schedules the calls of one operator: attempts begun, ended, timed out, tried again, given up.
 
-Confined to the mailbox thread. The operator admits rows and emits results; what runs the calls
-(`coroutines`, `threads`, `batches`) takes them from `waiting` and says here how each attempt ended.
+Confined to the mailbox thread. The operator admits rows and emits results; a runner takes calls from
+`waiting` and tells here how each attempt ended.
 """
 
 from __future__ import annotations
@@ -12,139 +12,20 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from pillarbox.aio.blame import may_have_poison_row
-from pillarbox.aio.breaker import CircuitBreaker
-from pillarbox.aio.calls import ResultConverter, Runner
+from pillarbox.aio.calls import Call, CallState, ResultConverter
 from pillarbox.aio.concurrency import ConcurrencyLimit
-from pillarbox.aio.deadlines import Deadlines, clock_of
+from pillarbox.aio.deadlines import CallDeadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
-from pillarbox.aio.meter import Meter
+from pillarbox.aio.meter import CostTracker, Meter
 from pillarbox.aio.options import Options
-from pillarbox.aio.retry import SimplePolicy, asked_delay, retry_policy
-from pillarbox.aio.status import is_overload, is_unreached
-from pillarbox.aio.throttle import Throttle
-from pillarbox.aio.usage import CostTracker
+from pillarbox.aio.retry import asked_delay, retry_policy
+from pillarbox.aio.runners import Runner
+from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
+from pillarbox.aio.throttle import CircuitBreaker, Throttle
 
 T = TypeVar("T")
-
-
-class Call:
-    """One admitted row: admitted -> (waits for slot, rate or retry) -> running -> finished -> emitted.
-
-    `attempt` counts the attempts begun, `handle` is the result queue's handle of the present one.
-    `execution` is what runs it now, `pause` the timer of its retry; at most one of them is set.
-    `deadline` and `attempt_deadline` are handles of its deadlines, -1 before they are armed.
-    `began` is when its present attempt began, on the operator's clock; `started`, once one has failed or
-    where it was restored, its first, as if no time had passed between snapshot and restore.
-    `uncharged`, once one has failed, are attempts that are none of `Retry.attempts`, `refusals` those that an
-    overloaded service refused, and `refused_since` is when it did so first, on the loop's clock.
-    `error` is what its last attempt failed with, where another follows. `held` are its bytes, by estimate,
-    `units` its weight at the rate once it was asked for, `cost` what it has cost. `key` is its key in a
-    ledger, `input` the fingerprint of what else counts of the row there, `looked` how much its reader had
-    found by the last look there. With batches `waits_since` is when it came to wait, on the loop's clock,
-    and `weight` what it weighs in a batch. Behind another function of a chain `source`, `ordinal` and
-    `identity` are as `ChainedRow` says.
-    """
-
-    __slots__ = (
-        "attempt",
-        "attempt_deadline",
-        "began",
-        "cost",
-        "deadline",
-        "error",
-        "execution",
-        "handle",
-        "held",
-        "identity",
-        "input",
-        "key",
-        "looked",
-        "ordinal",
-        "pause",
-        "refusals",
-        "refused_since",
-        "row",
-        "source",
-        "started",
-        "uncharged",
-        "units",
-        "waits_since",
-        "weight",
-    )
-
-    began: float
-    identity: bytes
-    input: bytes
-    key: bytes
-    looked: int
-    ordinal: tuple[int, ...]
-    refusals: int
-    refused_since: float | None
-    source: Any
-    started: float
-    uncharged: int
-    waits_since: float
-    weight: float
-
-    def __init__(self, row: Any, held: int) -> None:
-        self.row = row
-        self.held = held
-        self.attempt = 0
-        self.handle = 0
-        self.deadline = self.attempt_deadline = -1
-        self.execution: Any = None
-        self.pause: asyncio.TimerHandle | None = None
-        self.error: BaseException | None = None
-        self.units: float | None = None
-        self.cost = 0.0
-
-    @property
-    def charged(self) -> int:
-        """Attempts that `Retry.attempts` counts; one must have failed."""
-        return self.attempt - self.uncharged
-
-    @property
-    def is_first(self) -> bool:
-        """True if no attempt before the present one was charged."""
-        return self.attempt == 1 or self.charged == 1
-
-    def elapsed(self, now: float) -> float:
-        """Seconds that its attempts and pauses have taken by `now`, on the operator's clock; 0 before any."""
-        if self.attempt > 1:
-            return now - self.started
-        return now - self.began if self.attempt else 0.0
-
-
-class RestoredCall(Call):
-    """A row that had been called before its snapshot. Its `started` is set, before its next attempt too."""
-
-    __slots__ = ()
-
-    def elapsed(self, now: float) -> float:
-        """Seconds that its attempts and pauses have taken, those before the snapshot included."""
-        return now - self.started
-
-
-class CallState(NamedTuple):
-    """A row that is not finished.
-
-    attempts: those that have failed; one that runs is begun again, with the same number. spent: seconds of
-    `timeout` that are over. pause: seconds until the next attempt; None where none is waited for.
-    refused_for: seconds since the service refused the row for the first time.
-    """
-
-    row: Any
-    attempts: int = 0
-    spent: float = 0.0
-    pause: float | None = None
-    error: BaseException | None = None
-    cost: float = 0.0
-    uncharged: int = 0
-    refusals: int = 0
-    refused_for: float | None = None
 
 
 class SchedulerState(NamedTuple):
@@ -168,39 +49,11 @@ class CallScheduler:
     """
 
     __slots__ = (
-        "_attempt_timeouts",
-        "_batch_timeouts",
-        "_can_break",
-        "_costs",
-        "_counted",
-        "_error_policy",
-        "_finish_call",
-        "_finished",
-        "_keep_late",
-        "_loop",
-        "_plain",
-        "_retry",
-        "_spent_before",
-        "_timeouts",
-        "_waiting_out",
-        "breaker",
-        "clock",
-        "concurrency",
-        "convert",
-        "convert_all",
-        "is_closed",
-        "look_again",
-        "look_first",
-        "looks_at_results",
-        "meter",
-        "more_rows",
-        "options",
-        "pausing",
-        "renew",
-        "runner",
-        "stop",
-        "throttle",
-        "waiting",
+        *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker", "concurrency"),
+        *("is_closed", "convert", "convert_all", "looks_at_results", "look_first", "look_again"),
+        *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
+        *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
+        *("_timeouts", "_attempt_timeouts", "_batch_timeouts"),
     )
 
     runner: Runner
@@ -240,7 +93,7 @@ class CallScheduler:
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else retry_policy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self.concurrency = ConcurrencyLimit(options)
+        self.concurrency = ConcurrencyLimit(options.max_capacity, options.adaptive)
         # Results that nobody looks at take the short way.
         self.looks_at_results = options.budget.usage is not None or (
             self._retry is not None and self._retry.checks_results
@@ -248,8 +101,7 @@ class CallScheduler:
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
-        self._waiting_out = self._retry if self._can_break and isinstance(self._retry, SimplePolicy) else None
-        gate = open_limiter(
+        limiter = open_limiter(
             options.rate,
             options.budget.max_calls,
             options.budget.max_cost,
@@ -257,32 +109,32 @@ class CallScheduler:
             cools=self._can_break,
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
-        self.throttle = None if gate is None else Throttle(self, gate, units, loop)
-        self._costs = CostTracker(options.budget.usage, meter, gate, options.errors.redaction)
+        self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
+        self._costs = CostTracker(options.budget.usage, meter, limiter, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
         self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)
         # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
         one = options.timeout.attempt if options.batch is None else None
         self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
-        self._batch_timeouts: Deadlines[Any] | None = None
+        self._batch_timeouts: CallDeadlines[Any] | None = None
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
         looks = self.looks_at_results or self.concurrency.adapts
         self._plain = not looks and all(each is None for each in needed)
 
-    def deadlines_of_batches(self, expired: Callable[[T], None]) -> Deadlines[T] | None:
+    def deadlines_of_batches(self, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
         """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
         self._batch_timeouts = self._make_deadlines(self.options.timeout.attempt, expired)
         return self._batch_timeouts
 
-    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> Deadlines[T] | None:
-        return None if seconds is None else Deadlines(self._loop, seconds, partial(self.guarded, expired))
+    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
+        return None if seconds is None else CallDeadlines(self._loop, seconds, partial(self.guarded, expired))
 
     def start(self) -> None:
-        """Open the gate, if there is one."""
+        """Begin to let calls through."""
         if self.throttle is not None:
-            self.throttle.gate.start(self._loop, self.throttle.wake)
+            self.throttle.start()
 
     def close(self) -> None:
         """Forget every call: no timer fires any more, nothing is tried again."""
@@ -296,15 +148,15 @@ class CallScheduler:
             if deadlines is not None:
                 deadlines.close()
         if self.throttle is not None:
-            self.throttle.close()
+            self.throttle.stop()
 
     async def closed(self) -> None:
-        """Wait until no call runs any more, for a time, and until the gate has closed."""
+        """Wait until no call runs any more, for a time, and until the throttle has closed."""
         try:
             await self.runner.close()
         finally:
             if self.throttle is not None:
-                await self.throttle.gate.close()
+                await self.throttle.close()
 
     def guarded(self, fn: Callable[..., None], *args: Any) -> None:
         """Call `fn(*args)`; what it raises ends the job. For timers, whose errors would only be logged."""
@@ -328,6 +180,43 @@ class CallScheduler:
         """All rows have finished; raises `TooManyFailures` if a larger fraction failed than is allowed."""
         self._error_policy.check(self._finished())
 
+    # -- which call is next -------------------------------------------------------------------
+
+    def next_call(self) -> Call | None:
+        """Take the next call that may begin out of `waiting`, which is not empty; None if none may."""
+        if self.look_first is not None and not self.look_first():
+            return None
+        waiting, throttle = self.waiting, self.throttle
+        if throttle is None:
+            return waiting.popleft()
+        while waiting and not throttle.holds:
+            call = waiting[0]
+            try:
+                units = throttle.weigh(call)
+            except BaseException as error:
+                waiting.popleft()
+                self.fail_call(call, CallFailed(call.attempt, error))
+                continue
+            return waiting.popleft() if self.admits(units) else None
+        return None
+
+    def admits(self, units: float) -> bool:
+        """Return True if the throttle lets a call of so many units begin; otherwise it dispatches later.
+
+        Where what is allowed is used up, no row that waits is called any more.
+        """
+        throttle = self.throttle
+        assert throttle is not None
+        if throttle.admit(units):
+            return True
+        if throttle.exhausted is not None and not throttle.holds:
+            self.call_no_more(throttle.exhausted)
+        return False
+
+    def _dispatch_guarded(self) -> None:
+        # To ask a limiter may raise, and a timer has nobody who would see it.
+        self.guarded(self.runner.dispatch)
+
     # -- what the runners say -----------------------------------------------------------------
 
     def begin(self, call: Call) -> None:
@@ -335,7 +224,7 @@ class CallScheduler:
         # spec: Chain!Start, Operator!Start
         call.began = self.clock()
         call.attempt += 1
-        self.meter.attempts += 1
+        self.meter.calls += 1
         if self._plain:
             return
         if self._attempt_timeouts is not None:
@@ -350,7 +239,7 @@ class CallScheduler:
     def begin_all(self, calls: list[Call]) -> None:
         """An attempt of each of `calls`, which are one batch, begins now."""
         now = self.clock()
-        self.meter.attempts += len(calls)
+        self.meter.calls += len(calls)
         self.meter.batches += 1
         timeouts = self._timeouts
         for call in calls:
@@ -399,7 +288,7 @@ class CallScheduler:
         self.row_failed(call, error, timed_out)
 
     def row_succeeded(self, call: Call, result: Any, ended: float) -> Exception | None:
-        """The row of `call` has a result since `ended`, by itself or in a batch; the error if it is no good.
+        """Take the result of the row of `call`, there since `ended`; returns the error if the result is bad.
 
         The row is finished then, or it waits for its retry.
         """
@@ -472,7 +361,7 @@ class CallScheduler:
         if retry is None or self.is_closed:
             return None
         first = calls[0]
-        if self._waiting_out is None or not self._is_refusal(error):
+        if not retry.waits_out or not self._is_refusal(error):
             return retry.pause(first.charged, error, first.elapsed(self.clock()))
         breaker = self._open_breaker()
         now = self._loop.time()
@@ -485,8 +374,8 @@ class CallScheduler:
         for call in calls:
             call.uncharged += 1
             call.refusals += 1
-        # What holds all calls back is no reason to hold this row back any longer.
-        return self._waiting_out.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
+        # While all calls are held back, this row need not wait longer than they do.
+        return retry.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
 
     def batch_succeeded(self, seconds: float) -> None:
         """The call of a batch had results after so many seconds."""
@@ -524,17 +413,13 @@ class CallScheduler:
         if self.breaker is None:
             retry = self._retry
             assert retry is not None
-            inner = None if self.throttle is None else self.throttle.gate
             reached = self._finished()
             answered = min(reached, self.concurrency.limit)
-            self.breaker = CircuitBreaker(
-                self._loop.time, inner, retry.backoff, retry.max_outage, answered, reached
-            )
+            self.breaker = CircuitBreaker(self._loop.time, retry.backoff, retry.max_outage, answered, reached)
             # spec: Feeding!GateAppears
             if self.throttle is None:
-                self.throttle = Throttle(self, self.breaker, None, self._loop)
-            else:
-                self.throttle.gate = self.breaker
+                self.throttle = Throttle(None, None, self._loop, self._dispatch_guarded)
+            self.throttle.breaker = self.breaker
         return self.breaker
 
     def fail_call(self, call: Call, error: CallFailed | CallTimeout) -> None:
@@ -603,7 +488,7 @@ class CallScheduler:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
 
     def call_no_more(self, reason: str) -> None:
-        """What was allowed is used up: rows that wait are not called."""
+        """Call none of the rows that wait, as what was allowed is used up."""
         waiting = [*self.waiting]
         self.waiting.clear()
         self.mark(waiting, reason)
@@ -669,25 +554,25 @@ class CallScheduler:
 
     def snapshot(self) -> SchedulerState:
         """The state that a restart needs of all calls so far."""
-        gate = None if self.throttle is None else self.throttle.gate.statistics()
-        retry = self._retry
-        # The gate counts those of this life only.
+        counts = None if self.throttle is None else self.throttle.statistics()
+        # The limiter counts those of this life only.
         calls, cost = self._spent_before
         return SchedulerState(
             self._error_policy.snapshot(),
-            retry.snapshot() if isinstance(retry, SimplePolicy) else None,
-            calls if gate is None else calls + gate.granted,
-            cost if gate is None else cost + gate.cost,
+            None if self._retry is None else self._retry.snapshot(),
+            calls if counts is None else calls + counts.granted,
+            cost if counts is None else cost + counts.cost,
         )
 
     def restore(self, state: SchedulerState) -> None:
         """Go on from a snapshot. Before `start`. With a ledger the budget is the run's, which knows more."""
         self._error_policy.restore(state.failures)
         self._spent_before = state.calls, state.cost
-        if isinstance(self._retry, SimplePolicy):
+        if self._retry is not None:
             self._retry.restore(state.retries)
-        if self.throttle is not None and self.options.ledger is None and self.options.limits is None:
-            self.throttle.gate.count_before("snapshot", state.calls, state.cost)
+        limiter = None if self.throttle is None else self.throttle.limiter
+        if limiter is not None and self.options.ledger is None and self.options.limits is None:
+            limiter.count_before("snapshot", state.calls, state.cost)
 
     def snapshot_call(self, call: Call, now: float) -> CallState:
         """The state that a restart needs of a row that is not finished; now: by `clock`."""
@@ -752,7 +637,7 @@ class CallScheduler:
         self.pausing.discard(call)
         call.waits_since = self._loop.time()
         # Before the rows that have not been tried: in order, they would wait for this one anyway. Not before
-        # one that the gate holds back, which might wait for ever.
+        # one that the throttle holds back, which might wait for ever.
         self.waiting.insert(1 if self.throttle is not None and self.throttle.holds else 0, call)
         self.runner.dispatch()
 

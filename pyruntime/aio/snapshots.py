@@ -15,14 +15,15 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
+from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, ResultRecord, as_fields, as_record, chained_call, chained_row
 from pillarbox.aio.error_policy import FailureCounts
 from pillarbox.aio.errors import ErrorInfo, Failed, error_of, said
-from pillarbox.aio.scheduler import Call, CallState, SchedulerState
+from pillarbox.aio.scheduler import SchedulerState
 from pillarbox.aio.task_io import OutputState
 from pillarbox.kernel import PillarboxError
 from pillarbox.ledger import LedgerValueError
@@ -38,9 +39,6 @@ from pillarbox.task import (
     Watermark,
 )
 from pillarbox.validate import check_choice
-
-FORMAT = 1
-"""The format of `AsyncWaitState`; another one is refused."""
 
 
 class FinishedRow(NamedTuple):
@@ -141,7 +139,6 @@ class AsyncWaitState(NamedTuple):
     entries: in the order of admission. finished: rows that had left, for what counts them.
     """
 
-    format: int
     ordered: bool
     entries: Sequence[Entry]
     scheduler: SchedulerState
@@ -150,19 +147,16 @@ class AsyncWaitState(NamedTuple):
 
 # -- bytes ----
 
-VERSION = 1
-"""The format of the bytes; an earlier one is read, a later one refused."""
+VERSION = 2
+"""The format of the bytes; another one is refused."""
 
 VALUES = ("json", "pickle")
 
 _MAGIC = b"pillarbox task\n\0"
 _HEAD = struct.Struct("<16sII")
 """The magic, the version, and the CRC-32 of what follows."""
-_SIZES = struct.Struct("<QII")
-"""Bytes of the JSON, and the numbers of lists of floats and of blobs beside it."""
-
-_NONE = -1.0
-"""Stands for no seconds in a column of seconds, which are 0 or more."""
+_COUNTS = struct.Struct("<QQ")
+"""The number of parts behind the head, and of the lists of floats among them, behind the JSON."""
 
 Convert = Callable[[Any], Any]
 
@@ -274,60 +268,26 @@ class _Writer:
     def _state(self, state: Any, is_last: bool) -> Any:
         if not isinstance(state, AsyncWaitState):
             return {"other": self._one("state of an operator", state)}
-        calls: list[CallState] = []
-        finished: list[FinishedRow] = []
-        marks: list[list[Any]] = []
-        rows: list[Any] = []
-        kinds = []
-        for entry in state.entries:
-            if isinstance(entry, list):
-                kinds.append("m")
-                marks.append([self._element(each) for each in entry])
-                continue
-            # In the order of admission: whoever writes results in order counts on that.
-            rows.append(entry.row)
-            if isinstance(entry, CallState):
-                kinds.append("c")
-                calls.append(entry)
-            else:
-                kinds.append("f")
-                finished.append(entry)
-        scheduler = state.scheduler
-        failures = scheduler.failures
+        entries = [*state.entries]
+        calls = [each for each in entries if isinstance(each, CallState)]
+        finished = [each for each in entries if isinstance(each, FinishedRow)]
+        marks = [each for each in entries if isinstance(each, list)]
+        failures, *scheduler = state.scheduler
         return {
-            "format": state.format,
             "ordered": state.ordered,
             "finished": state.finished,
-            "kinds": "".join(kinds),
-            "marks": marks,
-            "rows": self._rows(rows),
-            "attempts": packed_ints([each.attempts for each in calls]),
-            "spent": [each.spent for each in calls],
-            "pause": [_NONE if each.pause is None else each.pause for each in calls],
-            "errors": [
-                [place, type(each.error).__name__, said(each.error)]
-                for place, each in enumerate(calls)
-                if each.error is not None
-            ],
-            "cost": [*(each.cost for each in calls), *(each.cost for each in finished)],
-            "uncharged": packed_ints([each.uncharged for each in calls]),
-            "refusals": packed_ints([each.refusals for each in calls]),
-            "refused_for": [_NONE if each.refused_for is None else each.refused_for for each in calls],
+            "kinds": "".join([_KINDS[type(each)] for each in entries]),
+            # In the order of admission: whoever writes results in order counts on that.
+            "rows": self._rows([each.row for each in entries if not isinstance(each, list)]),
+            "calls": _columns([(*each[1:4], _error(each.error), *each[5:]) for each in calls]),
             # The next function of a chain gets the same row of a dict as of what the dict was made of.
             "results": self._results(
                 [each.result if is_last else as_fields(each.result) for each in finished], is_last
             ),
-            "durable": packed_ints([each.is_durable for each in finished]),
-            "attempts_finished": packed_ints([each.attempts for each in finished]),
-            "latency": [each.latency for each in finished],
-            "scheduler": [
-                failures.errors,
-                dict(failures.by_type),
-                None if failures.last is None else list(failures.last),
-                scheduler.retries,
-                scheduler.calls,
-                scheduler.cost,
-            ],
+            "results_of": _columns([each[2:] for each in finished]),
+            "marks": [[self._element(each) for each in mark] for mark in marks],
+            "failures": [failures.errors, dict(failures.by_type), failures.last and list(failures.last)],
+            "scheduler": scheduler,
         }
 
     def _element(self, element: Any) -> list[Any]:
@@ -348,7 +308,7 @@ class _Writer:
         return [
             # Of a function behind another one with what it comes from.
             self._rows([chained_row(call) if hasattr(call, "source") else call.row for call in calls]),
-            packed_ints([call.held for call in calls]),
+            [call.held for call in calls],
             self._results(results, is_last),
         ]
 
@@ -412,8 +372,23 @@ class _Writer:
         return [kept, pickled]
 
 
-def _call_of(row: Any, held: int) -> Call:
-    return chained_call(Call, row, held) if type(row) is ChainedRow else Call(row, held)
+_KINDS: dict[type, str] = {CallState: "c", FinishedRow: "f", list: "m"}
+
+
+def _columns(entries: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The columns of entries of one length."""
+    # Most columns of most states have one value: nothing has failed. So they cost next to nothing.
+    columns = [list(column) for column in zip(*entries, strict=True)]
+    return [column[:1] if column.count(column[0]) == len(column) else column for column in columns]
+
+
+def _entries(columns: list[list[Any]], count: int) -> Iterator[tuple[Any, ...]]:
+    """The inverse of `_columns`."""
+    return zip(*[column if len(column) == count else column * count for column in columns], strict=True)
+
+
+def _error(error: BaseException | None) -> Any:
+    return None if error is None else [type(error).__name__, said(error)]
 
 
 class _Reader:
@@ -450,59 +425,26 @@ class _Reader:
     def _state(self, given: Any, is_last: bool) -> Any:
         if "other" in given:
             return self._one(given["other"])
-        if given["format"] != FORMAT:
-            raise SnapshotError(
-                f"an async operator's state in it has format {given['format']}, and this Pillarbox knows "
-                f"{FORMAT}"
-            )
         kinds: str = given["kinds"]
-        rows = self._rows(given["rows"])
-        of_rows = kinds.replace("m", "")
-        rows_of_calls = [row for row, kind in zip(rows, of_rows, strict=True) if kind == "c"]
-        rows_finished = [row for row, kind in zip(rows, of_rows, strict=True) if kind == "f"]
-        costs = given["cost"]
-        errors = {place: error_of(kind, text) for place, kind, text in given["errors"]}
-        attempts, uncharged, refusals = (
-            unpacked_ints(given[name]) for name in ("attempts", "uncharged", "refusals")
-        )
-        count = len(attempts)
-        calls = iter(
-            [
-                CallState(
-                    rows_of_calls[place],
-                    attempts[place],
-                    given["spent"][place],
-                    _seconds(given["pause"][place]),
-                    errors.get(place),
-                    costs[place],
-                    uncharged[place],
-                    refusals[place],
-                    _seconds(given["refused_for"][place]),
-                )
-                for place in range(count)
-            ]
-        )
-        results = self._results(given["results"], is_last)
-        finished = map(
-            FinishedRow,
-            rows_finished,
-            results,
-            costs[count:],
-            map(bool, unpacked_ints(given["durable"])),
-            unpacked_ints(given["attempts_finished"]),
-            given["latency"],
-        )
-        marks = iter([[self._element(each) for each in mark] for mark in given["marks"]])
-        entries: dict[str, Iterator[Any]] = {"c": calls, "f": finished, "m": marks}
-        errors_so_far, by_type, last, retries, begun, cost = given["scheduler"]
-        failures = FailureCounts(errors_so_far, by_type, None if last is None else ErrorInfo(*last))
-        return AsyncWaitState(
-            given["format"],
-            given["ordered"],
-            tuple([next(entries[kind]) for kind in kinds]),
-            SchedulerState(failures, retries, begun, cost),
-            given["finished"],
-        )
+        rows = iter(self._rows(given["rows"]))
+        calls = _entries(given["calls"], kinds.count("c"))
+        results = iter(self._results(given["results"], is_last))
+        results_of = _entries(given["results_of"], kinds.count("f"))
+        marks = iter(given["marks"])
+        entries: list[Entry] = []
+        for kind in kinds:
+            if kind == "m":
+                entries.append([self._element(each) for each in next(marks)])
+            elif kind == "f":
+                entries.append(FinishedRow(next(rows), next(results), *next(results_of)))
+            else:
+                attempts, spent, pause, error, *more = next(calls)
+                failed = None if error is None else error_of(*error)
+                entries.append(CallState(next(rows), attempts, spent, pause, failed, *more))
+        errors, by_type, last = given["failures"]
+        failures = FailureCounts(errors, by_type, None if last is None else ErrorInfo(*last))
+        scheduler = SchedulerState(failures, *given["scheduler"])
+        return AsyncWaitState(given["ordered"], tuple(entries), scheduler, given["finished"])
 
     def _element(self, given: list[Any]) -> Any:
         kind, *parts = given
@@ -518,7 +460,7 @@ class _Reader:
 
     def _pairs(self, given: Any, is_last: bool) -> list[tuple[Call, Any]]:
         rows, held, results = given
-        calls = map(_call_of, self._rows(rows), unpacked_ints(held))
+        calls = map(_call_of, self._rows(rows), held)
         return list(zip(calls, self._results(results, is_last), strict=True))
 
     def _rows(self, given: Any) -> list[Any]:
@@ -566,29 +508,16 @@ class _Reader:
         return values
 
 
-def packed_ints(values: Iterable[int]) -> bytes:
-    """Numbers of 64 bits as a value of a snapshot. Any thread."""
-    return array("q", values).tobytes()
-
-
-def unpacked_ints(data: bytes) -> list[int]:
-    """The numbers of `packed_ints`. Any thread."""
-    return array("q", data).tolist()
-
-
-def _seconds(kept: float) -> float | None:
-    return None if kept < 0 else kept
-
-
-# -- bytes ---------------------------------------------------------------------------------------------
+def _call_of(row: Any, held: int) -> Call:
+    return chained_call(Call, row, held) if type(row) is ChainedRow else Call(row, held)
 
 
 def _pack(encoded: Encoded) -> bytes:
-    text = encoded.json.encode()
+    """The JSON of an encoded value, and its lists of floats and its bytes behind it."""
     lists = [array("d", part).tobytes() for part in encoded.floats]
-    lengths = array("Q", map(len, chain(lists, encoded.blobs))).tobytes()
-    sizes = _SIZES.pack(len(text), len(lists), len(encoded.blobs))
-    body = b"".join([sizes, text, lengths, *lists, *encoded.blobs])
+    parts = [encoded.json.encode(), *lists, *encoded.blobs]
+    sizes = array("Q", [len(parts), len(lists), *map(len, parts)]).tobytes()
+    body = b"".join([sizes, *parts])
     return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
 
@@ -596,25 +525,21 @@ def _unpack(data: bytes) -> Any:
     if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
         raise SnapshotError("it is not the snapshot of a task")
     _, version, crc = _HEAD.unpack_from(data)
-    if not 1 <= version <= VERSION:
+    if version != VERSION:
         raise SnapshotError(
-            f"the snapshot has version {version}, and this Pillarbox knows 1 to {VERSION}: use a later one"
+            f"the snapshot has version {version}, and this Pillarbox knows version {VERSION} only: use that "
+            "of the Pillarbox which has written it"
         )
     body = memoryview(data)[_HEAD.size :]
     if zlib.crc32(body) != crc:
         raise SnapshotError("the snapshot is damaged: its checksum is another")
-    length, lists, blobs = _SIZES.unpack_from(body)
-    texts_end = _SIZES.size + length
-    lengths = array("Q")
-    at = texts_end + lengths.itemsize * (lists + blobs)
-    lengths.frombytes(body[texts_end:at])
-    parts = []
-    for size in lengths:
-        parts.append(bytes(body[at : at + size]))
-        at += size
+    count, lists = _COUNTS.unpack_from(body)
+    sizes = array("Q", body[_COUNTS.size : _COUNTS.size + 8 * count].tobytes())
+    ends = [*accumulate(sizes, initial=_COUNTS.size + 8 * count)]
+    text, *parts = [bytes(body[start:end]) for start, end in pairwise(ends)]
     floats = [array("d", part).tolist() for part in parts[:lists]]
     try:
-        return decode(str(body[_SIZES.size : texts_end], "utf-8"), floats, parts[lists:])
+        return decode(text.decode(), floats, parts[lists:])
     except LedgerValueError as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from pillarbox.aio.scheduler import Call
+from pillarbox.aio.calls import Call
 from pillarbox.kernel import Handover, HandoverClosedError
 from pillarbox.task import MAX_WATERMARK, CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 

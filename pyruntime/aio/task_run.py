@@ -25,11 +25,11 @@ from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Identify, Stage, places_of
 from pillarbox.aio.errors import CallTimeout, shorten
 from pillarbox.aio.function import enter_function
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import CHUNK_BYTES, Chunk, ChunkOutput, RowInput, row_input
 from pillarbox.redaction import Redact
 from pillarbox.rpc.loop_thread import LoopThread, post

@@ -1,71 +1,118 @@
-"""Which waiting call may begin: order of waiting, rate, budget. Confined to the mailbox thread."""
+"""Decides when the next call may begin: rate, budget, and the circuit breaker of an overloaded service.
+
+Confined to the mailbox thread. There is no breaker until the service says for the first time that it is
+overloaded, or is not reached, so that a row's path is no longer for it.
+"""
+
+# On the breaker, which learns a pace.
+#
+# A service that is down says nothing: its calls end without an answer (`is_unreached`). One such call may be
+# the fault of its row, or of one host of many. So many rows in a row, without an answer between, that chance
+# alone would hardly bring them, are an outage: it is waited for as an overload is.
+#
+# A pause of the refused row alone lets the others go on calling, and a pause of all, ended for all at once,
+# brings them back in one burst. So after a cool-down single calls probe, and once one is answered, calls
+# begin at a pace. While nothing is known of the service, it begins below what was answered in the last
+# second and doubles until the service refuses again. Then it begins below the pace that was refused and
+# follows a cubic curve, which is flat near that pace and later looks for more. The pace says too much of a
+# service that counts calls in windows of time, and refuses all after the first of them: there the answers of
+# a second tell. A small share of refusals lowers the pace; a large one is another cool-down. Where fewer
+# calls bring no fewer refusals, the service refuses at random, and the pace grows again.
+#
+# The curve is that of TCP CUBIC (Ha, Rhee, Xu, 2008), for a rate of calls; the breaker is Nygard's ("Release
+# It!", 2007). Why no window of calls in flight instead: a service that answers in 5 ms and takes 10 calls a
+# second is overloaded by one call after the other.
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pillarbox.aio.errors import CallFailed
-from pillarbox.aio.limits.limiter import RateLimiter
+from pillarbox.aio.calls import Call
+from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S, SlidingCounts, TokenBucket
 
-if TYPE_CHECKING:
-    from pillarbox.aio.scheduler import Call, CallScheduler
-
-FOREVER = 3600.0
-"""Seconds after which a gate that does not know how long to wait is asked again, wake-up or not."""
+MAX_WAIT_S = 3600.0
+"""Seconds after which a limiter that does not know how long to wait is asked again, wake-up or not."""
+PROBES_PER_S = 10.0
+"""Calls a second that try whether the service is well again."""
+WINDOW_S = 1.0
+"""Seconds over which calls and refusals are counted."""
+DOUBLING_S = 0.35
+"""Seconds in which the pace doubles while nothing is known."""
+DECREASE = 0.85
+"""The pace after a refusal, as a share of the one that was refused."""
+PLATEAU_S = 4.0
+"""Seconds until the pace is again the one that was refused."""
+FORGET_PACE_S = 8.0
+"""Seconds without an answer after which nothing is known any more of what the service takes."""
+BURST_S = 0.01
+"""Seconds of the pace that may begin at once: timers are not finer."""
+NO_PACE_PER_S = 1e5
+"""A pace of so many calls a second holds nobody back; it grows no further."""
+SPORADIC_SHARE = 0.1
+"""A share of refused calls up to which those that name no pause hold back their own rows only."""
+CUTS_TO_BELIEVE = 3
+"""Slow-downs in a row that did not halve the share: then the service refuses at random."""
+MANY_REFUSALS = 3
+"""Refusals in a window: fewer may be chance."""
+MIN_OUTAGE_CALLS = 3
+"""Rows in a row whose first calls do not reach the service: fewer are not an outage."""
+MAX_CHANCE = 1e-6
+"""The chance that so many calls in a row do not reach a service that is up: a larger one is not an outage."""
+MAX_OUTAGE_UNSEEN_S = 30.0
+"""Seconds for which a service is waited for that this task has never reached: its address may be wrong."""
+FEW_SHARE = 0.02
+"""A share of refused calls up to which the pace stays as it is."""
 
 
 class Throttle:
-    """Lets waiting calls begin, the first one first, as the gate allows. Only for operators with a gate.
+    """Lets calls begin as a limiter and a circuit breaker allow, either of which may be missing.
 
-    units: what a row weighs at the gate, or None. A call that is held back stays at the front of those that
-    wait and holds no slot; the runners are fed when it is worth asking again.
+    units: the weight of a row at the limiter, or None. `wake` is called when it is worth asking again, on the
+    thread of `loop`.
     """
 
-    __slots__ = ("_loop", "_scheduler", "_timer", "_units", "gate")
+    __slots__ = ("_loop", "_timer", "_units", "_wake", "breaker", "limiter")
 
     def __init__(
         self,
-        scheduler: CallScheduler,
-        gate: RateLimiter,
+        limiter: RateLimiter | None,
         units: Callable[[Any], float] | None,
         loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
     ) -> None:
-        self.gate = gate
-        self._scheduler = scheduler
+        self.limiter = limiter
+        self.breaker: CircuitBreaker | None = None
         self._units = units
         self._loop = loop
+        self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to let calls through."""
+        if self.limiter is not None:
+            self.limiter.start(self._loop, self._ask_again)
 
     @property
     def holds(self) -> bool:
-        """Whether calls are held back now."""
+        """True while calls are held back."""
         return self._timer is not None
 
     @property
     def weighs(self) -> bool:
-        """Whether rows have weights, which a user's function gives."""
+        """True if rows have weights, which a user's function gives."""
         return self._units is not None
 
-    def next(self) -> Call | None:
-        """The next call that may begin, taken out of those that wait; None if none may now."""
-        waiting = self._scheduler.waiting
-        while waiting and self._timer is None:
-            call = waiting[0]
-            try:
-                units = self.weigh(call)
-            except BaseException as error:
-                waiting.popleft()
-                self._scheduler.fail_call(call, CallFailed(call.attempt, error))
-                continue
-            if self.admit(units):
-                return waiting.popleft()
-            break
-        return None
+    @property
+    def exhausted(self) -> str | None:
+        """The limit that lets no call through any more; None while some may."""
+        return None if self.limiter is None else self.limiter.exhausted
 
     def weigh(self, call: Call) -> float:
-        """What the row of `call` weighs at the gate. Raises what the user's function raises."""
+        """The weight of the row of `call` at the limiter. Raises what the user's function raises."""
         if self._units is None:
             return 1.0
         if call.units is None:
@@ -73,26 +120,49 @@ class Throttle:
         return call.units
 
     def admit(self, units: float) -> bool:
-        """Whether a call of so many units may begin now; if not, runners are fed when it may be."""
+        """Return True if a call of so many units may begin now, and count it.
+
+        Otherwise `wake` is called when one may be, but where a limit is exhausted.
+        """
         if self._timer is not None:
             return False
-        wait = self.gate.admit(units)
+        wait = self._wait(units)
         if wait == 0.0:
             return True
-        if self.gate.exhausted is not None:
-            self._scheduler.call_no_more(self.gate.exhausted)
-            return False
-        if self._timer is None:
-            # Where nobody knows how long, the gate wakes; the timer then only marks that calls are held.
-            self._timer = self._loop.call_later(min(wait, FOREVER), self._over)
+        if self.exhausted is None and self._timer is None:
+            # Where nobody knows how long, the limiter wakes; the timer then only marks that calls are held.
+            self._timer = self._loop.call_later(min(wait, MAX_WAIT_S), self._over)
         return False
 
-    def cool_down(self, seconds: float | None) -> None:
-        """The service is overloaded and asked for so long a pause, or for none in particular."""
-        self.gate.cool_down(seconds)
+    def _wait(self, units: float) -> float:
+        breaker, limiter = self.breaker, self.limiter
+        if breaker is None:
+            return 0.0 if limiter is None else limiter.admit(units)
+        now = self._loop.time()
+        wait = breaker.ready_in(now)
+        if wait == 0.0 and limiter is not None:
+            # Behind the breaker, as it counts what it lets through.
+            wait = limiter.admit(units)
+        if wait == 0.0:
+            breaker.count_granted(now)
+        return wait
 
-    def wake(self) -> None:
-        """It is worth asking again."""
+    def cool_down(self, seconds: float | None) -> None:
+        """Hold calls back: the service is overloaded and asked for so long a pause, or for any (None)."""
+        if self.breaker is not None:
+            self.breaker.overloaded(seconds)
+        if self.limiter is not None:
+            self.limiter.cool_down(seconds)
+
+    def statistics(self) -> LimiterStatistics:
+        """Counts so far. Any thread, as an estimate."""
+        if self.limiter is not None:
+            return self.limiter.statistics()
+        breaker = self.breaker
+        assert breaker is not None
+        return LimiterStatistics(breaker.granted, breaker.granted, cool_downs=breaker.cool_downs)
+
+    def _ask_again(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._over()
@@ -100,11 +170,246 @@ class Throttle:
     def _over(self) -> None:
         # spec: Feeding!GateOpens
         self._timer = None
-        # Asking the gate may raise, and who would see it here?
-        self._scheduler.guarded(self._scheduler.runner.dispatch)
+        self._wake()
 
-    def close(self) -> None:
-        """Nothing is fed any more."""
+    def stop(self) -> None:
+        """Wake nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def close(self) -> None:
+        """Give back what was granted and not used."""
+        if self.limiter is not None:
+            await self.limiter.close()
+
+
+class CircuitBreaker:
+    """Closes while the service is overloaded, and then opens step by step. Confined to the mailbox thread.
+
+    backoff: the seconds of the n-th cool-down in a row (from 1) that the service did not ask for.
+    max_outage: seconds for which it holds calls back without any answer. answered: calls that were answered
+    just now, to tell the first refusal of many from a sporadic one. reached: calls that reached the service
+    before. `clock` gives seconds.
+    """
+
+    _BEGUN, _REFUSED, _ANSWERED = range(3)
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        backoff: Callable[[int], float],
+        max_outage: float,
+        answered: int = 0,
+        reached: int = 0,
+    ) -> None:
+        self._max_outage = max_outage
+        self._clock = clock
+        self._backoff = backoff
+        now = clock()
+        self._cool_until = -math.inf
+        self._failing_since: float | None = None
+        self._trips_in_a_row = 0
+        self.cool_downs = self.granted = 0
+        # Calls that reached the service, that did not, and the last ones that did not.
+        self._reached = reached
+        self._unreached = self._unreached_in_a_row = 0
+        # The pace: None for none. It grows from `_start` at `_began`, by the curve if `_is_curved`.
+        self._bucket: TokenBucket | None = None
+        self._is_probing = self._is_curved = False
+        self._start = PROBES_PER_S
+        # Shares of refused calls: when the pace was lowered last, and that no pace helps against.
+        self._share_before = self._usual_share = 0.0
+        self._cuts = 0
+        self._began = self._grown_at = now
+        self._counts = SlidingCounts(3, WINDOW_S, now)
+        self._counts.add(self._BEGUN, now, answered)
+        self._counts.add(self._ANSWERED, now, answered)
+
+    # -- the gate -----------------------------------------------------------------------------
+
+    def ready_in(self, now: float) -> float:
+        """0.0 if a call may begin, otherwise the seconds until one may ask again."""
+        if now < self._cool_until:
+            return self._cool_until - now + WAIT_MARGIN_S
+        if self._bucket is None:
+            return 0.0
+        if not self._is_probing and now - self._grown_at >= BURST_S:
+            self._grow(now)
+        return self._bucket.ready_in(1.0, now)
+
+    def count_granted(self, now: float) -> None:
+        """Note that a call begins."""
+        if self._bucket is not None:
+            self._bucket.take(1.0, now)
+        self._counts.add(self._BEGUN, now)
+        self.granted += 1
+
+    # -- what the service says ----------------------------------------------------------------
+
+    @property
+    def is_cooling(self) -> bool:
+        """True while no call may begin."""
+        return self._clock() < self._cool_until
+
+    @property
+    def is_outage(self) -> bool:
+        """True while calls are held back or probe; what was in flight before may be answered meanwhile."""
+        return self._is_probing
+
+    @property
+    def has_answered(self) -> bool:
+        """True if this task has ever had an answer of the service."""
+        return self._reached > 0
+
+    @property
+    def max_outage(self) -> float:
+        """Seconds for which it holds calls back without any answer."""
+        return self._max_outage if self.has_answered else min(self._max_outage, MAX_OUTAGE_UNSEEN_S)
+
+    def is_given_up(self, since: float) -> bool:
+        """Return True if a call first refused at `since`, or the whole task, has waited long enough."""
+        first = since if self._failing_since is None else min(since, self._failing_since)
+        return self._clock() - first >= self.max_outage
+
+    def overloaded(self, asked: float | None) -> None:
+        """Note a refused call; the service asked for so many seconds of pause, or for none in particular."""
+        now = self._clock()
+        self._counts.add(self._REFUSED, now)
+        self._reached += 1
+        self._unreached_in_a_row = 0
+        if self._is_hopeless(now):
+            return
+        if now < self._cool_until:
+            # Of a call that was in flight when the others were refused.
+            self._cool_until = max(self._cool_until, now + (asked or 0.0))
+            return
+        begun, refusals, _ = self._counts.totals(now)
+        share = refusals / max(1, begun)
+        is_sporadic = share <= SPORADIC_SHARE or refusals < MANY_REFUSALS
+        if self._bucket is None:
+            # Of the first refusals one that asks for a pause is believed.
+            is_sporadic = is_sporadic and asked is None
+        elif self._is_probing:
+            is_sporadic = False
+        elif is_sporadic and refusals >= MANY_REFUSALS:
+            self._slow_down(share, now)
+        if is_sporadic:
+            return
+        self._trip(now)
+        self._cool_until = now + (self._backoff(self._trips_in_a_row) if asked is None else asked)
+
+    def unreached(self, is_first: bool) -> None:
+        """Note a call that ended without an answer: no connection, or one that broke.
+
+        is_first: whether it is the first one charged to its row. Others prove nothing: near the end of the
+        input only those rows are left that are called again, each for a reason of its own.
+        """
+        self._unreached_in_a_row += is_first
+        if not (self.is_outage or self._unreached_in_a_row >= self._outage_calls()):
+            return
+        now = self._clock()
+        # Those that were in flight when the others ended so are of the same outage.
+        if not self._is_hopeless(now) and now >= self._cool_until:
+            self._trip(now)
+            self._cool_until = now + self._backoff(self._trips_in_a_row)
+
+    def _outage_calls(self) -> int:
+        """Calls in a row without an answer that are an outage, by the share that had none before."""
+        share = (self._unreached + 1) / (self._unreached + self._reached + 2)
+        return max(MIN_OUTAGE_CALLS, math.ceil(math.log(MAX_CHANCE) / math.log(share)))
+
+    def _is_hopeless(self, now: float) -> bool:
+        """Return True if the outage lasts too long to wait for: then calls fail one after the other."""
+        if self._failing_since is None:
+            self._failing_since = now
+        if not self.is_given_up(now):
+            return False
+        self._bucket = None
+        self._cool_until = now
+        return True
+
+    def succeeded(self) -> None:
+        """Note a call that was answered."""
+        now = self._clock()
+        self._counts.add(self._ANSWERED, now)
+        self._failing_since = None
+        self._reached += 1
+        if self._unreached_in_a_row:
+            if not self.is_outage:
+                self._unreached += self._unreached_in_a_row
+            self._unreached_in_a_row = 0
+        self._trips_in_a_row = 0
+        if self._is_probing and now >= self._cool_until:
+            self._is_probing = False
+            self._began = now
+            self._set_pace(self._start, now)
+
+    def _trip(self, now: float) -> None:
+        if not self._is_probing:
+            known = self._known_pace(now)
+            self._is_curved = known is not None
+            self._start = max(PROBES_PER_S, DECREASE * (self._answered(now) if known is None else known))
+        elif self._failing_since is not None and now - self._failing_since >= FORGET_PACE_S:
+            self._is_curved = False
+            self._start = PROBES_PER_S
+        self._trips_in_a_row += 1
+        self.cool_downs += 1
+        self._is_probing = True
+        self._share_before = self._usual_share = 0.0
+        self._cuts = 0
+        self._bucket = TokenBucket(PROBES_PER_S, 1.0, now)
+
+    def _slow_down(self, share: float, now: float) -> None:
+        """Calls are paced, and the small `share` of the last ones was refused."""
+        if share <= max(FEW_SHARE, self._usual_share) or now - self._began < WINDOW_S / 2:
+            return
+        self._cuts = self._cuts + 1 if share > self._share_before / 2 else 1
+        self._share_before = share
+        if self._cuts > CUTS_TO_BELIEVE:
+            # Fewer calls brought no fewer refusals: their number is not what it is about.
+            self._usual_share = 2 * share
+            self._cuts = 0
+            self._is_curved = False
+            self._start = self._bucket.rate if self._bucket is not None else PROBES_PER_S
+        else:
+            self._start = max(PROBES_PER_S, DECREASE * (self._known_pace(now) or 0.0))
+            self._is_curved = True
+        self._began = now
+        self._set_pace(self._start, now)
+
+    def _known_pace(self, now: float) -> float | None:
+        """Calls a second at which the service refuses; None if nobody knows."""
+        if self._bucket is None:
+            return None
+        # The pace is more than the service takes where it refuses after part of a second, and more than what
+        # was called where there are no more rows, or no slots. A pace that doubles was mostly lower.
+        rate = self._bucket.rate
+        return min(
+            rate,
+            max(DECREASE**2 * rate, self._answered(now)) if self._is_curved else 4.0 * self._answered(now),
+        )
+
+    def _answered(self, now: float) -> float:
+        """Calls a second that were answered in the last second."""
+        return self._counts.totals(now)[self._ANSWERED] / WINDOW_S
+
+    # -- the pace -----------------------------------------------------------------------------
+
+    def _grow(self, now: float) -> None:
+        passed = now - self._began
+        if self._is_curved:
+            known = self._start / DECREASE
+            pace = known * (1.0 + (1.0 - DECREASE) * (passed / PLATEAU_S - 1.0) ** 3)
+        else:
+            pace = self._start * 2.0 ** min(passed / DOUBLING_S, 64.0)
+        self._set_pace(pace, now)
+
+    def _set_pace(self, pace: float, now: float) -> None:
+        self._grown_at = now
+        if self._bucket is None:
+            return
+        pace = min(pace, NO_PACE_PER_S)
+        self._bucket.keep(math.inf, now)
+        self._bucket.rate = pace
+        self._bucket.capacity = max(1.0, pace * BURST_S)

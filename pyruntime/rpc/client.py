@@ -175,6 +175,7 @@ class RpcClient:
         self._told_failure = failed
         self._patience = patience
         self._id = uuid.uuid4().hex
+        self._way = Reconnector(handle)
         self._stream = MessageStream()
         self._pending: dict[int, Future[Any]] = {}
         self._connection: Connection | None = None
@@ -210,6 +211,12 @@ class RpcClient:
             # Perhaps too late for the loop to answer.
             _cancel(future)
         return future
+
+    @property
+    def trouble(self) -> str | None:
+        """The addresses tried, and why in vain; None while it is connected or tries for the first time."""
+        is_lost = self._connection is None and self._way.trouble is not None
+        return str(self._way) if is_lost else None
 
     def push(self, body: Any) -> None:
         """Say something to the service, after what was said before. It is not waited for."""
@@ -308,7 +315,7 @@ class RpcClient:
             self._fail(f"the client of {self._handle.service!r} has failed: {error}", error)
 
     async def _run(self) -> None:
-        way = Reconnector(self._handle)
+        way = self._way
         lost_at = self._loop.time()
         while True:
             try:

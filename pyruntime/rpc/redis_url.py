@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from pillarbox.redaction import redacted
+from pillarbox.redaction import password_from, redacted
 
 SCHEMES = ("redis", "rediss", "unix")
 
 
 @dataclass(frozen=True, repr=False)
 class RedisUrl:
-    """The address of a Redis, and the passwords for it. Pickles with them; its `repr` has none.
+    """The address of a Redis. Pickles with the password that may be in it; its `repr` has none.
 
     text: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://.
-    password: one that is not in the text.
+    password_env: the name of an environment variable that holds the password. It is read where a client is
+        made, so that the password travels to no task.
 
     Raises TypeError or ValueError for another text, of an argument called `url`. What that says does not hold
     the text: it may have a password in it, in any place if it is not escaped.
     """
 
     text: str
-    password: str | None = None
+    password_env: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -32,7 +34,7 @@ class RedisUrl:
         except ValueError:
             # What this says has a part of the text.
             raise ValueError(
-                "url: cannot be read; write what is no letter and no digit in a user or password as %XX"
+                "url: cannot be read; write what is not a letter or digit in a user or password as %XX"
             ) from None
         if parts.scheme not in SCHEMES or not (parts.path if parts.scheme == "unix" else parts.hostname):
             raise ValueError("url: must begin with redis://, rediss:// or unix:// and name a server")
@@ -50,11 +52,15 @@ class RedisUrl:
         where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}{parts.path}"
         return f"Redis at {where}"
 
+    def arguments(self) -> dict[str, str]:
+        """Return the arguments of a client beside the text. Raises ValueError for an unset variable."""
+        return {} if self.password_env is None else {"password": password_from(self.password_env)}
+
     def hide(self, error: BaseException) -> str:
         """The text of an error, without the passwords that it might have in it."""
         text = str(error) or type(error).__name__
         parts = urlsplit(self.text)
-        secrets = [self.password or "", parts.password or ""]
+        secrets = [os.environ.get(self.password_env or "", ""), parts.password or ""]
         # The password, and that of a key (ssl_password).
         secrets += (value for name, value in parse_qsl(parts.query) if name.endswith("password"))
         forms = {form for secret in secrets for form in (secret, unquote(secret), quote(secret, safe=""))}

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
-from pillarbox.aio.limits.adaptive import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import (

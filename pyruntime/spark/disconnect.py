@@ -128,7 +128,7 @@ _PORTS = struct.Struct("!HH")
 _NO_COOKIE = struct.pack("=Iq", 0, -1)
 """Any interface, and a socket of whatever age."""
 _RQUEUE_AT = _HEADER.size + 4 + 48 + 4
-"""Where `inet_diag_msg` has the bytes that were received and not read."""
+"""The place in `inet_diag_msg` of the bytes that were received and not read."""
 
 
 def unread_bytes(fd: int) -> int:
@@ -153,7 +153,7 @@ def unread_bytes(fd: int) -> int:
 
 
 def _received(ours: socket.socket) -> int:
-    """What waits at the other end of a TCP connection within this machine, unread."""
+    """Bytes that wait at the other end of a TCP connection within this machine, unread."""
     # Ours and theirs swapped: the socket that is asked for is the other end.
     (their_host, their_port), (host, port) = ours.getpeername()[:2], ours.getsockname()[:2]
     ends = b"".join(

@@ -1,4 +1,4 @@
-"""What is said about failed rows, as a column `_error`: its type, its Arrow array, and who reads it.
+"""The column `_error` of failed rows: its type, its Arrow array, and the functions that read it.
 
 `call_failed`, `failed` and `not_done` are for the driver; the rest is pure and used by any thread.
 """

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.batch import Batch
-from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.meter import usage_of
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import (
     UNSET,
@@ -30,7 +31,6 @@ from pillarbox.aio.options import (
     given_options,
     resolve_options,
 )
-from pillarbox.aio.usage import usage_of
 from pillarbox.spark.forecast import Estimate, Sample, forecast
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.records import ArrowInput, sliced

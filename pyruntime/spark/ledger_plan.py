@@ -25,10 +25,10 @@ from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.ledger.consistency import code_hash, is_other_code, record_code, recorded_code, warn_if_changed
 from pillarbox.ledger.keys import ChainedIdentity, RowIdentity, execution_id
 from pillarbox.ledger.maintenance import expire_batches
+from pillarbox.spark.normal_forms import is_vector
 from pillarbox.spark.records import Record, decode_column
 from pillarbox.spark.results import RowEncoder, ValueEncoder
 from pillarbox.spark.schema import holds, time_zone
-from pillarbox.spark.vectors import is_vector
 
 log = logging.getLogger("pillarbox")
 

@@ -1,6 +1,7 @@
-"""What the driver shows while a job runs: rows, calls in flight, rate, retries and errors of all tasks.
+"""Progress of a job while it runs: rows, calls in flight, rate, retries and errors of all its tasks.
 
-`Progress` is for the driver. A thread of its own reads the tasks' totals; what it found is for any thread.
+`Progress` is for the driver. Tasks send it their totals, a thread of its own shows them, any thread may read
+them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import contextlib
 import itertools
 import logging
 import os
-import shutil
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -20,17 +19,17 @@ from typing import TextIO
 
 from pillarbox.aio.observe.series import Point, Series
 from pillarbox.aio.observe.totals import TaskTotals, Totals, merged_fields
-from pillarbox.ledger.private_files import FILE_MODE, check_mode, make_folders, share_folder
+from pillarbox.rpc.client import RpcHandle
+from pillarbox.rpc.server import ServiceHost
+from pillarbox.spark.progress_channel import SERVICE, ProgressHandle, ProgressService
 from pillarbox.spark.progress_display import Display, open_display
-from pillarbox.spark.progress_reader import ProgressReader
 
 log = logging.getLogger("pillarbox")
 
-INTERVAL = 0.25
-"""Seconds between two looks at the tasks' totals."""
-
-SHARE, LONGEST = 0.1, 2.0
-"""The share of a thread that looks may take, where there are many tasks; seconds between two at most."""
+LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S = 0.25, 2.0
+"""Seconds between two looks at the tasks' totals: usually, and at most."""
+MAX_LOOK_SHARE = 0.1
+"""Share of a thread that looks may take, where there are many tasks: then they come less often."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,17 @@ class Progress:
 
     total: rows expected, for the bar; None where that is not known.
     label: what the bar is called.
-    directory: a folder that the driver and all workers see; needed on a cluster, where it must be on a
-        shared file system. Default is a temporary one, which is right for local mode.
     bar: True for a live bar (needs `rich` outside of a notebook), False for lines of text; None for a bar in
         a notebook, and where the output is a terminal and `rich` is installed.
     file: where it is shown; default is the notebook, or standard error.
-    mode: of the tasks' files, such as 0o660 where the workers run as other users of the folder's group; None
-        for 0600.
+    host: where tasks bring their totals. The default is this machine alone; "0.0.0.0" is for tasks on others.
+        Whoever connects must prove that he knows the secret, which travels with the job.
+    port: 0 for any that is free.
+    advertise: the name or address by which tasks reach this machine. None for `host`, or, where that is
+        every address, for this machine's name.
+    certificate: a file in PEM with a private key and its certificate, for TLS; None: nothing is encrypted.
+
+    A task that does not reach the driver says so in its log, and goes on.
     """
 
     def __init__(
@@ -75,47 +78,39 @@ class Progress:
         total: int | None = None,
         *,
         label: str = "calls",
-        directory: str | os.PathLike[str] | None = None,
         bar: bool | None = None,
         file: TextIO | None = None,
-        mode: int | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        advertise: str | None = None,
+        certificate: str | os.PathLike[str] | None = None,
     ) -> None:
         if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 0):
             raise ValueError(f"total={total!r}: must be a number of rows or None")
         self._total = total
         self._label = label
-        self._directory = None if directory is None else Path(directory)
         self._bar = bar
-        self._mode = check_mode(mode) or FILE_MODE
         self._file = file
-        self._folder: Path | None = None
-        self._reader: ProgressReader | None = None
+        self._host = ServiceHost(host, port, advertise=advertise, certificate=certificate)
+        self._handle: RpcHandle | None = None
+        self._service = ProgressService()
         self._numbers = itertools.count()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # Held by a look: the thread makes them, and so does who asks for a micro-batch.
-        self._lock = threading.Lock()
         self._began = 0.0
         self._in_flight_sum = 0
         self._looks = 0
         self._totals = ProgressTotals()
         self._series = Series()
 
-    def new_operator(self) -> str:
-        """A folder where the tasks of one operator write their totals.
+    def new_operator(self) -> ProgressHandle:
+        """The way here for the tasks of one operator. Several may run in the tasks of one stage.
 
-        Each operator has its own, as several may run in the tasks of one stage. Raises RuntimeError
-        outside the `with` block.
+        Raises RuntimeError outside the `with` block.
         """
-        if self._folder is None:
+        if self._handle is None:
             raise RuntimeError("this Progress is not running: use it in `with Progress(...) as progress:`")
-        return str(self._new_folder(f"{next(self._numbers)}-", self._folder))
-
-    def _new_folder(self, prefix: str, parent: Path | None) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        # Tasks give their files what the folder has.
-        share_folder(str(folder), self._mode)
-        return folder
+        return ProgressHandle(self._handle, next(self._numbers))
 
     @property
     def totals(self) -> ProgressTotals:
@@ -130,26 +125,19 @@ class Progress:
     @property
     def tasks(self) -> list[TaskTotals]:
         """The totals of each task that runs and of the last thousand that have ended. Any thread."""
-        with self._lock:
-            return [] if self._reader is None else self._reader.tasks()
+        return self._service.tasks()
 
     @property
     def partitions(self) -> dict[int, Totals]:
         """The totals of each partition, over all stages; -1 for all from 1,000 on. Any thread."""
-        with self._lock:
-            return {} if self._reader is None else self._reader.partitions()
+        return self._service.partitions()
 
     def batch(self, query: str, number: int) -> Totals:
         """The totals of one micro-batch of a streaming query, of those not long gone. Any thread.
 
         query: the query's id, as `query.id` gives it. number: the batch's, as in `lastProgress["batchId"]`.
         """
-        with self._lock:
-            if self._reader is None:
-                return Totals()
-            if self._folder is not None:
-                self._reader.look()
-            return self._reader.batch(query, number)
+        return self._service.batch(query, number)
 
     def report(
         self,
@@ -167,10 +155,7 @@ class Progress:
         if self._thread is not None:
             raise RuntimeError("this Progress has been used already: make another one")
         display = open_display(self._label, self._total, self._bar, self._file)
-        if self._directory is not None:
-            make_folders(str(self._directory.absolute()), self._mode)
-        self._folder = self._new_folder("pillarbox-progress-", self._directory)
-        self._reader = ProgressReader(self._folder, time.monotonic)
+        self._handle = self._host.start().serve(SERVICE, self._service)
         self._began = time.monotonic()
         self._thread = threading.Thread(
             target=self._run, args=(display,), name="pillarbox-progress", daemon=True
@@ -184,17 +169,15 @@ class Progress:
         self._stop.set()
         assert self._thread is not None
         self._thread.join()
-        with self._lock:
-            folder, self._folder = self._folder, None
-            assert folder is not None
-            shutil.rmtree(folder, ignore_errors=True)
+        self._handle = None
+        self._host.close()
 
     def _run(self, display: Display) -> None:
         showing = True
         took = 0.0
         self._series.add(0.0, self._totals)
         while True:
-            last = self._stop.wait(min(max(INTERVAL, took / SHARE), LONGEST))
+            last = self._stop.wait(min(max(LOOK_INTERVAL_S, took / MAX_LOOK_SHARE), MAX_LOOK_INTERVAL_S))
             began = time.monotonic()
             self._look()
             took = time.monotonic() - began
@@ -212,9 +195,7 @@ class Progress:
                 return
 
     def _look(self) -> None:
-        with self._lock:
-            assert self._reader is not None
-            seen = self._reader.look()
+        seen = self._service.look()
         if seen.running:
             self._looks += 1
             self._in_flight_sum += seen.totals.in_flight

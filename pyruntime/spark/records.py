@@ -26,7 +26,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from pillarbox.aio.errors import shorten
-from pillarbox.aio.snapshots import PlainRows, packed_ints, unpacked_ints
+from pillarbox.aio.snapshots import PlainRows
 from pillarbox.aio.task_io import IterableInput
 from pillarbox.kernel import HandoverClosedError
 from pillarbox.task import InputStatus, RowBatch, TaskOutput
@@ -242,14 +242,14 @@ class ArrowRows(PlainRows):
             slices.setdefault(id(row._columns), (row._columns.batch, []))[1].append(row._index)
         places = {each: place for place, each in enumerate(slices)}
         taken = [to_ipc(batch.take(pa.array(rows, pa.int64()))) for batch, rows in slices.values()]
-        return {"slices": taken, "order": packed_ints([places[id(row._columns)] for row in rows])}
+        return {"slices": taken, "order": [places[id(row._columns)] for row in rows]}
 
     def decode(self, given: Any) -> list[Any]:
         """The rows that were encoded."""
         if not isinstance(given, dict) or "slices" not in given:
             return super().decode(given)
         found = [iter(rows_of(batch).rows) for ipc in given["slices"] for batch in from_ipc(ipc)]
-        return [next(found[place]) for place in unpacked_ints(given["order"])]
+        return [next(found[place]) for place in given["order"]]
 
 
 # -- values of Arrow columns ----------------------------------------------------------------------

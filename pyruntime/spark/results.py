@@ -20,16 +20,10 @@ from pyspark.sql import types as T
 from pillarbox.aio.chained import field_names
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark.forms import (
-    BY_NAME,
-    Expressions,
-    compile_test,
-    make_vectors,
-    normalizer,
-    row_reader,
-)
+from pillarbox.spark.normal_forms import Expressions, Vectors, compile_test, is_vector, normalizer, row_reader
 from pillarbox.spark.schema import arrow_field, holds
-from pillarbox.spark.vectors import is_vector
+
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 class ResultError(PillarboxError, TypeError):
@@ -67,8 +61,8 @@ class _Column:
         self._nullable = field.nullable
         self._fits = compile_test(field.dataType, field.nullable)
         self._normal = normalizer(field.dataType, zone)
-        self.vectors = make_vectors(field.dataType) if is_vector(field.dataType) else None
-        self._has_times = holds(field.dataType, (T.DateType, T.TimestampType, T.TimestampNTZType))
+        self._vectors = Vectors(field.dataType) if is_vector(field.dataType) else None
+        self._has_times = holds(field.dataType, _TIMES)
 
     def convert(self, value: Any) -> Any:
         """The normal form of a value. Raises ValueError that names the column, for one that does not fit."""
@@ -89,12 +83,12 @@ class _Column:
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The array of values in their normal form."""
-        return pa.array(values, self.field.type) if self.vectors is None else self.vectors.column(values)
+        return pa.array(values, self.field.type) if self._vectors is None else self._vectors.column(values)
 
     def block(self, results: Any) -> pa.Array | None:
         """The array of results that are one block, a matrix or an Arrow array; None where they are none."""
-        if self.vectors is not None and not isinstance(results, pa.Array | pa.ChunkedArray):
-            return self.vectors.matrix(results)
+        if self._vectors is not None and not isinstance(results, pa.Array | pa.ChunkedArray):
+            return self._vectors.matrix(results)
         if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
             values = np.asarray(results)
             results = pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
@@ -105,10 +99,12 @@ class _Column:
         except pa.ArrowException:
             return None
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        # What is wrong with which row is found where each is looked at.
         if array.null_count and not self._nullable:
             return None
-        # What is wrong with which row is found where each is looked at.
-        return None if pa.types.is_list(array.type) and _has_null_elements(array) else array
+        if pa.types.is_list(array.type) and not array.type.value_field.nullable:
+            return None if array.flatten().null_count else array
+        return array
 
 
 def _is_near(given: pa.DataType, asked: pa.DataType) -> bool:
@@ -124,10 +120,6 @@ def _is_near(given: pa.DataType, asked: pa.DataType) -> bool:
         return any(is_one(asked) for is_one in numbers)
     texts = (pa.types.is_string, pa.types.is_large_string)
     return given == asked or all(any(is_one(kind) for is_one in texts) for kind in (given, asked))
-
-
-def _has_null_elements(array: pa.ListArray) -> bool:
-    return bool(array.flatten().null_count) and not array.type.value_field.nullable
 
 
 class RowEncoder:
@@ -151,16 +143,13 @@ class RowEncoder:
 
     def _test(self, schema: T.StructType, expressions: Expressions) -> str:
         """An expression that is true if `result` is one row in its normal form."""
-        tests = [expressions.row(schema.fields, "result", BY_NAME)]
+        tests = [expressions.row(schema.fields, "result")]
         by_position = [f"type(result) is tuple and len(result) == {len(schema.fields)}"]
         for place, field in enumerate(schema.fields):
-            given = f"result[{place}]"
-            by_position.append(expressions.test(field.dataType, field.nullable, expressions.new(), given))
+            by_position.append(expressions.test(field.dataType, field.nullable, f"result[{place}]"))
         tests.append(" and ".join(by_position))
-        if self._bare:
-            (field,) = schema.fields
-            if not isinstance(field.dataType, T.ArrayType):
-                tests.insert(0, expressions.test(field.dataType, field.nullable, "result"))
+        if self._bare and not isinstance(schema.fields[0].dataType, T.ArrayType):
+            tests.insert(0, expressions.test(schema.fields[0].dataType, schema.fields[0].nullable, "result"))
         return "(" + " or ".join(tests) + ")"
 
     def _convert(self, result: Any) -> Any:
@@ -197,7 +186,7 @@ class RowEncoder:
             if self._single:
                 return (None,)
             raise TypeError(
-                f"None is no row of the columns {', '.join(self._names)}: "
+                f"None is not a row of the columns {', '.join(self._names)}: "
                 "return [] for no row, or a row whose values are None"
             )
         if self._single and isinstance(row, Mapping) and self._names[0] not in row:
@@ -237,18 +226,17 @@ class RowEncoder:
     def _with_blocks(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
         pieces: list[pa.Array] = []
         counts: list[int] = []
-        for is_encoded, run in groupby(results, key=lambda result: type(result) is EncodedRow):
-            some = list(run)
-            if is_encoded:
-                pieces += _slices(some)
-                counts += [1] * len(some)
+        for key, run in groupby(enumerate(results), key=_block_of):
+            some = [result for _, result in run]
+            theirs: list[int] | None = None
+            if key is not None:
+                pieces.append(some[0].array.slice(some[0].index, len(some)))
             else:
-                (array,), several = self.encode(some)
+                (array,), theirs = self.encode(some)
                 pieces.append(array)
-                counts += [1] * len(some) if several is None else several
-        return [pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)], (
-            None if set(counts) <= {1} else counts
-        )
+            counts += [1] * len(some) if theirs is None else theirs
+        array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+        return [array], None if set(counts) <= {1} else counts
 
     def _rows(self, result: Any) -> list[Any]:
         """The rows of one converted result, each with its values in the order of the columns."""
@@ -278,20 +266,10 @@ class RowEncoder:
 _ROWS: frozenset[type] = frozenset({dict, list, tuple, Failed})
 
 
-def _slices(rows: Sequence[EncodedRow]) -> list[pa.Array]:
-    """Arrays of these rows: a slice for each run of one block."""
-    slices = []
-    start = 0
-    for place in range(1, len(rows) + 1):
-        before = rows[place - 1]
-        if (
-            place == len(rows)
-            or rows[place].array is not before.array
-            or rows[place].index != before.index + 1
-        ):
-            slices.append(before.array.slice(rows[start].index, place - start))
-            start = place
-    return slices
+def _block_of(placed: tuple[int, Any]) -> tuple[int, int] | None:
+    """The same for rows of one block that follow one another in it; None for other results."""
+    place, result = placed
+    return (id(result.array), result.index - place) if type(result) is EncodedRow else None
 
 
 class ValueEncoder(RowEncoder):

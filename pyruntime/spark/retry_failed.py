@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import (

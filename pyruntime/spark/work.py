@@ -23,6 +23,7 @@ from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.latency import check_latency
 from pillarbox.spark.ledger_plan import LedgerPlan, plan_ledger
 from pillarbox.spark.progress import Progress
+from pillarbox.spark.progress_channel import ProgressHandle
 from pillarbox.spark.schema import check_unique, kept_columns, time_zone
 
 
@@ -31,7 +32,7 @@ class Work:
     """What a task needs to call a function.
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
-    progress: the folder for live counts. letters: where failed rows are put aside. prompt: whether results
+    progress: the way for live counts. letters: where failed rows are put aside. prompt: whether results
     leave at once. ledger_plan: how the ledger is used. spread: whether rows are tuples of arguments. uid: the
     name of the function in a chain.
     """
@@ -40,7 +41,7 @@ class Work:
     token: str
     options: Options
     zone: str | None = None
-    progress: str | None = None
+    progress: ProgressHandle | None = None
     letters: LetterBox | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
@@ -128,7 +129,7 @@ def settle(
     prompt = check_latency(options.latency, session)
     ledger = options.ledger
     options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)
-    folder = None if progress is None else progress.new_operator()
+    way = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
     ledger_plan = plan_ledger(
         fn,
@@ -142,4 +143,4 @@ def settle(
         only_failed=only_failed,
         is_behind=is_behind,
     )
-    return Work(fn, token, options, zone, folder, box, prompt, ledger_plan, arguments is not None, uid)
+    return Work(fn, token, options, zone, way, box, prompt, ledger_plan, arguments is not None, uid)

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark keeps between its tasks, and how it runs one job.
+"""The event loop and the resources of a Python worker of Spark, kept between its tasks, and the run of a job.
 
 A worker is a process that runs one task after the other. It keeps one event loop, in a thread, and
 the functions that are resources (an HTTP session, a pool of connections), opened once. Nothing tells
@@ -28,7 +28,7 @@ from pillarbox.ledger.keys import RowIdentity
 from pillarbox.redaction import LOG_FILTER
 from pillarbox.rpc.loop_thread import LoopThread
 from pillarbox.spark.disconnect import DisconnectWatcher
-from pillarbox.spark.progress_file import ProgressFile
+from pillarbox.spark.progress_channel import ProgressReporter
 from pillarbox.spark.work import Work
 
 log = logging.getLogger("pillarbox")
@@ -101,7 +101,7 @@ class Worker:
         self._reused = bool(os.environ.get("SPARK_REUSE_WORKER"))
 
     def acquire(self, token: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """What is to be called for `fn`; a resource is entered at its first use under this token."""
+        """Returns what is called for `fn`; a resource is entered at its first use under this token."""
         if not is_resource(fn):
             return fn
         return self.loop_thread.submit(self._acquire(token, fn)).result()
@@ -208,7 +208,7 @@ def _run_job(
     work = works[0]
     ledger_sessions = _open_sessions(works)
     job: ResultStream | None = None
-    files: list[ProgressFile] = []
+    reporters: list[ProgressReporter] = []
     acquired: list[Work] = []
     ok = False
     spark = DisconnectWatcher()
@@ -230,8 +230,8 @@ def _run_job(
             idle=spark.check,
             identify=_identity_behind(works),
         )
-        files += [
-            ProgressFile(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
+        reporters += [
+            ProgressReporter(each.progress, job if each.uid is None else _CountsOf(job, each.uid))
             for each in works
             if each.progress is not None
         ]
@@ -256,8 +256,8 @@ def _run_job(
             raise TooManyFailures(error.failed, error.finished, error.limit, last) from None
         finally:
             spark.close()
-            for file in files:
-                file.close()
+            for reporter in reporters:
+                reporter.close()
         ok = True
         statistics = job.statistics()
         if ended is not None and statistics is not None:

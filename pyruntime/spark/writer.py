@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_io import Chunk
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
 from pillarbox.spark.letters import LetterWriter

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Budget, CallFailed, CallTimeout, Timeout, async_map
-from pillarbox.aio import Adaptive, Batch, Rate, task_run
-from pillarbox.aio.limits import adaptive
+from pillarbox.aio import Adaptive, Batch, Rate, concurrency, task_run
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
 from tests.threads import begun
 
@@ -240,7 +239,7 @@ def test_halves_that_may_not_be_called_any_more_are_marked_with_the_error_of_the
 def test_what_finds_the_capacity_is_told_once_of_a_call_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
 
-    class Controller(adaptive.AdaptiveController):
+    class Controller(concurrency.AdaptiveController):
         def succeeded(self, seconds: float) -> None:
             told.append("succeeded")
 
@@ -259,7 +258,7 @@ def test_what_finds_the_capacity_is_told_once_of_a_call_of_a_batch(monkeypatch: 
             return [KeyError(row) if row % 2 else row for row in rows]
         return rows
 
-    monkeypatch.setattr(adaptive, "AdaptiveController", Controller)
+    monkeypatch.setattr(concurrency, "AdaptiveController", Controller)
 
     async def script() -> None:
         capacity = Adaptive(start=1, most=1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Options, async_map
-from pillarbox.aio.scheduler import Call
+from pillarbox.aio.calls import Call
 from pillarbox.aio.single_flight import SingleFlight
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk, ChunkOutput, cut_chunk

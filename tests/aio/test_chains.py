@@ -35,6 +35,7 @@ from pillarbox import (
     async_map,
 )
 from pillarbox.aio.async_wait import AsyncWaitOperator
+from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import (
     ChainedRow,
     ChainPlace,
@@ -44,7 +45,6 @@ from pillarbox.aio.chained import (
     chained_row,
 )
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.task import CheckpointBarrier, RowBatch, StreamTask, TaskSnapshot, Watermark

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pillarbox import CallFailed, OpenFailed, Retry, Timeout, async_map
-from pillarbox.aio import threads
+from pillarbox.aio import runners
 from pillarbox.aio.errors import leaves, said
-from pillarbox.aio.status import describe, is_overload
+from pillarbox.aio.service_errors import describe, is_overload
 from tests.aio.virtual import Rig, play
 from tests.threads import begun
 
@@ -162,8 +162,8 @@ def test_a_group_is_tried_again_if_each_of_its_errors_is(members: list[Exception
 def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(threads, "GRACE", 0.01)
-    monkeypatch.setattr(threads, "MAX_ABANDONED", 6)
+    monkeypatch.setattr(runners, "CANCEL_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(runners, "MAX_ABANDONED_THREADS", 6)
     release = threading.Event()
 
     def hang(row: int) -> int:

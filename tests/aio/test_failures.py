@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from pillarbox import CallFailed, CallTimeout, Retry, Timeout, async_map
-from pillarbox.aio import coroutines, task_run, threads
+from pillarbox.aio import runners, task_run
 
 pytestmark = pytest.mark.usefixtures("each_loop")
 
@@ -177,7 +177,7 @@ def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
 def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(coroutines, "GRACE", 0.05)
+    monkeypatch.setattr(runners, "CANCEL_TIMEOUT_S", 0.05)
     release = threading.Event()
 
     async def stubborn(row: int) -> int:
@@ -325,7 +325,7 @@ def test_a_blocking_function_is_retried_and_fails_like_an_async_one() -> None:
 def test_a_blocking_call_that_never_returns_meets_its_timeout(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(threads, "GRACE", 0.05)
+    monkeypatch.setattr(runners, "CANCEL_TIMEOUT_S", 0.05)
     release = threading.Event()
 
     def call(row: int) -> int:

@@ -15,10 +15,10 @@ import pytest
 
 from pillarbox import CallFailed, Options
 from pillarbox.aio import ledger_session
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.scheduler import Call
+from pillarbox.aio.service_errors import describe
 from pillarbox.aio.single_flight import WAITING
-from pillarbox.aio.status import describe
 from pillarbox.kernel import TaskMailbox
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id

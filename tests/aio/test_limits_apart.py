@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Buffer, Options, async_map
-from pillarbox.aio import Adaptive
-from pillarbox.aio.limits import adaptive
+from pillarbox.aio import Adaptive, concurrency
 from tests.aio.virtual import HOUR, Rig, again, play
 
 
@@ -192,14 +191,14 @@ def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
 def controlled(monkeypatch: pytest.MonkeyPatch, decide: Callable[[Any, str], None]) -> None:
     """Have `decide(controller, what)` set the limit, whatever is measured."""
 
-    class Controller(adaptive.AdaptiveController):
+    class Controller(concurrency.AdaptiveController):
         def succeeded(self, seconds: float) -> None:
             decide(self, "succeeded")
 
         def failed(self, overloaded: bool) -> None:
             decide(self, "overloaded" if overloaded else "failed")
 
-    monkeypatch.setattr(adaptive, "AdaptiveController", Controller)
+    monkeypatch.setattr(concurrency, "AdaptiveController", Controller)
 
 
 def test_a_limit_that_grows_begins_more_calls_at_once_and_one_that_shrinks_none(

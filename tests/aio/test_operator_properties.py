@@ -26,14 +26,13 @@ from pillarbox import Budget, Buffer, Dedupe, Timeout
 from pillarbox.aio import async_wait as operator_module
 from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
-from pillarbox.aio.limits.local import LocalLimiter
-from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.rate import LocalLimiter, Rate
 from pillarbox.aio.options import UNSET, Options
 from pillarbox.aio.retry import Retry
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import TaskRun

@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.retry_budget import BudgetAccount
+from pillarbox.aio.retry import BudgetAccount
 from pillarbox.task import InputStatus, StreamTask, TaskOutput, TaskSnapshot, Watermark
 from pillarbox.testing import ReplayedInput
 from tests.aio.test_wait_snapshots import (
@@ -327,7 +327,7 @@ def test_what_a_thread_returns_after_the_time_out_of_its_row_is_late() -> None:
 
 @pytest.mark.contract(convicts=["abandoned_thread_keeps_slot"])
 def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.aio.threads.GRACE", 0.01)
+    monkeypatch.setattr("pillarbox.aio.runners.CANCEL_TIMEOUT_S", 0.01)
     other_is_called = threading.Event()
 
     def call(row: int) -> int:

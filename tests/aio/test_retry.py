@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from pillarbox import CallTimeout, Retry
 from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.retry import retry_policy
-from pillarbox.aio.retry_after import MAX_RETRY_AFTER, SPREAD
-from pillarbox.aio.retry_budget import RetryBudget
+from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, RetryBudget, retry_policy
 
 SECONDS = st.floats(0, 1e6)
 

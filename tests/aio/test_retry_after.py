@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.aio.errors import CallFailed, ResultRejected
-from pillarbox.aio.retry import Retry, retry_policy
-from pillarbox.aio.retry_after import SPREAD, bounded_retry_after, delay_of, somewhat_later
-from pillarbox.aio.status import is_overload, is_permanent, retry_after_of, status_of
+from pillarbox.aio.retry import SPREAD, Retry, bounded_retry_after, retry_policy, somewhat_later
+from pillarbox.aio.service_errors import delay_of, is_overload, is_permanent, retry_after_of, status_of
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, tzinfo=timezone.utc).timestamp()
 YEAR_9999 = 253_402_300_799
@@ -65,7 +64,7 @@ def test_all_three_forms_of_http_dates_are_in_utc(date: str) -> None:
 def test_without_a_date_of_the_answer_the_clock_of_the_machine_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pillarbox.aio.retry_after.time.time", lambda: NOON - 0.5)
+    monkeypatch.setattr("pillarbox.aio.service_errors.time.time", lambda: NOON - 0.5)
     assert dated(formatdate(NOON + 30, usegmt=True), None) == 30.5
     assert dated(formatdate(NOON + 30, usegmt=True), "yesterday") == 30.5
     assert dated(formatdate(NOON - 30, usegmt=True), None) == 0

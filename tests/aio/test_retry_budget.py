@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.aio.retry import Retry, RetryPolicy, retry_policy
-from pillarbox.aio.retry_budget import BudgetAccount, RetryBudget
+from pillarbox.aio.retry import BudgetAccount, Retry, RetryBudget, RetryPolicy, retry_policy
 from pillarbox.testing import FakeClock
 
 STEPS = st.lists(st.tuples(st.sampled_from(["row", "retry"]), st.floats(0, 4)), max_size=80)

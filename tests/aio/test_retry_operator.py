@@ -19,7 +19,7 @@ import aiohttp
 
 from pillarbox import CallFailed, Retry, async_map
 from pillarbox.aio.errors import ResultRejected
-from pillarbox.aio.retry_budget import RetryBudget
+from pillarbox.aio.retry import RetryBudget
 from tests.aio.answering import Reply, answering
 
 ROUNDING = 0.002

@@ -21,8 +21,7 @@ import tenacity
 
 from pillarbox.aio.errors import ResultRejected
 from pillarbox.aio.options import Options
-from pillarbox.aio.retry import RetryPolicy, check_retry, retry_policy
-from pillarbox.aio.retry_after import MAX_RETRY_AFTER, SPREAD
+from pillarbox.aio.retry import MAX_RETRY_AFTER, SPREAD, RetryPolicy, check_retry, retry_policy
 
 STOPS = {
     "attempts": tenacity.stop_after_attempt(3),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox import Buffer
-from pillarbox.aio.limits.adaptive import Adaptive, AdaptiveController
+from pillarbox.aio.concurrency import Adaptive, AdaptiveController
 from pillarbox.aio.retry import Retry
 from pillarbox.testing import FakeClock
 from tests.aio.virtual import Rig, play

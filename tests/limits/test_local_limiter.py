@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.aio.limits.local import LocalLimiter
-from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.rate import LocalLimiter, Rate
 from pillarbox.testing import FakeClock
 
 

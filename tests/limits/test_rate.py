@@ -9,8 +9,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from pillarbox.aio.limits.local import LocalLimiter
-from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.rate import LocalLimiter, Rate
 from pillarbox.aio.limits.shared import open_limiter
 
 

@@ -67,6 +67,21 @@ def test_it_pickles_and_its_text_does_not_show_the_password() -> None:
     assert unnamed.named().name != unnamed.named().name
 
 
+@pytest.mark.contract("A password of shared limits that the environment holds does not travel to tasks.")
+def test_the_password_may_stand_in_the_environment(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_SECRET", PASSWORD)
+    url = f"redis://127.0.0.1:{server.port}"
+    written = pickle.dumps(RedisCoordinator(url, "env", password_env="REDIS_SECRET"))
+    assert PASSWORD.encode() not in written
+    shared = pickle.loads(written)
+    assert len(run(all_call(shared, Limits(max_calls=3), 1))[0].begun) == 3
+    monkeypatch.delenv("REDIS_SECRET")
+    with pytest.raises(CoordinatorError, match="password_env='REDIS_SECRET': there is no such"):
+        run(all_call(shared, Limits(max_calls=3), 1))
+
+
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_limits.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=re.escape("pillarbox[redis]")):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import async_map
-from pillarbox.aio.batch import Batch
+from pillarbox.aio.batching import Batch
 from pillarbox.aio.observe import Watch
 from pillarbox.aio.observe.series import Point, Series, intervals, point
 from pillarbox.aio.observe.totals import SPENT, Totals

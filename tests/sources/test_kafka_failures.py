@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -299,6 +300,7 @@ def test_one_who_may_reads_through_the_guarded_door(
     monkeypatch.setenv("KAFKA_PASSWORD", security.pop("sasl.password"))
     for properties, options in ((server.security, {}), (security, {"password_env": "KAFKA_PASSWORD"})):
         source = KafkaSource(properties, "guarded", bounded=True, schema=PLACES, **options)
+        assert (PASSWORD.encode() in pickle.dumps(source)) is (not options)
         with SourceHarness(source) as harness:
             assert len(harness.read_all()) == 5
 

@@ -459,6 +459,9 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer)
     assert "sesame" not in str(raised.value) + repr(source) + repr(source.service)
 
 
+@pytest.mark.contract(
+    "A password that the environment holds does not travel with a source.", needs="Redis, which asks for it"
+)
 def test_the_password_may_stand_in_the_environment(
     server: RedisServer, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,9 +476,14 @@ def test_the_password_may_stand_in_the_environment(
         },
         NUMBERS,
     )
-    monkeypatch.delenv("REDIS_SECRET")
-    again = pickle.loads(pickle.dumps(source))
+    written = pickle.dumps(source)
+    assert PASSWORD.encode() not in written
+    again = pickle.loads(written)
     assert PASSWORD not in repr(again) and again.names == ("a", "b")
+    monkeypatch.delenv("REDIS_SECRET")
+    with pytest.raises(ValueError, match=r"password_env='REDIS_SECRET': .* set spark\.executorEnv\."):
+        SourceHarness(again)
+    monkeypatch.setenv("REDIS_SECRET", PASSWORD)
     with SourceHarness(again) as harness:
         assert harness.read_all() == [("a", n) for n in range(3)]
 

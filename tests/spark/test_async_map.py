@@ -222,7 +222,7 @@ def test_errors_null_keeps_the_row_with_nulls(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (None, "None is no row of the columns a, b: return [] for no row"),
+        (None, "None is not a row of the columns a, b: return [] for no row"),
         ((1,), "1 values for the 2 columns a, b"),
         ({"a": 1, "c": 2}, "unknown columns c; the schema has a, b"),
         (5, "must be a dict, a tuple, a Row, a dataclass or an object of attrs or Pydantic, not int"),
@@ -410,8 +410,8 @@ def test_broadcast_variables_reach_the_function(spark: SparkSession) -> None:
         ("v array<string>", "abc", "'abc': an array must be a list, not str"),
         ("v array<int>", {"v": {1: 2}}, "{1: 2}: an array must be a list, not dict"),
         ("v map<string,int>", {}, "{}: wrap the value of the column, as in {'v': ...}"),
-        ("v string", b"x", "b'x' is no string but bytes"),
-        ("v binary", "x", "'x' is no binary but str"),
+        ("v string", b"x", "b'x' is not a string but bytes"),
+        ("v binary", "x", "'x' is not a binary but str"),
     ],
 )
 def test_a_value_of_another_type_is_refused_rather_than_taken_for_something_else(

@@ -96,7 +96,7 @@ def test_the_expected_errors_are_named_where_they_would_end_the_job() -> None:
 
 
 def test_batches_share_a_slot() -> None:
-    from pillarbox.aio.batch import Batch
+    from pillarbox.aio.batching import Batch
 
     options = Options(capacity=2, batch=Batch(size=50))
     found = forecast(sample(batches=2), options, rows=10_000, tasks=1)

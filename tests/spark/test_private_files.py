@@ -71,7 +71,7 @@ def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Pa
             raise ValueError(row.id)
         return 0
 
-    with Progress(directory=tmp_path / "a" / "progress", file=io.StringIO()) as progress:
+    with Progress(file=io.StringIO()) as progress:
         letters = DeadLetter(tmp_path / "letters", "json")
         rows = async_map(
             spark.range(0, 40, 1, 2),
@@ -81,10 +81,8 @@ def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Pa
             progress=progress,
         )
         assert len(rows.collect()) == 20
-        # The tasks' last totals are there when they have ended, and until the block does.
-        seen |= modes(tmp_path / "a")
     seen |= modes(tmp_path / "letters")
-    assert sum(path.endswith(".json") for path in seen) == 4
+    assert sum(path.endswith(".json") for path in seen) == 2
     for path, mode in seen.items():
         assert mode == (0o600 if path.endswith(".json") else 0o700), path
     progress.report(tmp_path / "report.html")
@@ -94,11 +92,10 @@ def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_mode_that_is_none_or_has_no_folder_is_refused(tmp_path: Path) -> None:
-    for make in (DeadLetter, lambda path, mode: Progress(directory=path, mode=mode)):
-        with pytest.raises(ValueError, match="^mode=0o770: must be the mode of files"):
-            make(str(tmp_path), mode=0o770)
-        with pytest.raises(TypeError, match="^mode='660': must be an int"):
-            make(str(tmp_path), mode="660")
+    with pytest.raises(ValueError, match="^mode=0o770: must be the mode of files"):
+        DeadLetter(str(tmp_path), mode=0o770)
+    with pytest.raises(TypeError, match="^mode='660': must be an int"):
+        DeadLetter(str(tmp_path), mode="660")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="^mode=0o660: is for a local folder"):
         DeadLetter("s3://bucket/letters", mode=0o660)
     assert "mode=0o660" in repr(DeadLetter(tmp_path, mode=0o660))
@@ -153,41 +150,3 @@ def test_two_users_of_one_group_share_dead_letters_by_their_mode(shared_place: P
         assert done.stdout == "written\n", done.stderr
     files = list((shared_place / "letters").iterdir())
     assert {(stat.S_IMODE(file.stat().st_mode), file.stat().st_gid) for file in files} == {(0o660, GROUP)}
-
-
-TOTALS = """
-import logging, os, sys
-from types import SimpleNamespace
-from pillarbox.aio.observe.totals import Totals
-from pillarbox.spark import progress_file
-
-logging.basicConfig(format="%(message)s", stream=sys.stdout)
-progress_file.totals_of = lambda statistics: Totals()
-for folder in sys.argv[1:]:
-    file = progress_file.ProgressFile(folder, SimpleNamespace(statistics=lambda: 1))
-    file._write(running=True)
-    file.close()
-    print("done")
-"""
-
-
-@pytest.mark.contract
-def test_a_task_of_another_user_than_the_progress_says_so_once_or_shares_it_by_its_mode(
-    shared_place: Path,
-) -> None:
-    shared_place.chmod(0o2750)
-    os.chown(shared_place, 0, GROUP)
-    with Progress(directory=shared_place / "own", file=io.StringIO()) as progress:
-        folder = progress.new_operator()
-        done = run_as(NOBODY, TOTALS, folder, group=GROUP)
-        assert done.stdout.count("Progress(mode=0o660)") == 1 and done.stdout.endswith("done\n"), done.stderr
-        for part in (f"{shared_place / 'own'}", "belongs to user 'root' (0)", f"user 'nobody' ({NOBODY})"):
-            assert part in done.stdout
-        assert os.listdir(folder) == []
-    with Progress(directory=shared_place / "shared", file=io.StringIO(), mode=0o660) as progress:
-        folder = progress.new_operator()
-        done = run_as(NOBODY, TOTALS, folder, group=GROUP, umask=0o077)
-        assert done.stdout == "done\n", done.stderr
-        (name,) = os.listdir(folder)
-        found = os.stat(os.path.join(folder, name))
-        assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, GROUP)

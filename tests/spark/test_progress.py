@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,18 @@ def test_a_column_reports_too_and_the_bar_draws_it(spark: SparkSession) -> None:
     assert "100/100" in shown.getvalue()
 
 
-def test_it_leaves_no_file_behind(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.contract("Tasks that cannot reach the driver make their calls all the same.")
+def test_a_driver_that_cannot_be_reached_costs_a_task_nothing(spark: SparkSession) -> None:
     async def call(row: Any) -> int:
         return 0
 
-    with Progress(directory=tmp_path, file=io.StringIO()) as progress:
-        async_map(spark.range(10), call, schema="n long", progress=progress).collect()
-        assert len(list(tmp_path.glob("pillarbox-progress-*/*/*.json"))) > 0
-    assert list(tmp_path.iterdir()) == []
+    # The driver listens at 127.0.0.1 alone.
+    with Progress(advertise="127.0.0.2", file=io.StringIO()) as progress:
+        rows = async_map(spark.range(0, 10, 1, 2), call, schema="n long", progress=progress)
+        began = time.monotonic()
+        assert len(rows.collect()) == 10
+        assert time.monotonic() - began < 30
+    assert progress.totals.results == 0
 
 
 def test_it_is_used_once_in_a_with_block() -> None:

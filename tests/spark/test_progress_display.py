@@ -102,29 +102,27 @@ def test_the_time_left_is_said_only_with_a_total_and_a_rate(total: int | None, r
     assert len(shown.getvalue().splitlines()) == 2 and "left" not in shown.getvalue().splitlines()[1]
 
 
-# A job whose tasks are files that the cell writes, so that it needs no Spark.
+# A job whose only task is the cell, so that it needs no Spark.
 CELL = """
-import json, pathlib, threading
+import threading
 from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.spark import Progress
 
-def done(folder, results, running):
-    head = {"stage": 0, "partition": 0, "attempt": 0, "query": None, "batch": None, "running": running}
-    totals = Totals(results=results, errors=1, in_flight=7, capacity=64)
-    part = pathlib.Path(folder, "part")
-    part.write_text(json.dumps({**head, "totals": to_json(totals)}))
-    part.replace(pathlib.Path(folder, "0.json"))
+def done(task, results):
+    task.push(to_json(Totals(results=results, errors=1, in_flight=7, capacity=64)))
     while progress.totals.results != results:
         threading.Event().wait(0.01)
 
 with Progress(total=100, label="<b>rows</b>") as progress:
-    folder = progress.new_operator()
-    done(folder, 0, True)
+    way = progress.new_operator()
+    task = way.handle.connect(["TaskAttempt", way.operator, 0, 0, 0, None, None])
+    done(task, 0)
     looks = len(progress.series)
     while len(progress.series) < looks + 3:
         threading.Event().wait(0.01)
-    done(folder, 40, True)
-    done(folder, 100, False)
+    done(task, 40)
+    done(task, 100)
+    task.close()
 print(progress.totals.results)
 """
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.aio.task_io import OutputState
 from pillarbox.spark.async_udf import _rows, _sliced

@@ -86,7 +86,7 @@ def run(people, name, redact):
     # What is no error of a call: two rows have one key.
     clash = Ledger(name + "-clash", uid="c", run="r", key=["kind"])
     texts.append(told(async_map(people, answer, ledger=clash, **given)))
-    with Progress(directory=name + "-progress") as progress:
+    with Progress() as progress:
         letters = DeadLetter(name + "-letters", "json", keep=["id"])
         rows = async_map(
             people,
@@ -99,8 +99,6 @@ def run(people, name, redact):
             ledger=Ledger(name + "-ledger", retry_errors=False, uid="geo", run="r", key=["id"]),
         )
         rows.write.json(name + "-rows")
-        # The folder goes with the progress.
-        shutil.copytree(name + "-progress", name + "-progress-seen")
     progress.report(name + "-report.html")
     with open(name + "-errors", "w") as file:
         file.write("\\n".join(texts))
@@ -203,7 +201,6 @@ def test_what_a_job_with_failed_calls_leaves_behind_holds_no_key_and_on_request_
             said = "".join(text for path, text in left.items() if path.startswith(f"{name}-{place}"))
             assert "GeoError" in said, place
             assert "https://geo.example/v1?***" in said, place
-        assert [path for path in left if path.startswith(f"{name}-progress-seen")]
         assert "GeoError" in left[f"{name}-report.html"]
     events = "".join(text for path, text in left.items() if path.startswith("events"))
     for text in (left["log"], events):

@@ -167,7 +167,7 @@ def test_values_of_other_libraries_are_taken(kind: str, result: Any, expected: A
         ("timestamp", 2**60, "out of range"),
         ("date", 2**31 - 1, "days=2147483647"),
         ("string", 7, "Expected bytes, got a 'int' object"),
-        ("string", b"x", "b'x' is no string but bytes"),
+        ("string", b"x", "b'x' is not a string but bytes"),
         ("decimal(4,2)", decimal.Decimal("100.00"), "precision"),
         ("decimal(4,2)", decimal.Decimal("0.001"), "data loss"),
     ],

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call
 from pillarbox.spark.records import Record, from_ipc, rows_of
 from pillarbox.spark.stream.buckets import BUCKET, BUCKETS, KEY, NUMBER, ROWS, Pack
 from pillarbox.spark.writer import ChainWriter, RowWriter

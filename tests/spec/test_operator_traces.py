@@ -14,7 +14,8 @@ import pytest
 from pillarbox import Buffer, Retry, async_map
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
-from pillarbox.aio.scheduler import Call, CallScheduler, CallState
+from pillarbox.aio.calls import Call, CallState
+from pillarbox.aio.scheduler import CallScheduler
 from pillarbox.aio.snapshots import AsyncWaitState, FinishedRow
 from pillarbox.ledger import Ledger
 from pillarbox.testing.models.operator import refusal

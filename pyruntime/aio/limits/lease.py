@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pillarbox.aio.limits.bucket import TICK
 from pillarbox.aio.limits.limiter import LimiterStatistics
 from pillarbox.aio.limits.quota import (
     TO_COORDINATOR,
@@ -36,6 +35,7 @@ from pillarbox.aio.limits.quota import (
     UsageReport,
     Want,
 )
+from pillarbox.aio.limits.rate import WAIT_MARGIN_S
 from pillarbox.aio.limits.shared import CoordinatorError, Limits
 from pillarbox.rpc.client import Reconnector, RpcHandle
 from pillarbox.rpc.connection import CONNECT_TIMEOUT_S, Connection, RefusedError
@@ -123,7 +123,7 @@ class LeasedLimiter(ABC):
             return math.inf
         now = self._clock()
         if now < self._cool_until:
-            return self._cool_until - now + TICK
+            return self._cool_until - now + WAIT_MARGIN_S
         if now >= self._lapse_at:
             self._lapse(now)
         if (

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pillarbox.aio.limits.bucket import Bucket
+from pillarbox.aio.limits.rate import TokenBucket
 from pillarbox.aio.limits.shared import Limits
 from pillarbox.rpc.codec import Amount, Codec, Count
 
@@ -176,10 +176,10 @@ class QuotaAllocator:
         now = clock()
         if limits.per_second is not None:
             capacity = limits.capacity(limits.per_second, 1.0)
-            self._requests = Bucket(limits.per_second, capacity, now, level)
+            self._requests = TokenBucket(limits.per_second, capacity, now, level)
         if limits.units_per_second is not None:
             capacity = limits.capacity(limits.units_per_second, 0.0) or limits.units_per_second * limits.life
-            self._weights = Bucket(limits.units_per_second, capacity, now, level)
+            self._weights = TokenBucket(limits.units_per_second, capacity, now, level)
 
     # -- reports of clients --------------------------------------------------------------------
 

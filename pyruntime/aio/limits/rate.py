@@ -1,13 +1,37 @@
-"""A rate of calls: what users give as `rate=...`. A value without state: safe in any thread."""
+"""A rate of calls: the option `Rate`, token buckets, and the limits of one task.
+
+`Rate` is a value without state: safe in any thread. A `TokenBucket` and `SlidingCounts` have neither a clock
+nor a lock: they are used by one thread at a time, that of a task or of a coordinator. The limiters are
+confined to the mailbox thread; their `admit` is on the way of every attempt: constant time, one reading of
+the clock, nothing is allocated.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
 from pillarbox.validate import check_function_or_none, check_positive_number
+
+# A bucket keeps its level and the time at which it was so, and computes what has come since when it is
+# asked: a timer that adds tokens would wake each task up many times a second, and be late under load. A
+# window of calls ("at most 50 in any second") needs the time of each of them, and lets twice the rate
+# through around the border of a fixed window. Rounding errors add up if the level is changed by each look;
+# so only a look that takes something moves the level and its time.
+
+WAIT_MARGIN_S = 1e-6
+"""Seconds added to every wait, so that rounding never brings a caller back too early."""
+
+COOL_DOWN_S = 1.0
+"""Seconds that calls are held back where no rate says how long."""
+
+SLOTS = 10
+"""Parts of the time over which `SlidingCounts` counts."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +91,265 @@ class Rate:
         if not 0.0 <= units < math.inf:
             raise ValueError(f"weight gave {units!r}: must give a finite number of units, 0 or more")
         return units
+
+
+class TokenBucket:
+    """Holds up to `capacity` tokens and gets `rate` of them a second. `now` is seconds of a monotonic clock.
+
+    The level is kept, and the time at which it was so: differences of a clock add up without an error,
+    so the rate is exact in the long run. What is heavier than the bucket may go when the bucket is full, and
+    leaves a debt. So over t seconds at most max(capacity, heaviest) + rate x t is taken.
+    """
+
+    __slots__ = ("_at", "_level", "capacity", "rate")
+
+    def __init__(self, rate: float, capacity: float, now: float, level: float | None = None) -> None:
+        self.rate = rate
+        self.capacity = capacity
+        self._level = capacity if level is None else level
+        self._at = now
+
+    def ready_in(self, amount: float, now: float) -> float:
+        """0.0 if `amount` may be taken now, otherwise the seconds until then."""
+        level = self._level + (now - self._at) * self.rate
+        if level >= amount and amount <= self.capacity:
+            return 0.0
+        lacking = min(amount, self.capacity) - level
+        return lacking / self.rate + WAIT_MARGIN_S if lacking > 0.0 else 0.0
+
+    def take(self, amount: float, now: float) -> None:
+        """Take `amount`, whether it is there or not."""
+        level = self._level + (now - self._at) * self.rate
+        self._level = (level if level < self.capacity else self.capacity) - amount  # noqa: FURB136 - min is slow
+        self._at = now
+
+    def take_if_ready(self, amount: float, now: float) -> float:
+        """Take `amount` if that is allowed now, and give 0.0; otherwise the seconds until then."""
+        capacity = self.capacity
+        level = self._level + (now - self._at) * self.rate
+        if level > capacity:
+            level = capacity
+        if level < amount and level < capacity:
+            lacking = (amount if amount < capacity else capacity) - level  # noqa: FURB136 - min is slow
+            return lacking / self.rate + WAIT_MARGIN_S
+        self._level = level - amount
+        self._at = now
+        return 0.0
+
+    def give_back(self, amount: float, now: float) -> None:
+        """As if `amount` had not been taken."""
+        self.take(-amount, now)
+        self._level = min(self._level, self.capacity)
+
+    def keep(self, amount: float, now: float) -> None:
+        """Let no more than `amount` be there."""
+        self._level = min(self.level(now), amount)
+        self._at = now
+
+    def level(self, now: float) -> float:
+        """Tokens that are there; below 0 for a debt."""
+        return min(self._level + (now - self._at) * self.rate, self.capacity)
+
+
+class SlidingCounts:
+    """Counts of several kinds of events over the last `seconds`, to a tenth of it; `now` as in `TokenBucket`.
+
+    A time for each event would be exact, and would need memory for each.
+    """
+
+    __slots__ = ("_per_second", "_rings", "_slot")
+
+    def __init__(self, kinds: int, seconds: float, now: float) -> None:
+        self._per_second = SLOTS / seconds
+        self._rings = [[0] * SLOTS for _ in range(kinds)]
+        self._slot = math.floor(now * self._per_second)
+
+    def add(self, kind: int, now: float, count: int = 1) -> None:
+        """Count so many events of a kind."""
+        self._rings[kind][self._turn(now)] += count
+
+    def totals(self, now: float) -> list[int]:
+        """The events of each kind."""
+        self._turn(now)
+        return [sum(ring) for ring in self._rings]
+
+    def snapshot(self, now: float) -> list[tuple[int, ...]]:
+        """The events of all kinds in each slot, the present one last."""
+        place = self._turn(now)
+        order = [(place + 1 + step) % SLOTS for step in range(SLOTS)]
+        return [tuple(ring[each] for ring in self._rings) for each in order]
+
+    def restore(self, counts: list[tuple[int, ...]], now: float) -> None:
+        """Count on from a snapshot, as if no time had passed."""
+        place = self._turn(now)
+        for step, slot in enumerate(counts):
+            for ring, count in zip(self._rings, slot, strict=True):
+                ring[(place + 1 + step) % SLOTS] += count
+
+    def _turn(self, now: float) -> int:
+        slot = math.floor(now * self._per_second)
+        for passed in range(max(self._slot + 1, slot - SLOTS + 1), slot + 1):
+            for ring in self._rings:
+                ring[passed % SLOTS] = 0
+        self._slot = slot
+        return slot % SLOTS
+
+
+class LocalLimiter:
+    """A `RateLimiter` whose limits hold for one task. `clock` gives seconds and never goes back."""
+
+    def __init__(
+        self,
+        rate: Rate | None,
+        max_calls: int | None,
+        max_cost: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.exhausted: str | None = None
+        self._clock = clock
+        self._max_calls = math.inf if max_calls is None else max_calls
+        self._max_cost = math.inf if max_cost is None else max_cost
+        self._default_cool_down = COOL_DOWN_S if rate is None else rate.cool_down
+        self._requests: TokenBucket | None = None
+        self._weights: TokenBucket | None = None
+        now = clock()
+        if rate is not None and rate.per_second is not None:
+            self._requests = TokenBucket(rate.per_second, max(1.0, rate.per_second * rate.burst), now)
+        if rate is not None and rate.units_per_minute is not None:
+            per_second = rate.units_per_minute / 60.0
+            self._weights = TokenBucket(per_second, per_second * rate.burst, now)
+        # Past, unless a cool-down runs.
+        self._cool_until: float | None = None
+        self._granted = 0
+        self._before = 0
+        self._cost_before = 0.0
+        self._units = 0.0
+        self._cost = 0.0
+        self._cool_downs = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        """See `RateLimiter.start`. It wakes nobody: its waits are known beforehand."""
+
+    def admit(self, units: float = 1.0) -> float:
+        """See `RateLimiter.admit`."""
+        if self.exhausted is not None:
+            return math.inf
+        now = self._clock()
+        if self._cool_until is not None:
+            left = self._cool_until - now
+            if left > 0.0:
+                return left + WAIT_MARGIN_S
+            self._end_cool_down(units, now)
+        requests = self._requests
+        weights = self._weights
+        if requests is not None:
+            if weights is not None:
+                wait = weights.ready_in(units, now)
+                if wait > 0.0:
+                    return wait
+            wait = requests.take_if_ready(1.0, now)
+            if wait > 0.0:
+                return wait
+            if weights is not None:
+                weights.take(units, now)
+        elif weights is not None:
+            wait = weights.take_if_ready(units, now)
+            if wait > 0.0:
+                return wait
+        self._granted += 1
+        self._units += units
+        if self._granted + self._before >= self._max_calls:
+            self.exhausted = f"max_calls={self._max_calls}"
+        return 0.0
+
+    def spend(self, cost: float) -> None:
+        """See `RateLimiter.spend`."""
+        self._cost += cost
+        if self._cost + self._cost_before >= self._max_cost and self.exhausted is None:
+            self.exhausted = f"max_cost={self._max_cost}"
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """See `RateLimiter.count_before`."""
+        self._before, self._cost_before = calls, cost
+        if calls >= self._max_calls:
+            self.exhausted = f"max_calls={self._max_calls}"
+        elif cost >= self._max_cost:
+            self.exhausted = f"max_cost={self._max_cost}"
+
+    def cool_down(self, seconds: float | None) -> None:
+        """See `RateLimiter.cool_down`."""
+        end = self._clock() + (self._default_cool_down if seconds is None else seconds)
+        if self._cool_until is None or end > self._cool_until:
+            self._cool_until = end
+        self._cool_downs += 1
+
+    def statistics(self) -> LimiterStatistics:
+        """See `RateLimiter.statistics`."""
+        return LimiterStatistics(self._granted, self._units, self._cost, self._cool_downs)
+
+    async def close(self) -> None:
+        """See `RateLimiter.close`. Nothing runs here."""
+
+    def _end_cool_down(self, units: float, now: float) -> None:
+        # spec: Feeding!CoolEnds
+        self._cool_until = None
+        # One call tries whether the service is well again. What has gathered meanwhile would be a burst.
+        if self._requests is not None:
+            self._requests.keep(1.0, now)
+        if self._weights is not None:
+            self._weights.keep(min(units, self._weights.capacity), now)
+
+
+class TaskRateLimiter:
+    """A `RateLimiter` whose rate and cool-downs are those of one task, and whose budget is that of `budget`.
+
+    Confined to the mailbox thread.
+    """
+
+    def __init__(self, rate: Rate | None, budget: RateLimiter) -> None:
+        self._rate = LocalLimiter(rate, None, None)
+        self._budget = budget
+        # Units that the rate has let through for a call that the budget still holds back.
+        self._ahead: float | None = None
+
+    @property
+    def exhausted(self) -> str | None:
+        """See `RateLimiter.exhausted`."""
+        return self._budget.exhausted
+
+    def start(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        """See `RateLimiter.start`."""
+        self._budget.start(loop, wake)
+
+    def admit(self, units: float = 1.0) -> float:
+        """See `RateLimiter.admit`."""
+        # The rate first: what the budget lets through counts as called.
+        if self._ahead != units:
+            wait = self._rate.admit(units)
+            if wait > 0.0:
+                return math.inf if self._budget.exhausted is not None else wait
+            self._ahead = units
+        wait = self._budget.admit(units)
+        if wait == 0.0:
+            self._ahead = None
+        return wait
+
+    def spend(self, cost: float) -> None:
+        """See `RateLimiter.spend`."""
+        self._budget.spend(cost)
+
+    def count_before(self, name: str, calls: int, cost: float) -> None:
+        """See `RateLimiter.count_before`."""
+        self._budget.count_before(name, calls, cost)
+
+    def cool_down(self, seconds: float | None) -> None:
+        """See `RateLimiter.cool_down`."""
+        self._rate.cool_down(seconds)
+
+    def statistics(self) -> LimiterStatistics:
+        """See `RateLimiter.statistics`."""
+        return self._budget.statistics()._replace(cool_downs=self._rate.statistics().cool_downs)
+
+    async def close(self) -> None:
+        """See `RateLimiter.close`."""
+        await self._budget.close()

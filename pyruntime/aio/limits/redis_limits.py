@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import importlib.util
 import random
 import uuid
@@ -223,7 +224,9 @@ class RedisCoordinator(SharedLimits):
     """Shares `rate`, `max_calls` and `max_cost` among all who use one Redis and one name, over jobs too.
 
     url: redis://[[user]:password@]host[:port][/database], rediss:// for TLS, or unix://. The password is
-        never shown.
+        never shown. In the URL it travels to the tasks, as a part of the job.
+    password_env: the name of an environment variable that holds the password instead. It is read where a task
+        connects, so it has to be set there (`spark.executorEnv.NAME`), and the password does not travel.
     name: of the limits, 1 to 200 characters. None lets each operator have limits of its own.
     patience: seconds for which a task that needs calls waits for Redis before the job fails.
     keep: seconds after the last use in which Redis forgets the sums of a name.
@@ -237,9 +240,15 @@ class RedisCoordinator(SharedLimits):
     """
 
     def __init__(
-        self, url: str, name: str | None = None, *, patience: float = 60.0, keep: float = DEFAULT_KEEP_S
+        self,
+        url: str,
+        name: str | None = None,
+        *,
+        patience: float = 60.0,
+        keep: float = DEFAULT_KEEP_S,
+        password_env: str | None = None,
     ) -> None:
-        self._url = RedisUrl(url)
+        self._url = RedisUrl(url, password_env)
         self._patience = check_duration("patience", patience, above_zero=True)
         if importlib.util.find_spec("redis") is None:
             raise ImportError(MISSING_REDIS)
@@ -257,7 +266,9 @@ class RedisCoordinator(SharedLimits):
             if self.name is not None:
                 return self
             name = uuid.uuid4().hex
-        return RedisCoordinator(self._url.text, name, patience=self._patience, keep=self._keep)
+        named = copy.copy(self)
+        named.name = check_name(name)
+        return named
 
     def __repr__(self) -> str:
         return f"<limits {self.name!r} in {self._url!r}>"
@@ -330,7 +341,10 @@ class RedisLimiter(LeasedLimiter):
             self._fail(MISSING_REDIS)
             return
         client = redis.asyncio.from_url(
-            self._url.text, socket_timeout=ANSWER_TIMEOUT_S, socket_connect_timeout=ANSWER_TIMEOUT_S
+            self._url.text,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            socket_connect_timeout=ANSWER_TIMEOUT_S,
+            **self._url.arguments(),
         )
         script = client.register_script(SCRIPT)
         pause = FIRST_PAUSE_S

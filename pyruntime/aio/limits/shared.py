@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pillarbox.aio.limits.local import COOL_DOWN, LocalLimiter, TaskRateLimiter
+from pillarbox.aio.limits.rate import COOL_DOWN_S, LocalLimiter, TaskRateLimiter
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.codec import Codec, Positive
 
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     per_second: Positive | None = None
     units_per_second: Positive | None = None
     burst: Positive = 1.0
-    cool_down: Positive = COOL_DOWN
+    cool_down: Positive = COOL_DOWN_S
     max_calls: Annotated[int, "more than 0", lambda value: value > 0] | None = None
     max_cost: Positive | None = None
 

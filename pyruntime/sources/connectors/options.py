@@ -6,7 +6,6 @@ them. What may hold a secret, as an address does, has no rule: so no error shows
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -115,10 +114,3 @@ def _kind(each: Field[Any]) -> tuple[str, bool]:
     text = each.type if isinstance(each.type, str) else formatannotation(each.type)
     kind = re.sub(r"(?:typing\.)?Optional\[(\w+)\]| \| None", r"\1", text)
     return kind, kind != text
-
-
-def password_from(password_env: str) -> str:
-    """Return what the environment variable of this name holds now. Raises ValueError if there is none."""
-    if password_env not in os.environ:
-        raise ValueError(f"password_env={password_env!r}: there is no such environment variable")
-    return os.environ[password_env]

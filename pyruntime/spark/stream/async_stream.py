@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.batch import Batch
-from pillarbox.aio.limits.adaptive import Adaptive
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options

@@ -33,11 +33,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox.aio.calls import ResultConverter
+from pillarbox.aio.calls import Call, ResultConverter
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
-from pillarbox.aio.scheduler import Call
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread
@@ -266,7 +265,7 @@ class HeldCalls:
                 raise self.failure
 
     def read(self, bucket: int, time: int, wanted: Sequence[bytes]) -> Finished:
-        """What is known now of the calls of `wanted`; nothing is consumed.
+        """The calls of `wanted` that have ended by now; nothing is consumed.
 
         A row that had no room is one that has not finished. Raises LateExecutionError.
         """

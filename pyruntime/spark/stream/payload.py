@@ -58,7 +58,7 @@ _PIECE = np.dtype(
 """Rows that were written together: an Arrow IPC stream at a place in a segment, and its CRC-32."""
 _REFERENCE = np.dtype([("piece", _PIECE), ("row", ">u4")])
 STATE_COLUMNS: Columns = ((REFERENCE, pa.binary(_REFERENCE.itemsize)),)
-"""What the state has of a row in the place of its columns."""
+"""The state has this of a row in the place of its columns."""
 
 
 class SegmentWriter:
@@ -104,7 +104,7 @@ class SegmentWriter:
 
 @dataclass(frozen=True)
 class Payload:
-    """Where the rows of one stream are. Sent to the workers as it is; any thread.
+    """The place of the rows of one stream. Sent to the workers as it is; any thread.
 
     name: a UUID that stands for the query where Spark does not tell its id, as in a thread of foreachBatch.
     columns: those of the input.

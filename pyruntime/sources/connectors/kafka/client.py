@@ -8,6 +8,7 @@ are made a column at a time: the loops over messages are those of `map`, in C.
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from pillarbox.redaction import password_from
 from pillarbox.sources.connectors.log import LogSplit, Part
 
 TYPES = {
@@ -181,16 +183,21 @@ def _close_idle() -> None:
 
 
 class KafkaClients:
-    """The properties of clients, and what makes clients of them. A value; pickles with its secrets.
+    """The properties of clients, and what makes clients of them. A value; pickles with the secrets in them.
 
-    properties: those of librdkafka. Needs `bootstrap.servers`. Raises TypeError or ValueError for properties
-    that cannot be; it names them and shows no secret.
+    properties: those of librdkafka. Needs `bootstrap.servers`. password_env: the name of an environment
+    variable that holds `sasl.password`: read for each client, so that it does not travel. It has to be set
+    here, too. Raises TypeError or ValueError for properties that cannot be; it names them and shows no
+    secret.
     """
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
+    def __init__(self, properties: Mapping[str, Any], password_env: str | None = None) -> None:
         if not isinstance(properties, Mapping):
             raise TypeError(f"properties: must be a mapping, not {type(properties).__name__}")
         self._properties = {str(name): value for name, value in properties.items()}
+        self._password_env = password_env
+        if password_env is not None:
+            password_from(password_env)
         for name in self._properties.keys() & SETTLED.keys():
             raise ValueError(f"property {name!r} cannot be given: {SETTLED[name]}")
         self.servers = self._properties.get("bootstrap.servers")
@@ -204,8 +211,9 @@ class KafkaClients:
 
     def hide(self, text: str) -> str:
         """The text without the secrets that it might have in it."""
-        for name, value in self._properties.items():
-            if isinstance(value, str) and value and SECRET.search(name):
+        found = [value for name, value in self._properties.items() if SECRET.search(name)]
+        for value in (*found, os.environ.get(self._password_env or "")):
+            if isinstance(value, str) and value:
                 text = text.replace(value, "***")
         return text
 
@@ -222,14 +230,15 @@ class KafkaClients:
 
         # The client would write to stderr what is in the errors already.
         quiet = {"log_level": 0, "error_cb": complain}
+        secret = {} if self._password_env is None else {"sasl.password": password_from(self._password_env)}
         try:
-            return kind({**quiet, **defaults, **self._properties, **fixed}), complaints
+            return kind({**quiet, **defaults, **self._properties, **secret, **fixed}), complaints
         except Exception as error:
             raise ValueError(f"{self!r}: these properties cannot be: {self.hide(str(error))}") from None
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
         """A client that reads, for one thread: one that was given back, if it was made with the same."""
-        key = repr((self._properties, settings))
+        key = repr((self._properties, self._password_env, settings))
         found = _idle.pop(key, None)
         return found or Consumer(*self.made(package().Consumer, settings, CONSUMER), key)
 

@@ -28,7 +28,7 @@ from pillarbox.sources.connectors.kafka.client import (
 )
 from pillarbox.sources.connectors.kafka.reader import KafkaSplitReader
 from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
-from pillarbox.sources.connectors.options import Options, option, password_from, words
+from pillarbox.sources.connectors.options import Options, option, words
 from pillarbox.sources.enumerator import EnumeratorContext, ReadLimit
 
 PREFIX = "kafka."
@@ -227,7 +227,8 @@ class KafkaSource(LogSource[KafkaSplit]):
     group_id: a group that is told what is durable downstream, for others to see. It has no members.
     event_time: "timestamp" if Kafka's timestamps are the event time: then alignment cuts exactly.
     patience: seconds that a range with an end may bring nothing, before TimeoutError.
-    password_env: the name of an environment variable, read now, that holds `sasl.password`.
+    password_env: the name of an environment variable that holds `sasl.password`; it is read where a
+        client is made, on the driver and in tasks, and does not travel.
 
     Raises TypeError or ValueError for a bad argument. The columns and `start` are those of Spark's Kafka
     source; that positions are the source's, not a group's, is Flink's and Spark's.
@@ -251,9 +252,7 @@ class KafkaSource(LogSource[KafkaSplit]):
     patience: float = option(120.0, above=0.0, unit="seconds")
 
     def __post_init__(self) -> None:
-        if self.password_env is not None:
-            self.properties = {**self.properties, "sasl.password": password_from(self.password_env)}
-        self.service = KafkaClients(self.properties)
+        self.service = KafkaClients(self.properties, self.password_env)
         super().__post_init__()
         try:
             re.compile(self.pattern or "")

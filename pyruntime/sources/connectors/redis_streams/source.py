@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.rpc.redis_url import RedisUrl
 from pillarbox.sources.connectors.log import Checkpoint, LogEnumerator, LogSource, Part
-from pillarbox.sources.connectors.options import option, password_from, words
+from pillarbox.sources.connectors.options import option, words
 from pillarbox.sources.connectors.redis_streams.entries import (
     DEFAULT,
     EntryId,
@@ -39,14 +39,15 @@ MISSING = 'Redis Streams need the package redis, here and where tasks run: pip i
 
 
 class RedisAddress:
-    """The address of a Redis. A value; pickles with its password, and its text has none.
+    """The address of a Redis. A value; its text shows no password.
 
-    url: see `RedisUrl`. password_env: the name of an environment variable, read now, that holds the password.
+    url, password_env: see `RedisUrl`. The variable has to be set here, too.
     Raises TypeError or ValueError, without the text.
     """
 
     def __init__(self, url: str, password_env: str | None = None) -> None:
-        self._url = RedisUrl(url, None if password_env is None else password_from(password_env))
+        self._url = RedisUrl(url, password_env)
+        self._url.arguments()
 
     def __repr__(self) -> str:
         return repr(self._url)
@@ -57,13 +58,12 @@ class RedisAddress:
             import redis
         except ImportError:
             raise ImportError(MISSING) from None
-        given = {} if self._url.password is None else {"password": self._url.password}
         client = redis.Redis.from_url(
             self._url.text,
             socket_timeout=ANSWER_S,
             socket_connect_timeout=ANSWER_S,
             decode_responses=False,
-            **given,
+            **self._url.arguments(),
         )
         pool = client.connection_pool
         try:

@@ -1,73 +1,77 @@
 """Runs the calls of a function that takes many rows at once: puts rows together, and takes them apart again.
 
-Confined to the mailbox thread, which is the thread of the event loop.
-
-Each call of a batch is a task of its own, in a copy of the job's context: what it does there reaches no
-other. There is no task, no timer and no future for a row.
+Confined to the mailbox thread, which is the thread of the event loop; a blocking function runs in a thread
+for each call. Each call of a batch is a task of its own, in a copy of the job's context: what it does there
+reaches no other. There is no task, no timer and no future for a row.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
+import threading
 from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from concurrent.futures import CancelledError, Future
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pillarbox.aio.batch_filling import BatchFiller
-from pillarbox.aio.blame import may_have_poison_row
-from pillarbox.aio.coroutines import GRACE, abandon, cancel_all
+from pillarbox.aio.batching import Batch, BatchFiller
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import BatchResultError, CallFailed, CallTimeout
-from pillarbox.aio.status import is_overload, is_unreached
+from pillarbox.aio.function import is_async, refuse_awaitable
+from pillarbox.aio.runners import Execution, Runner, set_soon
+from pillarbox.aio.service_errors import is_overload, is_unreached, may_have_poison_row
 
 if TYPE_CHECKING:
-    from pillarbox.aio.batch import Batch
-    from pillarbox.aio.batch_function import BatchFunction
-    from pillarbox.aio.scheduler import Call, CallScheduler
+    from pillarbox.aio.scheduler import CallScheduler
+
+BatchFunction: TypeAlias = Callable[[list[Any]], Awaitable[list[Any]]]
+
+_NOT_BY_POSITION = (str, bytes, bytearray, memoryview, Mapping, Set)
+
+_numbers = itertools.count(1)
 
 
-class _Together:
+class _BatchExecution(Execution):
     """Rows that are called together, once; when they are called again, that is another one.
 
-    Each of `calls` whose `runner` is this one is still waited for, `left` of them. `timer` is of the pause
-    before its call, then of the grace period after it was cancelled. `is_part` is whether they are a part of
-    rows that failed together: its call looks for the row that is to blame, and is no attempt of the others.
-    `is_suspect` is whether one of their calls, with the same rows, failed so that a row may be to blame: the
-    last one alone does not tell, where errors that pass come between.
+    Each of `calls` whose `execution` is this one is still waited for, `left` of them. `timer` is of the
+    pause before its call, then of its abandonment. `is_part`: they are a part of rows that failed together;
+    its call looks for the poison row, and is not an attempt of the others. `is_suspect`: one of their calls,
+    with the same rows, failed so that one of them may be a poison row. The last call alone does not tell,
+    where errors that pass come between.
     """
 
-    __slots__ = (
-        "abandoned",
-        "calls",
-        "deadline",
-        "is_part",
-        "is_suspect",
-        "left",
-        "started",
-        "task",
-        "timer",
-    )
+    __slots__ = ("calls", "deadline", "is_part", "is_suspect", "left", "started", "task")
 
     def __init__(self, calls: list[Call], is_part: bool = False, is_suspect: bool = False) -> None:
+        super().__init__()
         self.calls = calls
         self.is_part = is_part
         self.is_suspect = is_suspect
         self.left = len(calls)
         self.deadline = -1
         self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.started = self.abandoned = False
+        self.started = False
 
 
-class BatchRunner:
+class BatchRunner(Runner):
     """Carries waiting calls of one operator in batches through a function, `limit` batches at a time.
 
-    Which rows make a batch, and when, `Filling` says. A batch whose call failed is called again whole, if the
-    retry says so; otherwise its halves are called, down to the rows that fail alone, unless the error can be
-    no row's fault. The calls of a batch that was taken apart were no attempts of its rows: a row that is
-    called alone has all its attempts, so that an error that passes costs no row that has done nothing.
+    `BatchFiller` decides which rows make a batch, and when. A batch whose call failed is called again whole,
+    if the retry says so; otherwise its halves are called, down to the rows that fail alone, unless no row
+    can be the cause of the error. The calls of a batch that was taken apart were not attempts of its rows: a
+    row that is called alone has all its attempts, so that an error that passes costs no row that has done
+    nothing.
     """
+
+    # To fail all rows of a batch for one of them is what users of batches fear; to call each row alone
+    # after a failure costs as many calls as the batch was to save. Halving needs 2 log2(n) calls for one
+    # poison row of n. With many of them, or where the service itself is ill, it needs more than n: hence
+    # errors that any row would meet (`may_have_poison_row`) take no batch apart.
 
     def __init__(
         self,
@@ -78,29 +82,16 @@ class BatchRunner:
         context: contextvars.Context,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler, name, context, loop)
         self._waiting = scheduler.waiting
         self._fn = fn
-        self._name = name
-        self._context = context
-        self._loop = loop
-        self.limit = scheduler.concurrency.limit
-        self.late = 0
-        self.abandoned = 0
-        self._active = 0
-        self._running: set[_Together] = set()
-        self._pausing: set[_Together] = set()
-        self._again: deque[_Together] = deque()
+        self._pausing: set[_BatchExecution] = set()
+        self._again: deque[_BatchExecution] = deque()
         self._rows_first = False
-        # Rows of the latter two.
+        # Rows of the batches that pause and of those that are called again.
         self._kept = 0
         self._filling = BatchFiller(scheduler, batch, loop)
         self._deadlines = scheduler.deadlines_of_batches(self._attempt_timed_out)
-
-    @property
-    def in_flight(self) -> int:
-        """Batches that hold a slot now."""
-        return self._active
 
     def dispatch(self) -> None:
         """Call batches while there are slots."""
@@ -110,9 +101,6 @@ class BatchRunner:
             if batch is None:
                 return
             self._begin(batch)
-
-    def turn(self) -> None:
-        """Each call is a task: the event loop has its turn."""
 
     def revoke(self, call: Call) -> None:
         """Take `call` out of its batch, which goes on for the others and is cancelled when none is left."""
@@ -135,23 +123,21 @@ class BatchRunner:
             self._again.remove(batch)
 
     async def close(self) -> None:
-        """Cancel all calls and wait for them, for `GRACE` seconds at most."""
+        """Cancel all calls and wait for them."""
+        self._closed = True
         self._filling.close()
-        for batch in (*self._pausing, *self._running):
+        for batch in (*self._pausing, *self._executions):
             if batch.timer is not None:
                 batch.timer.cancel()
         self._pausing.clear()
         self._again.clear()
-        tasks = []
-        for batch in self._running:
+        for batch in self._executions:
             batch.left = 0
-            assert batch.task is not None
-            tasks.append(batch.task)
-        await cancel_all(tasks, self._name, GRACE)
+        await self._cancel_all([batch.task for batch in self._executions])
 
     # -- which call is next -------------------------------------------------------------------
 
-    def _next(self) -> _Together | None:
+    def _next(self) -> _BatchExecution | None:
         """The next batch that may be called now."""
         throttle = self._scheduler.throttle
         if throttle is not None and throttle.holds:
@@ -164,7 +150,7 @@ class BatchRunner:
                     return None
                 if self._has_found(batch):
                     return self._next()
-            if not self._admitted(batch.calls):
+            if not self._admits(batch.calls):
                 return None
             self._again.popleft()
             self._kept -= len(batch.calls)
@@ -183,46 +169,46 @@ class BatchRunner:
                 self._rows_first = False
                 return self._next()
             return None
-        if throttle is not None and not self._admitted([*islice(waiting, rows)]):
+        if throttle is not None and not self._admits([*islice(waiting, rows)]):
             # What is tried again must not overtake what the gate holds back: that might wait for ever.
             self._rows_first = bool(waiting)
             return None
         self._rows_first = False
-        return _Together([waiting.popleft() for _ in range(rows)])
+        return _BatchExecution([waiting.popleft() for _ in range(rows)])
 
-    def _has_found(self, batch: _Together) -> bool:
+    def _has_found(self, batch: _BatchExecution) -> bool:
         """Return True if rows of `batch`, which is to be called again, have got a result and left it."""
         look_again = self._scheduler.look_again
         assert look_again is not None
         return any(look_again(call) for call in [*batch.calls])
 
-    def _admitted(self, calls: list[Call]) -> bool:
-        throttle = self._scheduler.throttle
-        if throttle is None:
+    def _admits(self, calls: list[Call]) -> bool:
+        """Return True if `calls` may be called together now, and count them."""
+        scheduler = self._scheduler
+        throttle = scheduler.throttle
+        if throttle is None or scheduler.admits(sum([throttle.weigh(call) for call in calls])):
             return True
-        if throttle.admit(sum([throttle.weigh(call) for call in calls])):
-            return True
-        if throttle.gate.exhausted is not None:
+        if throttle.exhausted is not None:
             while self._again:
                 batch = self._again.popleft()
                 self._kept -= len(batch.calls)
-                self._scheduler.pausing.difference_update(batch.calls)
+                scheduler.pausing.difference_update(batch.calls)
                 for call in batch.calls:
                     call.execution = None
-                self._scheduler.mark(batch.calls, throttle.gate.exhausted)
+                scheduler.mark(batch.calls, throttle.exhausted)
         return False
 
     # -- one call -----------------------------------------------------------------------------
 
-    def _begin(self, batch: _Together) -> None:
+    def _begin(self, batch: _BatchExecution) -> None:
         self._active += 1
-        self._running.add(batch)
+        self._executions.add(batch)
         for call in batch.calls:
             call.execution = batch
-        # As in `CoroutineCalls.feed`.
+        # As in `CoroutineRunner.dispatch`.
         batch.task = self._context.run(asyncio.Task, self._call(batch), loop=self._loop)
 
-    async def _call(self, batch: _Together) -> None:
+    async def _call(self, batch: _BatchExecution) -> None:
         results: list[Any] = []
         failed: BaseException | None = None
         batch.started = True
@@ -242,14 +228,10 @@ class BatchRunner:
             failed = raised
         self._scheduler.guarded(self._ended, batch, results, failed)
 
-    def _ended(self, batch: _Together, results: list[Any], error: BaseException | None) -> None:
-        if batch.timer is not None:
-            batch.timer.cancel()
+    def _ended(self, batch: _BatchExecution, results: list[Any], error: BaseException | None) -> None:
+        self._has_ended(batch)
         if self._deadlines is not None:
             self._deadlines.cancel(batch.deadline)
-        self._running.discard(batch)
-        if not batch.abandoned:
-            self._active -= 1
         # What has answers in the turn in which the job ends is kept, and not paid for again.
         if self._scheduler.is_closed and (error is not None or not batch.left):
             return
@@ -258,7 +240,7 @@ class BatchRunner:
         gone = sent - batch.left
         if gone:
             if not isinstance(error, asyncio.CancelledError):
-                self.late += gone
+                self._late += gone
                 for call, result in zip(calls, results, strict=False):
                     if call.execution is not batch and not isinstance(result, BaseException):
                         self._scheduler.late(call, result)
@@ -305,7 +287,7 @@ class BatchRunner:
             scheduler.batch_succeeded(seconds)
 
     def _failed(
-        self, calls: list[Call], batch: _Together, error: BaseException, timed_out: bool = False
+        self, calls: list[Call], batch: _BatchExecution, error: BaseException, timed_out: bool = False
     ) -> None:
         """The call of `batch` gave no results: these are called again, or parts of them, or they fail."""
         scheduler = self._scheduler
@@ -320,7 +302,9 @@ class BatchRunner:
         for _, group in groupby(calls, attrgetter("charged")):
             self._try_again([*group], batch, error, timed_out)
 
-    def _try_again(self, calls: list[Call], failed: _Together, error: BaseException, timed_out: bool) -> None:
+    def _try_again(
+        self, calls: list[Call], failed: _BatchExecution, error: BaseException, timed_out: bool
+    ) -> None:
         """Settle the rows of `failed` that have had as many attempts."""
         scheduler = self._scheduler
         sent = len(failed.calls)
@@ -351,15 +335,15 @@ class BatchRunner:
         else:
             self._fail(calls, error, timed_out)
 
-    def _keep(self, calls: list[Call], is_part: bool, is_suspect: bool = False) -> _Together:
-        batch = _Together(calls, is_part, is_suspect)
+    def _keep(self, calls: list[Call], is_part: bool, is_suspect: bool = False) -> _BatchExecution:
+        batch = _BatchExecution(calls, is_part, is_suspect)
         for call in calls:
             call.execution = batch
         self._kept += len(calls)
         self._scheduler.pausing.update(calls)
         return batch
 
-    def _pause_over(self, batch: _Together) -> None:
+    def _pause_over(self, batch: _BatchExecution) -> None:
         batch.timer = None
         self._pausing.discard(batch)
         self._again.append(batch)
@@ -379,7 +363,7 @@ class BatchRunner:
         assert self._deadlines is not None
         return CallTimeout("attempt_timeout", self._deadlines.seconds, call.attempt)
 
-    def _attempt_timed_out(self, batch: _Together) -> None:
+    def _attempt_timed_out(self, batch: _BatchExecution) -> None:
         calls = [call for call in batch.calls if call.execution is batch]
         self._scheduler.meter.timeouts += len(calls)
         for call in calls:
@@ -389,7 +373,7 @@ class BatchRunner:
         self._failed(calls, batch, self._timeout(calls[0]), timed_out=True)
         self.dispatch()
 
-    def _cancel(self, batch: _Together) -> None:
+    def _cancel(self, batch: _BatchExecution) -> None:
         """Nobody waits for what `batch` brings."""
         if self._deadlines is not None:
             self._deadlines.cancel(batch.deadline)
@@ -397,17 +381,7 @@ class BatchRunner:
         if batch.started:
             # A task that was cancelled before its first step would never come to its end here.
             batch.task.cancel()
-        batch.timer = self._loop.call_later(GRACE, self._scheduler.guarded, self._abandon, batch)
-
-    def _abandon(self, batch: _Together) -> None:
-        batch.timer = None
-        batch.abandoned = True
-        self._running.discard(batch)
-        self._active -= 1
-        self.abandoned += 1
-        assert batch.task is not None
-        abandon(batch.task, self._name, GRACE)
-        self.dispatch()
+        self._abandon_later(batch)
 
 
 def _converted(scheduler: CallScheduler, results: list[Any]) -> list[Any] | None:
@@ -418,3 +392,125 @@ def _converted(scheduler: CallScheduler, results: list[Any]) -> list[Any] | None
         return scheduler.convert_all(results)
     except Exception:
         return None
+
+
+def batch_function(
+    fn: Callable[..., Any],
+    name: str,
+    *,
+    spread: bool,
+    rows_of: Callable[[Any], list[Any] | None] | None = None,
+) -> BatchFunction:
+    """Make the async function that gives the list of results for a list of rows, by `fn`.
+
+    fn: an async function, or one that blocks, of a list of rows. spread: rows are tuples of arguments, and
+    `fn` takes a list for each argument. name: what errors call it. rows_of: see `ResultConverter`.
+
+    The async function raises what `fn` raises, and `BatchResultError` for results that are not one
+    for each row.
+    """
+    if is_async(fn):
+
+        async def call(rows: list[Any]) -> list[Any]:
+            results = await (fn(*_columns(rows)) if spread else fn(rows))
+            return _checked(results, len(rows), name, rows_of)
+
+        return call
+
+    def blocking(rows: list[Any]) -> Any:
+        results = fn(*_columns(rows)) if spread else fn(rows)
+        if isinstance(results, Future):
+            return results
+        refuse_awaitable(name, results)
+        return _checked(results, len(rows), name, rows_of)
+
+    async def in_thread(rows: list[Any]) -> list[Any]:
+        results = await _in_thread(blocking, rows)
+        if isinstance(results, Future):
+            return _checked(await _resolved(results, name), len(rows), name, rows_of)
+        return results  # type: ignore[no-any-return]
+
+    return in_thread
+
+
+def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _checked(
+    results: Any, rows: int, name: str, rows_of: Callable[[Any], list[Any] | None] | None
+) -> list[Any]:
+    if type(results) is not list and rows_of is not None:
+        parts = rows_of(results)
+        results = results if parts is None else parts
+    if type(results) is not list:
+        # A table of pandas, polars or Arrow gives its columns, or their names.
+        by_columns = hasattr(type(results), "columns")
+        if by_columns or not isinstance(results, Iterable) or isinstance(results, _NOT_BY_POSITION):
+            what = (
+                "None" if results is None else f"{type(results).__name__}, which has no results by position"
+            )
+            raise BatchResultError(name, rows, what)
+        if not hasattr(results, "__len__"):
+            # No further than is needed to see that there are too many: it may have no end.
+            results = list(islice(results, rows + 1))
+            if len(results) > rows:
+                raise BatchResultError(name, rows, f"{rows + 1:,} results or more")
+        else:
+            results = list(results)
+    if len(results) != rows:
+        raise BatchResultError(name, rows, f"{len(results):,} results")
+    return results  # type: ignore[no-any-return]
+
+
+async def _resolved(future: Future[Any], name: str) -> Any:
+    """The result of `future`, which is cancelled if this is; raises what it raises."""
+    waiter = asyncio.wrap_future(future)
+    try:
+        await asyncio.wait([waiter])
+    finally:
+        # Cancelled while it waited, and nothing otherwise.
+        waiter.cancel()
+    if waiter.cancelled():
+        raise CancelledError(f"the Future that {name} returned was cancelled")
+    return waiter.result()
+
+
+async def _in_thread(fn: Callable[[list[Any]], Any], rows: list[Any]) -> Any:
+    """`fn(rows)` in a thread of its own, which has ended when this ends: cancelling it waits for the thread.
+
+    A daemon, because a call that never returns must not hold the process.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    context = contextvars.copy_context()
+    outcome: list[Any] = []
+    was_cancelled = False
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(context.run(fn, rows))
+        except BaseException as error:
+            errors.append(error)
+        set_soon(loop, done)
+
+    thread = threading.Thread(target=run, name=f"pillarbox-batch-{next(_numbers)}", daemon=True)
+    thread.start()
+    while not done.done():
+        try:
+            await asyncio.wait([done])
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled; its slot is kept for it as long as for a coroutine that goes on.
+            was_cancelled = True
+    thread.join()
+    if errors:
+        error = errors.pop()
+        try:
+            raise error
+        finally:
+            # Or the frame and the error would keep each other, and the rows.
+            del error
+    if was_cancelled and isinstance(outcome[0], Future):
+        outcome[0].cancel()
+    return outcome[0]

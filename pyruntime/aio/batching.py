@@ -1,22 +1,82 @@
-"""Which of the rows that wait are called together, and when. Confined to the mailbox thread.
+"""Puts rows together into one call: the option `Batch`, and what fills batches by it.
 
-Rows stay in `waiting` until their batch is called, so a batch goes on filling while it waits for a slot or
-for the rate.
+`Batch` is a value without state: safe in any thread. `BatchFiller` is confined to the mailbox thread.
 """
+
+# A batch is not an object while it fills: it is the front of `waiting`. So it goes on filling while it
+# waits for a slot or for the rate, a row that times out leaves it like any other that waits, and nothing
+# has to be undone when a restart or a time-out comes between. The price is that the weights of rows, where
+# they have some, are added up anew at each look.
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import CallFailed
+from pillarbox.validate import (
+    check_duration,
+    check_function_or_none,
+    check_positive_int,
+    check_positive_number,
+)
 
 if TYPE_CHECKING:
-    from pillarbox.aio.batch import Batch
-    from pillarbox.aio.scheduler import Call, CallScheduler
+    from pillarbox.aio.scheduler import CallScheduler
 
-TICK = 0.0005
+TIMER_SLACK_S = 0.0005
 """Seconds by which a timer may be early: some event loops count milliseconds."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Call the function with a list of rows; it gives a list of as many results, by position.
+
+    size: rows in a batch, at most.
+    linger: seconds that a row waits for others, at most, while there is a slot; 0 to wait for none. Where
+        no row can come, a batch does not wait.
+    weight: a function of the row that gives what it weighs, 0 or more: its bytes, its tokens. Called once
+        for a row, on the operator's thread; a row for which it raises fails.
+    max_weight: what the rows of a batch weigh together, at most. A row that is heavier is called alone.
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    size: int = 64
+    linger: float = 0.01
+    weight: Callable[[Any], float] | None = None
+    max_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        check_positive_int("size", self.size)
+        check_duration("linger", self.linger)
+        if (self.weight is None) != (self.max_weight is None):
+            raise ValueError(
+                f"weight={self.weight!r}, max_weight={self.max_weight!r}: give both or neither: "
+                "weight says what a row weighs, max_weight what a batch may"
+            )
+        if self.weight is not None:
+            check_function_or_none("weight", self.weight, "the row")
+            check_positive_number("max_weight", self.max_weight)
+
+    def weight_of(self, row: Any) -> float:
+        """Weight of `row`; 0 where nothing weighs rows.
+
+        Raises what `weight` raises, and TypeError or ValueError where it gives no finite number of 0 or more.
+        """
+        if self.weight is None:
+            return 0.0
+        weight = self.weight(row)
+        if isinstance(weight, bool) or not hasattr(weight, "__float__"):
+            raise TypeError(f"weight gave {weight!r}: must give a number, 0 or more")
+        number = float(weight)
+        if not 0.0 <= number < math.inf:
+            raise ValueError(f"weight gave {weight!r}: must give a finite number, 0 or more")
+        return number
 
 
 class BatchFiller:
@@ -82,7 +142,7 @@ class BatchFiller:
             self._scheduler.fail_call(call, CallFailed(call.attempt, error))
 
     def rows_now(self, more: bool) -> int:
-        """How many rows, the first ones that wait, make a batch that is ready; 0 for none.
+        """Number of rows, the first ones that wait, that make a batch that is ready; 0 for none.
 
         more: whether rows may come that pause now.
         """
@@ -92,7 +152,7 @@ class BatchFiller:
         return 0
 
     def _fill(self) -> tuple[int, bool]:
-        """How many rows the next batch takes of those that wait, and whether it is full then."""
+        """Rows that the next batch takes of those that wait, and True if it is full then."""
         size = self._batch.size
         most = self._batch.max_weight
         if most is None:
@@ -110,7 +170,7 @@ class BatchFiller:
         return rows, False
 
     def _is_due(self, more: bool) -> bool:
-        """Whether a batch that is not full waits no longer; otherwise there is a timer that asks again."""
+        """Return True if a batch that is not full waits no longer; otherwise have a timer ask again."""
         scheduler = self._scheduler
         linger = self._batch.linger
         if not linger or not (more or scheduler.more_rows()):
@@ -119,7 +179,7 @@ class BatchFiller:
             # It was set for rows that came no later than any that waits now.
             return False
         due = min([call.waits_since for call in self._waiting]) + linger
-        if self._loop.time() + TICK >= due:
+        if self._loop.time() + TIMER_SLACK_S >= due:
             return True
         self._timer = self._loop.call_at(due, scheduler.guarded, self._look_again)
         return False

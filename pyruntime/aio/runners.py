@@ -1,0 +1,688 @@
+"""Runs the calls of one operator: coroutines on its event loop, a blocking function in threads, collectors.
+
+Confined to the mailbox thread, which is the thread of the event loop, but for what `ThreadRunner` says.
+Calls of batches are in `batch_runner`.
+"""
+
+# A task for each call is the simple way, and costs several microseconds a row more: a task, a context, two
+# turns of the event loop. So a worker is a task that carries one call after the other. What a task for each
+# call gives for free has to be made again, and here it is made:
+#
+# - Context variables. Each call must begin in the context of the job. To run each in a fresh context needs
+#   a task, as a coroutine cannot change its context halfway; to set back what a call has set needs a list
+#   of all variables. Comparing contexts is one step in C as long as nothing was set: so a worker whose call
+#   has changed its context retires, and the next call gets a new worker.
+# - Cancellation. `Task.cancel` reaches whatever runs in the task when it arrives, which may be the next
+#   call. So a worker that was asked to cancel retires, and so does one whose call ended with something
+#   other than an `Exception`: it may have come from outside.
+# - Turns. A call that never waits gives the loop no turn; after `CALLS_PER_TURN` of them the worker does.
+#
+# As many workers as slots would mostly be made for nothing where calls end at once, since the first carries
+# all rows before the others have begun. They double instead: as many are started as carry calls already,
+# and each starts others with its first call. Somebody is always on the way to begin a call that could
+# begin, though workers retire, limits change and gates close: that is what the model `Feeding` checks. A
+# queue that workers wait on (`asyncio.Queue`) would need no such proof, and costs a future and a wake-up a
+# row. Here nobody waits for rows: whoever brings a row or frees a slot calls `dispatch`.
+#
+# The figures of the comparison are in docs/decisions/runners.md.
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pillarbox.aio.calls import Call
+from pillarbox.aio.function import refuse_awaitable
+from pillarbox.kernel import Collector, CollectorFactory, Mail, TaskMailbox
+
+if TYPE_CHECKING:
+    from pillarbox.aio.scheduler import CallScheduler
+
+T = TypeVar("T")
+
+log = logging.getLogger("pillarbox")
+
+CANCEL_TIMEOUT_S = 1.0
+"""Seconds that a call has to end after it was revoked; then its slot is given to another."""
+
+MAX_ABANDONED_THREADS = 64
+"""Calls that may go on in their threads after their time-out, at least; more where the capacity is larger."""
+
+CALLS_PER_TURN = 128
+"""Calls that may follow one another without the event loop getting its turn."""
+
+_PLAIN_TYPES = frozenset({bool, bytes, dict, float, int, list, str, tuple, type(None)})
+"""Types of usual results, none of them an async iterator."""
+
+_CAN_COUNT = hasattr(asyncio.Task, "cancelling")  # since Python 3.11
+
+
+class Execution:
+    """A call under way; `timer` is that of its abandonment once it was revoked."""
+
+    __slots__ = ("abandoned", "timer")
+
+    def __init__(self) -> None:
+        self.timer: asyncio.TimerHandle | None = None
+        self.abandoned = False
+
+
+class Runner:
+    """Carries waiting calls of one operator through its function, `limit` of them at a time.
+
+    A call that is revoked, since its row waits for it no longer, keeps its slot until its function has ended,
+    for `CANCEL_TIMEOUT_S` at most: then it is abandoned, so that a function that never ends holds up nobody.
+    """
+
+    # `limit` is an attribute that `ConcurrencyLimit` sets, not a question to it: each row asks.
+
+    def __init__(
+        self,
+        scheduler: CallScheduler,
+        name: str,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._scheduler = scheduler
+        self._name = name
+        self._context = context
+        self._loop = loop
+        self._executions: set[Any] = set()
+        self._active = 0
+        self._closed = False
+        self.limit = scheduler.concurrency.limit
+        self.abandoned = 0
+        self._late = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that hold a slot now."""
+        return self._active
+
+    @property
+    def late(self) -> int:
+        """Outcomes that came after their call was revoked."""
+        return self._late
+
+    def dispatch(self) -> None:
+        """Begin waiting calls while there are slots."""
+        raise NotImplementedError
+
+    def note_turn(self) -> None:
+        """Note that the event loop had its turn."""
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from what runs it and have that end; what it still brings is ignored."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Revoke all calls and wait for their end, for `CANCEL_TIMEOUT_S` at most."""
+        raise NotImplementedError
+
+    def _abandon_later(self, execution: Execution) -> None:
+        execution.timer = self._loop.call_later(
+            CANCEL_TIMEOUT_S, self._scheduler.guarded, self._abandon, execution
+        )
+
+    def _abandon(self, execution: Any) -> None:
+        # spec: Feeding!Abandon
+        if execution not in self._executions or self._closed:
+            return
+        self._executions.discard(execution)
+        self._active -= 1
+        self.abandoned += 1
+        self._leave_alone(execution)
+        self.dispatch()
+
+    def _leave_alone(self, execution: Any) -> None:
+        """Let what runs go on without a slot, and say so."""
+        execution.abandoned = True
+        _warn_abandoned(execution.task, self._name)
+
+    def _has_ended(self, execution: Execution) -> None:
+        """Free the slot of `execution`, unless it was abandoned and has none."""
+        # spec: Feeding!Retire, Feeding!RevokedEnds
+        self._executions.discard(execution)
+        if execution.timer is not None:
+            execution.timer.cancel()
+        if not execution.abandoned:
+            self._active -= 1
+
+    async def _cancel_all(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
+            for task in pending:
+                _warn_abandoned(task, self._name)
+
+
+def _warn_abandoned(task: asyncio.Task[None], name: str) -> None:
+    log.warning(
+        "a call of %s did not end within %g s after it was cancelled; it goes on without a slot",
+        name,
+        CANCEL_TIMEOUT_S,
+    )
+    # Otherwise asyncio reports it a second time, without its cause, when the task is collected.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+class _Worker(Execution):
+    """A task and the call that it carries now; `call` is None once that call was taken from it."""
+
+    __slots__ = ("call", "task")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.call: Call | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class CoroutineRunner(Runner):
+    """Carries calls through an async function, in tasks that take one call after the other."""
+
+    def __init__(
+        self,
+        scheduler: CallScheduler,
+        fn: Callable[..., Awaitable[Any]],
+        name: str,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(scheduler, name, context, loop)
+        self._fn = fn
+        self._starting = 0
+        self._streak = 0
+
+    def dispatch(self) -> None:
+        """Start workers for waiting calls while there are slots."""
+        # spec: Feeding!Feed
+        slots = min(self.limit - self._active, len(self._scheduler.waiting) - self._starting)
+        if slots <= 0:
+            return
+        throttle = self._scheduler.throttle
+        if throttle is None:
+            slots = min(slots, max(1, self._active - self._starting) - self._starting)
+        elif throttle.holds or self._starting:
+            return
+        else:
+            # One at a time, and each that is let through starts the next: most may be held back.
+            slots = 1
+        for _ in range(slots):
+            worker = _Worker()
+            self._executions.add(worker)
+            self._active += 1
+            self._starting += 1
+            # Not by `create_task`: a task factory of the caller's loop may run it before it is known here.
+            worker.task = self._context.run(asyncio.Task, self._carry(worker), loop=self._loop)
+
+    def note_turn(self) -> None:
+        """Note that the event loop had its turn."""
+        self._streak = 0
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from its worker and cancel what runs of it."""
+        worker = call.execution
+        call.execution = None
+        worker.call = None
+        worker.task.cancel()
+        self._abandon_later(worker)
+
+    async def close(self) -> None:
+        """Cancel all calls and wait for them."""
+        self._closed = True
+        tasks = []
+        for worker in list(self._executions):
+            if worker.call is not None:
+                worker.call.execution = None
+                worker.call = None
+            if worker.timer is not None:
+                worker.timer.cancel()
+            if worker.task is not None:
+                tasks.append(worker.task)
+        await self._cancel_all(tasks)
+
+    async def _carry(self, worker: _Worker) -> None:
+        scheduler = self._scheduler
+        waiting = scheduler.waiting
+        begin = scheduler.begin
+        succeeded = scheduler.succeeded
+        fn = self._fn
+        context = self._context
+        look_first = scheduler.look_first
+        task: Any = worker.task
+        first = True
+        self._starting -= 1
+        # spec: Feeding!Start, Feeding!GoOn
+        try:
+            while waiting and not self._closed and self._active <= self.limit:
+                # The throttle is looked at anew: that of a breaker appears while workers run.
+                if look_first is None and scheduler.throttle is None:
+                    call = waiting.popleft()
+                else:
+                    admitted = scheduler.next_call()
+                    if admitted is None:
+                        return
+                    call = admitted
+                    first = first or scheduler.throttle is not None
+                if first:
+                    first = False
+                    self.dispatch()
+                worker.call = call
+                call.execution = worker
+                begin(call)
+                try:
+                    result = await fn(call.row)
+                    if type(result) not in _PLAIN_TYPES and hasattr(type(result), "__aiter__"):
+                        result = await _gather(result)
+                except BaseException as error:
+                    if self._loop.is_closed():
+                        # The task is being collected after its loop; nobody waits for the call.
+                        raise
+                    if worker.call is not call:
+                        self._late += not isinstance(error, asyncio.CancelledError)
+                        return
+                    worker.call = call.execution = None
+                    scheduler.failed(call, error)
+                    if not isinstance(error, Exception):
+                        return
+                else:
+                    if worker.call is not call:
+                        self._late += 1
+                        scheduler.late(call, result)
+                        return
+                    worker.call = call.execution = None
+                    succeeded(call, result)
+                # Has the call left something behind in its task that the next one would see?
+                try:
+                    # Contexts are equal in constant time unless a variable was set.
+                    if task._must_cancel or (_CAN_COUNT and task.cancelling()) or copy_context() != context:
+                        return
+                except Exception:
+                    # Values are compared too, and those of others compare as they like.
+                    return
+                self._streak += 1
+                if self._streak >= CALLS_PER_TURN:
+                    self._streak = 0
+                    try:
+                        await asyncio.sleep(0)
+                    except asyncio.CancelledError:
+                        # Between two calls, so it holds none; another worker is started for the next.
+                        return
+        except BaseException as error:
+            if self._closed or self._loop.is_closed():
+                raise
+            scheduler.stop(error)
+        finally:
+            self._has_ended(worker)
+            if not self._closed and waiting:
+                self.dispatch()
+
+
+class _ThreadExecution(Execution):
+    """One attempt in a thread; `call` is None once it was revoked or has finished, `made_for` stays.
+
+    `future` is what it returned and is waited for; from then on it needs no thread.
+    """
+
+    __slots__ = ("call", "future", "made_for", "returned")
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call: Call | None = call
+        self.made_for = call
+        self.future: Future[Any] | None = None
+        self.returned = False
+
+
+class ThreadRunner(Runner):
+    """Carries calls through a blocking function in threads of its own, under the limits of the operator.
+
+    `_run` of a thread and `_resolved` are those threads'; the outcomes reach the mailbox thread as mail. A
+    call that returns a `concurrent.futures.Future` ends with that, and gives its thread back before.
+    """
+
+    # Not a `ThreadPoolExecutor`: its threads are joined when the interpreter ends, so a call that never
+    # returns would hold the process, and a thread that is left to itself would keep its place in the pool.
+    # These are daemons, and one that is abandoned is replaced.
+
+    def __init__(
+        self,
+        scheduler: CallScheduler,
+        fn: Callable[..., Any],
+        name: str,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+        mailbox: TaskMailbox,
+    ) -> None:
+        super().__init__(scheduler, name, context, loop)
+        self._fn = fn
+        self._mailbox = mailbox
+        self._jobs: SimpleQueue[_ThreadExecution | None] = SimpleQueue()
+        self._threads = 0
+        self._started: list[threading.Thread] = []
+        # Of these threads tell under the lock: calls that run, that wait for a future, that run without a
+        # slot.
+        self._lock = threading.Lock()
+        self._running = 0
+        self._awaited = 0
+        self._left_behind = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    def dispatch(self) -> None:
+        """Give waiting calls to threads while there are slots."""
+        scheduler = self._scheduler
+        while scheduler.waiting and self._active < self.limit and not self._closed:
+            call = scheduler.next_call()
+            if call is None:
+                return
+            # Those that have returned a future need no thread.
+            if self._threads == self._active - self._awaited:
+                name = f"pillarbox-call-{self._threads + 1}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread.start()
+                self._started.append(thread)
+                self._threads += 1
+            call.execution = execution = _ThreadExecution(call)
+            self._executions.add(execution)
+            self._active += 1
+            scheduler.begin(call)
+            with self._lock:
+                self._running += 1
+            self._jobs.put(execution)
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from its thread."""
+        execution = call.execution
+        call.execution = None
+        self._take_back(execution)
+        self._abandon_later(execution)
+
+    async def close(self) -> None:
+        """Wait for the calls that run, for a time, and for the end of their threads."""
+        self._closed = True
+        for execution in self._executions:
+            self._take_back(execution)
+            if execution.timer is not None:
+                execution.timer.cancel()
+        self._jobs.put(None)
+        with self._lock:
+            if self._running:
+                self._idle = self._loop.create_future()
+        if self._idle is not None:
+            _, pending = await asyncio.wait([self._idle], timeout=CANCEL_TIMEOUT_S)
+            if pending:
+                log.warning("calls of %s go on in their threads after the end of their job", self._name)
+                return
+        # No thread runs a call any more: each ends as soon as it gets the mark of the end.
+        for thread in self._started:
+            thread.join()
+
+    def _take_back(self, execution: _ThreadExecution) -> None:
+        with self._lock:
+            execution.call = None
+            future = execution.future
+        if future is not None:
+            future.cancel()
+
+    def _run(self) -> None:
+        fn = self._fn
+        while (execution := self._jobs.get()) is not None:
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                context = self._context.copy()
+                if execution.call is not None:
+                    result = context.run(fn, execution.made_for.row)
+                if isinstance(result, GeneratorType):
+                    result = context.run(list, result)
+                elif not isinstance(result, Future):
+                    refuse_awaitable(self._name, result)
+            except BaseException as caught:
+                error = caught
+            if isinstance(result, Future):
+                is_spare = self._await(execution, result)
+            else:
+                is_spare = self._tell(execution, result, error) and not execution.abandoned
+            if not is_spare:
+                return
+            # Nothing of a finished call stays referenced while the thread waits for the next.
+            del execution, result, error
+        # The one mark of the end goes round, so that it reaches every thread, counted or abandoned.
+        self._jobs.put(None)
+
+    def _await(self, execution: _ThreadExecution, future: Future[Any]) -> bool:
+        """Have `execution` end with `future`; returns True unless the thread was given up before."""
+        with self._lock:
+            execution.future = future
+            has_thread = not execution.abandoned
+            self._awaited += has_thread
+            is_wanted = execution.call is not None
+        future.add_done_callback(partial(self._resolved, execution))
+        if not is_wanted:
+            future.cancel()
+        return has_thread
+
+    def _resolved(self, execution: _ThreadExecution, future: Future[Any]) -> None:
+        # In whichever thread the future ends.
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = future.result()
+            refuse_awaitable(self._name, result)
+        except CancelledError:
+            error = CancelledError(f"the Future that {self._name} returned was cancelled")
+        except BaseException as caught:
+            error = caught
+        self._tell(execution, result, error)
+
+    def _tell(self, execution: _ThreadExecution, result: Any, error: BaseException | None) -> bool:
+        with self._lock:
+            self._running -= 1
+            execution.returned = True
+            if execution.abandoned:
+                self._left_behind -= 1
+            idle = None if self._running else self._idle
+        if idle is not None:
+            set_soon(self._loop, idle)
+        return self._mailbox.try_put(Mail(self._done, execution, result, error))
+
+    def _done(self, execution: _ThreadExecution, result: Any, error: BaseException | None) -> None:
+        if not execution.abandoned:
+            with self._lock:
+                self._awaited -= execution.future is not None
+        self._has_ended(execution)
+        call = execution.call
+        if call is None:
+            # A future that was cancelled in time brings nothing late.
+            self._late += execution.future is None or not execution.future.cancelled()
+            if error is None:
+                self._scheduler.late(execution.made_for, result)
+        else:
+            call.execution = execution.call = None
+            if error is None:
+                self._scheduler.succeeded(call, result)
+            else:
+                self._scheduler.failed(call, error)
+        self.dispatch()
+
+    def _leave_alone(self, execution: _ThreadExecution) -> None:
+        with self._lock:
+            # In one step with the counts: the thread looks at both when the call returns.
+            execution.abandoned = True
+            # It may have returned, and its mail be on its way.
+            self._left_behind += not execution.returned
+            left_behind = self._left_behind
+            has_thread = execution.future is None
+            self._awaited -= not has_thread
+        self._threads -= has_thread
+        allowed = max(MAX_ABANDONED_THREADS, self.limit)
+        if left_behind >= allowed:
+            raise RuntimeError(
+                f"{left_behind} calls of {self._name} still run in their threads {CANCEL_TIMEOUT_S:g} s "
+                f"after their time-out, and at most {allowed} may: a thread cannot be ended from outside. "
+                "Give what blocks there a time-out of its own, or make the function `async def`"
+            )
+        if self.abandoned == 1:
+            # Said once: the counts have the others.
+            log.warning(
+                "a call of %s did not return within %g s after its time-out; "
+                "its thread goes on without a slot",
+                self._name,
+                CANCEL_TIMEOUT_S,
+            )
+
+
+class CollectorRunner(Runner):
+    """Hands calls to a function that starts work elsewhere and returns, each attempt with a collector.
+
+    `complete` and `fail` of the collector may be called by any thread; they reach the mailbox thread as mail.
+    The function runs on the event loop and must not block it. It is Flink's `AsyncFunction`, whose
+    `ResultFuture` is the collector.
+    """
+
+    # There is nothing here that could be cancelled. So a call gives up its slot with its time-out, unlike a
+    # coroutine or a thread, whose end can be waited for.
+
+    def __init__(
+        self,
+        scheduler: CallScheduler,
+        fn: Callable[[Any, Collector[Any]], object],
+        name: str,
+        context: contextvars.Context,
+        loop: asyncio.AbstractEventLoop,
+        mailbox: TaskMailbox,
+        priority: int = 0,
+    ) -> None:
+        super().__init__(scheduler, name, context, loop)
+        self._fn = fn
+        # A mail of the kernel has nobody who would raise what is raised in it.
+        self._factory = CollectorFactory(mailbox, self._completed, priority=priority)
+        self._dispatching = False
+        self._asked = False
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that hold a slot now."""
+        return len(self._executions)
+
+    @property
+    def late(self) -> int:
+        """Completions that were not the first of their attempt, or came when it had ended."""
+        return self._late + self._factory.late
+
+    def dispatch(self) -> None:
+        """Call the function with waiting rows while there are slots."""
+        # What the function or a hook does may ask for it again, in the middle of a call.
+        if self._dispatching:
+            return
+        scheduler = self._scheduler
+        self._dispatching = True
+        try:
+            while scheduler.waiting and len(self._executions) < self.limit and not self._closed:
+                call = scheduler.next_call()
+                if call is None:
+                    return
+                self._begin(call)
+        finally:
+            self._dispatching = False
+
+    def revoke(self, call: Call) -> None:
+        """Take `call` from its collector, whose completion is late from now on."""
+        collector = call.execution
+        call.execution = None
+        self._executions.discard(collector)
+        self._factory.revoke(collector)
+        # Afterwards: whoever takes the call away has not done with it.
+        if not self._asked and not self._closed:
+            self._asked = True
+            self._loop.call_soon(self._scheduler.guarded, self._dispatch_again)
+
+    async def close(self) -> None:
+        """Give up all calls: whatever completes them has no effect. Waits for nothing."""
+        self._closed = True
+        for collector in self._executions:
+            self._factory.close(collector)
+        self._executions.clear()
+
+    def _dispatch_again(self) -> None:
+        self._asked = False
+        self.dispatch()
+
+    def _begin(self, call: Call) -> None:
+        # spec: Collector!Begin
+        collector = self._factory.create(call)
+        call.execution = collector
+        self._executions.add(collector)
+        self._scheduler.begin(call)
+        try:
+            returned = self._context.copy().run(self._fn, call.row, collector)
+            if returned is not None:
+                refuse_awaitable(self._name, returned)
+        except BaseException as error:
+            if self._factory.revoke(collector):
+                call.execution = None
+                self._executions.discard(collector)
+                self._scheduler.failed(call, error)
+            elif isinstance(error, Exception):
+                # It had completed before it raised, and that came first.
+                self._late += 1
+            else:
+                raise
+
+    def _completed(
+        self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None
+    ) -> None:
+        self._scheduler.guarded(self._end, collector, call, result, error)
+
+    def _end(self, collector: Collector[Any], call: Call, result: Any, error: BaseException | None) -> None:
+        # spec: Collector!RunMail
+        if call.execution is not collector or self._closed:
+            self._late += 1
+            if error is None:
+                self._scheduler.late(call, result)
+            return
+        call.execution = None
+        self._executions.discard(collector)
+        if error is None:
+            self._scheduler.succeeded(call, result)
+        else:
+            self._scheduler.failed(call, error)
+        self.dispatch()
+
+
+async def collect(call: Callable[..., AsyncIterator[T]], row: Any) -> list[T]:
+    """Return the list of what the async iterator `call(row)` yields; the iterator is closed in the end."""
+    return await _gather(call(row))
+
+
+async def _gather(results: AsyncIterator[T]) -> list[T]:
+    try:
+        return [result async for result in results]
+    finally:
+        close = getattr(results, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def set_soon(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    """Have `future` set on the thread of `loop`. Any thread; no effect on a loop that has closed."""
+    try:
+        loop.call_soon_threadsafe(_set, future)
+    except RuntimeError:
+        # The loop was closed without waiting any longer.
+        return
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

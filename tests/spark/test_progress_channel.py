@@ -1,0 +1,203 @@
+"""Totals of tasks as the driver adds them up: attempts, dead tasks, tasks of long ago, nonsense."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pillarbox.aio.observe.totals import Totals, to_json
+from pillarbox.rpc.client import RpcClient
+from pillarbox.rpc.server import ServiceHost
+from pillarbox.spark.progress_channel import (
+    ATTEMPTS,
+    MAX_TASKS_KEPT,
+    SERVICE,
+    ProgressHandle,
+    ProgressReporter,
+    ProgressService,
+    TaskAttempt,
+)
+
+
+class Attempt:
+    """An attempt of a task, as a service sees it."""
+
+    def __init__(self, service: ProgressService, **who: Any) -> None:
+        self._service = service
+        self.peer: Any = SimpleNamespace(name=uuid.uuid4().hex)
+        service.opened(self.peer, attempt(**who))
+
+    def says(self, **totals: Any) -> Attempt:
+        self._service.pushed(self.peer, to_json(Totals(**totals)))
+        return self
+
+    def ends(self) -> None:
+        self._service.gone(self.peer, True)
+
+    def dies(self) -> None:
+        self._service.gone(self.peer, False)
+
+
+def attempt(**who: Any) -> list[Any]:
+    task = {"operator": 0, "stage": 0, "partition": 0, "attempt": 0, "query": None, "batch": None}
+    return ATTEMPTS.to_json(TaskAttempt(**{**task, **who}))
+
+
+@pytest.fixture
+def service() -> ProgressService:
+    return ProgressService()
+
+
+def test_rows_are_those_of_the_latest_attempt_and_calls_those_of_all(service: ProgressService) -> None:
+    Attempt(service).says(rows_in=50, results=40, calls=60, errors=1, cost=2.0).ends()
+    Attempt(service, attempt=1).says(rows_in=9, results=8, calls=10, cost=0.5)
+    totals = service.look().totals
+    assert (totals.rows_in, totals.results) == (9, 8)
+    assert (totals.calls, totals.errors, totals.cost) == (70, 1, 2.5)
+
+
+def test_of_two_attempts_at_a_time_the_rows_of_the_one_that_was_not_killed_count(
+    service: ProgressService,
+) -> None:
+    good = Attempt(service).says(results=10, calls=10)
+    killed = Attempt(service, attempt=1).says(results=7, calls=7, in_flight=3)
+    good.ends()
+    assert service.look().running == 1
+    killed.dies()
+    seen = service.look()
+    assert (seen.totals.results, seen.totals.calls, seen.totals.in_flight) == (10, 17, 0)
+    assert (seen.running, seen.ended) == (0, 1)
+
+
+def test_a_task_that_was_killed_is_not_in_flight_for_ever(service: ProgressService) -> None:
+    killed = Attempt(service).says(calls=5, in_flight=64, capacity=64)
+    seen = service.look()
+    assert (seen.totals.in_flight, seen.running, seen.ended) == (64, 1, 0)
+    killed.dies()
+    seen = service.look()
+    assert (seen.totals.in_flight, seen.totals.capacity, seen.totals.calls) == (0, 0, 5)
+    assert (seen.running, seen.ended) == (0, 1)
+
+
+def test_a_task_that_has_ended_is_in_the_totals_its_partition_and_its_batch(service: ProgressService) -> None:
+    one = Attempt(service, partition=1, query="q", batch=7).says(rows_in=3, results=3, calls=4)
+    before = service.look().totals
+    one.ends()
+    for _ in range(2):
+        assert service.look() == (before, 0, 1)
+    (task,) = service.tasks()
+    assert (task.partition, task.totals.calls, task.attempts, task.running) == (1, 4, 1, False)
+    assert service.partitions()[1].calls == 4
+    assert service.batch("q", 7).results == 3
+
+
+def test_a_task_that_runs_again_after_it_ended_counts_its_rows_once(service: ProgressService) -> None:
+    Attempt(service).says(results=10, calls=10).ends()
+    again = Attempt(service, attempt=1).says(results=4, calls=4)
+    seen = service.look()
+    assert (seen.totals.results, seen.totals.calls, seen.running, seen.ended) == (4, 14, 1, 0)
+    again.says(results=10, calls=10).ends()
+    seen = service.look()
+    assert (seen.totals.results, seen.totals.calls, seen.ended) == (10, 20, 1)
+    (task,) = service.tasks()
+    assert (task.totals.results, task.totals.calls, task.attempts) == (10, 20, 2)
+    assert service.partitions()[0].results == 10
+
+
+def test_however_many_tasks_there_were_only_so_many_are_kept_apart(service: ProgressService) -> None:
+    count = MAX_TASKS_KEPT + 20
+    for number in range(count):
+        Attempt(service, stage=number, partition=number, query="q", batch=number).says(results=1).ends()
+    seen = service.look()
+    assert (seen.totals.results, seen.ended) == (count, count)
+    assert len(service.tasks()) == MAX_TASKS_KEPT
+    partitions = service.partitions()
+    assert len(partitions) == MAX_TASKS_KEPT + 1
+    assert partitions[-1].results == 20
+    assert service.batch("q", 0).results == 0
+    assert service.batch("q", count - 1).results == 1
+    assert not service._attempts and not service._introduced
+
+
+def test_micro_batches_are_told_apart_by_query_and_number(service: ProgressService) -> None:
+    for number, (query, batch) in enumerate([("q", 1), ("q", 1), ("q", 2), ("r", 1)]):
+        Attempt(service, partition=number, query=query, batch=batch).says(results=10**number)
+    assert service.batch("q", 1).results == 11
+    assert service.batch("q", 2).results == 100
+    assert service.batch("r", 1).results == 1000
+    assert service.batch("r", 2) == Totals()
+
+
+# -- over a connection --------------------------------------------------------------------------
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def test_a_task_that_makes_no_sense_is_not_counted_and_harms_nobody(service: ProgressService) -> None:
+    with ServiceHost() as host:
+        handle = host.serve(SERVICE, service)
+        with handle.connect(attempt()) as good, handle.connect(attempt(partition=1)) as other:
+            good.push(to_json(Totals(results=1)))
+            other.push({**to_json(Totals(results=1)), "version": 99})
+            failures: list[Exception] = []
+            for about in (["TaskAttempt", 1], attempt(stage=-1), None):
+                RpcClient(handle, about, failed=failures.append).close()
+            wait_until(lambda: service.look().totals.results == 1)
+            wait_until(lambda: len(service._introduced) == 1)
+            assert len(failures) == 3
+    assert service.look() == (Totals(results=1), 0, 1)
+
+
+@pytest.mark.contract("The counts of a task whose process has died stay, and nothing of it is in flight.")
+def test_the_connection_of_a_dead_task_is_missed(service: ProgressService) -> None:
+    with ServiceHost(grace=0.1) as host:
+        client = host.serve(SERVICE, service).connect(attempt())
+        client.push(to_json(Totals(calls=5, in_flight=3)))
+        wait_until(lambda: service.look().totals.in_flight == 3)
+        client.abandon()
+        wait_until(lambda: service.look().running == 0)
+        assert (service.look().totals.calls, service.look().totals.in_flight) == (5, 0)
+
+
+class Job:
+    """A job that has counted something."""
+
+    def statistics(self) -> Totals:
+        return Totals(results=7, in_flight=1)
+
+
+def test_a_reporter_says_the_last_totals_at_the_end(
+    service: ProgressService,
+) -> None:
+    with ServiceHost() as host:
+        ProgressReporter(ProgressHandle(host.serve(SERVICE, service), 3), Job()).close()
+        ((operator, *_, totals),) = service.tasks()
+        assert (operator, totals.results, totals.in_flight) == (3, 7, 0)
+
+
+def test_a_reporter_does_not_wait_for_a_driver_that_has_gone_or_is_not_reached(
+    service: ProgressService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ServiceHost() as host:
+        way = ProgressHandle(host.serve(SERVICE, service), 0)
+        served = ProgressReporter(way, Job())
+        wait_until(lambda: service.look().running == 1)
+    lost = ProgressReporter(way, Job())
+    wait_until(lambda: lost._client.trouble is not None)
+    for reporter, said in ((served, False), (lost, True)):
+        began = time.monotonic()
+        with caplog.at_level(logging.WARNING, logger="pillarbox"):
+            reporter.close()
+        assert time.monotonic() - began < 3.0
+        assert ("the driver does not see this task: it is not reached at 127.0.0.1:" in caplog.text) is said
