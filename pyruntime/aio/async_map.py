@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
+from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
-from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
@@ -54,9 +54,9 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         stages: Sequence[Stage],
         rows: Iterable[Any] | AsyncIterable[Any],
         results_of: Callable[[Chunk], Iterator[R]],
-        letters: LetterFile | ChainLetters | None = None,
+        dead_letters: DeadLetterFiles | None = None,
     ) -> None:
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._start: tuple[Sequence[Stage], Iterable[Any] | AsyncIterable[Any]] | None = (stages, rows)
         self._stream: ResultStream | None = None
         # That of the stream's loop, with `for`.
@@ -100,8 +100,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             self._stream = _stream_of(stages, rows, thread)
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = self._stream.take()
-        if self._letters is not None and chunk is not None:
-            self._letters.write(chunk)
+        if self._dead_letters is not None and chunk is not None:
+            self._dead_letters.write(chunk)
         return chunk
 
     def close(self) -> None:
@@ -169,8 +169,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             self._stream = _stream_of(stages, rows, None)
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = await self._stream.take_async()
-        if self._letters is not None and chunk is not None and any(type(each) is Failed for _, each in chunk):
-            await asyncio.to_thread(self._letters.write, chunk)
+        if self._dead_letters is not None and chunk is not None and _has_failed(chunk):
+            await asyncio.to_thread(self._dead_letters.write, chunk)
         return chunk
 
     async def aclose(self) -> None:
@@ -346,19 +346,20 @@ def iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) -
     for stage in stages:
         _check_options(stage.fn, stage.options)
     results_of = _RESULTS[form_of_failures(stages)]
-    letters: LetterFile | ChainLetters | None = None
     places = {
-        str(stage.uid): stage.options.errors.dead_letter
+        stage.uid: stage.options.errors.dead_letter
         for stage in stages
         if stage.options.errors.dead_letter is not None
     }
-    if stages[0].uid is None:
-        letters = LetterFile(*places.values()) if places else None
-    else:
-        letters = ChainLetters(places, has_source=len(stages) > 1) if places else None
-        if drops := frozenset(stage.uid for stage in stages if stage.drops):
-            results_of = partial(_without, drops, results_of)
-    return AsyncMapIterator(stages, rows, results_of, letters)
+    dead_letters = DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
+    drops = frozenset(stage.uid for stage in stages if stage.drops)
+    if stages[0].uid is not None and drops:
+        results_of = partial(_without, drops, results_of)
+    return AsyncMapIterator(stages, rows, results_of, dead_letters)
+
+
+def _has_failed(chunk: Chunk) -> bool:
+    return any(type(each) is Failed for _, each in chunk)
 
 
 def _check_options(fn: Callable[..., Any], options: Options) -> None:

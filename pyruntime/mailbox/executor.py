@@ -210,14 +210,14 @@ class MailboxExecutor(futures.Executor):
         return True
 
     def is_idle(self) -> bool:
-        """Whether the task has nothing to do: no mail waits, and the default action is suspended.
+        """True if the task has nothing to do: no mail waits, and the default action is suspended.
 
         Mailbox thread; raises `WrongThreadError` elsewhere.
         """
         return not self._processor._has_mail() and not self._processor.is_default_action_available
 
     def should_interrupt(self) -> bool:
-        """Whether a long action should give way, because mail waits. Mailbox thread.
+        """True if a long action should give way, because mail waits. Mailbox thread.
 
         Mail of a lower priority counts too: it is run when the action returns, though not by a yield.
         Raises `WrongThreadError` elsewhere.

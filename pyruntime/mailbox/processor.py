@@ -3,6 +3,18 @@
 Created on the mailbox thread, which alone may run it. Other threads reach it through the mailbox.
 """
 
+# Why what ends, suspends or resumes the loop travels as mail. A flag that other threads set would have to
+# be read between any two mails and before each default action, and a thread that sets it while the loop
+# sleeps would have to wake it besides. As mail it does both, and comes in its order among the others.
+#
+# Why a round is a batch. A loop that took mail until there is none would never come to the default action
+# while mails put mails; one that took a single mail before each action would let completions wait behind
+# input.
+#
+# Why the guest of an event loop arms a callback instead of sleeping in `take`. The loop's thread must sleep
+# in the loop's selector, or sockets are not served; so the next put wakes the selector, once, and a round
+# is one callback of the loop.
+
 from __future__ import annotations
 
 import asyncio
@@ -20,7 +32,7 @@ from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.metrics import Doing, MailboxMetrics
 from pillarbox.mailbox.reports import ErrorReports
 
-URGENT_MAILS = 64
+MAX_URGENT_MAILS_PER_ROUND = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
 
 # Names of this module, for a look-up in an enumeration costs as much as a call.
@@ -60,7 +72,7 @@ class Suspension:
         self._processor = processor
         self._resumed = False
         self.reason = reason
-        """Why: "idle" or "back_pressured"."""
+        """The reason: "idle" or "back_pressured"."""
 
     def resume(self) -> None:
         """Take this reason away. Any thread; the second and later calls have no effect.
@@ -151,7 +163,7 @@ class MailboxProcessor:
         self._action_executor = None if action_executor is IMMEDIATE else action_executor
         # Without an executor the kernel runs a batch: between two mails nothing here is called.
         self._run_batch: Callable[[], object] = (
-            partial(self.mailbox.run_batch, meanwhile=URGENT_MAILS)
+            partial(self.mailbox.run_batch, meanwhile=MAX_URGENT_MAILS_PER_ROUND)
             if action_executor is IMMEDIATE
             else self._run_batch_in_executor
         )
@@ -180,13 +192,13 @@ class MailboxProcessor:
 
     @property
     def is_default_action_available(self) -> bool:
-        """Whether no suspension holds the default action back. Any thread; elsewhere an estimate."""
+        """True if no suspension holds the default action back. Any thread; elsewhere an estimate."""
         return not self._suspensions
 
     def executor(self, priority: int = 0) -> MailboxExecutor:
         """An executor that puts mail of `priority` into this task's mailbox. Any thread.
 
-        Raises TypeError or ValueError for what is no priority, MIN_PRIORITY (-1) to MAX_PRIORITY.
+        Raises TypeError or ValueError for what is not a priority, MIN_PRIORITY (-1) to MAX_PRIORITY.
         """
         return MailboxExecutor(self, priority)
 
@@ -278,7 +290,7 @@ class MailboxProcessor:
         take = mailbox.try_take_from_batch
         # Urgent mails join a batch while it runs; an endless row of them must not keep the
         # default action waiting.
-        for _ in repeat(None, len(mailbox) + URGENT_MAILS):
+        for _ in repeat(None, len(mailbox) + MAX_URGENT_MAILS_PER_ROUND):
             if self._stopped or (mail := take()) is None:
                 return
             self._mails += 1
@@ -451,7 +463,7 @@ class MailboxProcessor:
 
 
 def _nothing() -> None:
-    """What a mail does that only wakes."""
+    """Do nothing: the mail only wakes."""
 
 
 class GuestDriver:

@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import Stage, form_of_failures
+from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.executions import warn_of_second_execution
 from pillarbox.spark.function import check_sendable, name_of, ship
-from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.schema import condition_of, parse_schema
@@ -73,8 +73,8 @@ def map_dataframe(
         for stage, token in zip(stages, tokens, strict=True)
     ]
     for work in works:
-        if work.letters is not None:
-            work.letters.dead_letter.check_types(df.schema)
+        if work.dead_letters is not None:
+            work.dead_letters.dead_letter.check_types(df.schema)
     if where is not None:
         for field in results.fields:
             if not field.nullable:
@@ -129,21 +129,21 @@ class MapTask:
 
     def _writer(self, stack: ExitStack) -> RowWriter:
         works = self._works
-        letters = {
-            work.uid: stack.enter_context(LetterWriter(work.letters))
+        dead_letters = {
+            work.uid: stack.enter_context(DeadLetterWriter(work.dead_letters))
             for work in works
-            if work.letters is not None
+            if work.dead_letters is not None
         }
         zone = works[-1].time_zone
         if works[0].uid is None:
-            return RowWriter(self._kept, self._schema, zone, works[0].options, letters.get(None))
+            return RowWriter(self._kept, self._schema, zone, works[0].options, dead_letters.get(None))
         return ChainWriter(
             self._kept,
             self._schema,
             zone,
             form=self._mode,
             ordered=all(work.options.ordered for work in works),
-            letters={str(uid): each for uid, each in letters.items()},
+            dead_letters={str(uid): each for uid, each in dead_letters.items()},
             drops=frozenset(str(work.uid) for work in works if work.options.errors.mode == "drop"),
             has_source=len(works) > 1,
         )

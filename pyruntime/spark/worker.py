@@ -6,6 +6,11 @@ a worker that it will be ended, so a resource is closed when no task has used it
 workers are not used again, it is closed after the task.
 """
 
+# A task gets no process and no loop of its own. `asyncio.run` in each task would open its resources anew,
+# which for an HTTPS session is more than many a task has to do; a pool of threads for each task costs as
+# much. What tasks share here keeps them apart by other means: each has its operator, its input thread and its
+# output, and one that blocks the loop loses it to the others, which get another `Worker`.
+
 from __future__ import annotations
 
 import asyncio

@@ -3,6 +3,10 @@
 Made and used on one thread, which is the mailbox thread of the operator's task.
 """
 
+# Why a whole task around one operator, and not calls of its methods. An operator that is called directly
+# gets elements without room, timers without a mailbox, and snapshots that no restore has read: it passes
+# tests that its task fails.
+
 from __future__ import annotations
 
 import pickle
@@ -100,7 +104,7 @@ class OperatorHarness:
 
     @property
     def ended(self) -> bool:
-        """Whether the task has ended, in whatever way."""
+        """True if the task has ended, in whatever way."""
         return self.task.state not in (TaskState.CREATED, TaskState.RUNNING)
 
     def run(self) -> None:

@@ -254,7 +254,7 @@ class _RecordedQueue:
 
 
 class _RecordedOutput:
-    """What the operator emits to, and what it emits."""
+    """The output of the operator, and what it emits."""
 
     def __init__(self, output: Any, trace: OperatorTrace) -> None:
         self._output = output

@@ -28,15 +28,16 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger
-from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
 from pillarbox.spark.ledger_plan import QUERY, LedgerPlan
 from pillarbox.spark.records import to_ipc
-from pillarbox.spark.stream import bucket_state, buckets, call_client
+from pillarbox.spark.stream import bucket_state, call_client
 from pillarbox.spark.stream.bucket_state import REFERENCE, StreamStateError, decode, with_columns
 from pillarbox.spark.stream.buckets import (
     HASH,
     JOB_GROUP,
     KEY,
+    MICRO_BATCHES_PER_DELETION,
     NUMBER,
     PART,
     ROWS,
@@ -96,6 +97,7 @@ class Task:
     def __init__(self, **given: Any) -> None:
         letters, max_wait = given.pop("letters", None), given.pop("max_wait", 480.0)
         fn = given.pop("fn", same)
+        self.deletion_interval = given.pop("deletion_interval", MICRO_BATCHES_PER_DELETION)
         ledger_plan = None
         if "ledger" in given:
             ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
@@ -108,7 +110,7 @@ class Task:
 
         pieces: partition, place and numbers of each, all with one key; `TICK` for the clock's.
         """
-        processor = BucketProcessor(self.plan)
+        processor = BucketProcessor(self.plan, deletion_interval=self.deletion_interval)
         processor._state = self.states.setdefault(bucket, State())
         frame = pd.DataFrame(
             [
@@ -177,7 +179,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
     monkeypatch.setattr(bucket_state, "MAX_OUTPUT_BYTES", 1)
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", letters=LetterBox(letter, ("n",), "operator", "run"))
+    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
     assert task.run(12, 1, (0, 0, [-1, 4, -2, -3])) == []
     assert not [*tmp_path.iterdir()]
     assert task.run(12, 2, TICK) == [4]
@@ -198,10 +200,9 @@ def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None
 
 @pytest.mark.contract(convicts=["deletes_by_own_state", "empty_bucket_deletes_nothing"])
 def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when_their_bucket_is_empty(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(buckets, "DELETION_INTERVAL", 1)
-    task = Task(ledger=Ledger(str(tmp_path), uid="u"))
+    task = Task(ledger=Ledger(str(tmp_path), uid="u"), deletion_interval=1)
     assert task.run(12, 1, (0, 0, [5, 6])) == []
     committed = task.states[12].blob
     for _ in range(2):
@@ -229,7 +230,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
 ) -> None:
     letter = dead_letter_of(str(tmp_path), ["n"])
     assert letter is not None
-    task = Task(errors="drop", letters=LetterBox(letter, ("n",), "operator", "run"))
+    task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
     task.run(12, 1, (0, 0, [-1]))
     task.plan = replace(task.plan, work=replace(task.plan.work, letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):

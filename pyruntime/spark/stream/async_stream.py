@@ -132,8 +132,8 @@ def async_stream(
         results=results,
         streaming=True,
     )
-    if work.letters is not None:
-        work.letters.dead_letter.check_types(df.schema)
+    if work.dead_letters is not None:
+        work.dead_letters.dead_letter.check_types(df.schema)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         work=work,

@@ -37,9 +37,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.function import name_of, ship
 from pillarbox.spark.ledger_plan import BATCH, QUERY
-from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     MAX_OUTPUT_BYTES,
@@ -85,8 +85,7 @@ JOB_GROUP = "spark.jobGroup.id"
 TIME = "time"
 """The column with the time of the micro-batch; one that began with underscores did not reach a processor."""
 
-DELETION_INTERVAL = 4
-"""Micro-batches of a bucket from one look for files of the ledger that it needs no more to the next."""
+MICRO_BATCHES_PER_DELETION = 4
 
 
 def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
@@ -202,12 +201,17 @@ class Unpack:
 
 
 class BucketProcessor(StatefulProcessor):
-    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition.
 
-    def __init__(self, plan: StreamPlan) -> None:
+    deletion_interval: micro-batches of a bucket from one look for files of the ledger that it no longer needs
+    to the next.
+    """
+
+    def __init__(self, plan: StreamPlan, *, deletion_interval: int = MICRO_BATCHES_PER_DELETION) -> None:
         self._plan = plan
+        self._deletion_interval = deletion_interval
         self._client: CallClient | None = None
-        self._letters: LetterWriter | None = None
+        self._dead_letters: DeadLetterWriter | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark's: before all else, and once on the driver."""
@@ -259,25 +263,25 @@ class BucketProcessor(StatefulProcessor):
             self._state.clear()
         # By the state that was read, as another execution of this micro-batch reads it too.
         # spec: StreamSegments!Delete
-        if plan.payload is not None and not state.generation % DELETION_INTERVAL:
+        if plan.payload is not None and not state.generation % self._deletion_interval:
             plan.payload.delete(int(key[0]), state, time_ms)
 
     def close(self) -> None:
         """Spark's: the partition is through."""
-        if self._letters is not None:
-            self._letters.commit()
+        if self._dead_letters is not None:
+            self._dead_letters.commit()
         if self._client is not None:
             self._client.close()
 
     def _put_aside(self, letters: pa.RecordBatch) -> None:
-        if self._letters is None:
-            if self._plan.work.letters is None:
+        if self._dead_letters is None:
+            if self._plan.work.dead_letters is None:
                 raise StreamStateError(
                     "it has dead letters, and async_stream has no dead_letter= now: let the query run to its "
                     "end with one (trigger availableNow), then take it away"
                 )
-            self._letters = LetterWriter(self._plan.work.letters)
-        self._letters.add_letters(letters)
+            self._dead_letters = DeadLetterWriter(self._plan.work.dead_letters)
+        self._dead_letters.add_batch(letters)
 
     def _calls(self) -> CallClient:
         if self._client is None:

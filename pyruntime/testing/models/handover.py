@@ -39,23 +39,10 @@ class HandoverModel(Model):
     armed_producer: int | None = None
     """The bytes for which an armed producer wants room."""
 
-    operations: ClassVar[frozenset[str]] = frozenset(
-        [
-            "put",
-            "try_put",
-            "finish",
-            "fail",
-            "take",
-            "try_take",
-            "take_all",
-            "close",
-            "wake_up",
-            "arm_wakeup_consumer",
-            "arm_wakeup_producer",
-            "ended",
-            "len",
-        ]
-    )
+    operations: ClassVar[frozenset[str]] = frozenset({
+        "put", "try_put", "finish", "fail", "take", "try_take", "take_all", "close", "wake_up",
+        "arm_wakeup_consumer", "arm_wakeup_producer", "ended", "len",
+    })  # fmt: skip
 
     # ---- producer
 
@@ -147,15 +134,15 @@ class HandoverModel(Model):
     # ---- watching
 
     def ended(self) -> tuple[HandoverModel, Any]:
-        """Whether nothing waits and nothing can come."""
+        """True if nothing waits and nothing can come."""
         return self, not self.items and self.end != "RUNNING"
 
     def len(self) -> tuple[HandoverModel, Any]:
-        """How many items wait."""
+        """The number of items that wait."""
         return self, len(self.items)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether an item of so many bytes may go in now."""
+        """True if an item of so many bytes may go in now."""
         if not self.items:
             return True
         if len(self.items) >= self.max_items:

@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Plan(NamedTuple):
-    """What an operator was made with. Times are milliseconds; 0 stands for no limit.
+    """The options with which an operator was made. Times are milliseconds; 0 stands for no limit.
 
     limit: calls at a time. attempts: of a row. slack: by which a time-out may be late, and
     what a snapshot says of times be off. parts: whether rows are called in batches, of which a part may be
@@ -65,7 +65,7 @@ class Mark:
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot has, and how many rows had come in and gone out by then."""
+    """The entries of a snapshot, and how many rows had come in and gone out by then."""
 
     ordered: int
     entries: tuple[SavedRow | SavedMark, ...]
@@ -110,7 +110,7 @@ class OperatorModel:
 
     # spec: Operator!Restore
     def on_restore(self, at: int, gone: int, entries: tuple[SavedRow | SavedMark, ...]) -> None:
-        """What a snapshot has is to be admitted before anything else."""
+        """Admit what a snapshot has before anything else."""
         require(self.phase == "running" and not self.admitted and not self.queue, "it has begun")
         for saved in self.saved:
             agrees = saved.ordered == self.plan.ordered and saved.gone == gone
