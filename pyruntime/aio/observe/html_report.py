@@ -36,7 +36,7 @@ ADVICE = {
     "loop": "Code that blocks or computes held the event loop up, so that calls waited for one another: a "
     "plain def, which runs in threads, or asyncio.to_thread would help. A warning in the log shows where.",
     "input": "Rows came too slowly: what feeds the operator was the limit.",
-    "order": "Rows waited for a slow one before them: a larger reorder, or ordered=False, would help.",
+    "order": "Rows waited for a slow one before them: a larger buffer, or ordered=False, would help.",
     "output": "Results were taken too slowly: what follows the operator was the limit.",
     "rate": "The rate, or a service that asked for patience, was the limit.",
     "retry": "Rows that waited for their retry were all that was left to do.",
