@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Buffer
 from tests.versions import needs_async_stream
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
@@ -100,7 +101,9 @@ class Task:
         ledger_plan = None
         if "ledger" in given:
             ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
-        work = Work(fn, "token", Options(ordered=False, **given), letters=letters, ledger_plan=ledger_plan)
+        work = Work(
+            fn, "token", Options(ordered=False, **given), dead_letters=letters, ledger_plan=ledger_plan
+        )
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
@@ -190,7 +193,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
 @pytest.mark.contract(convicts=["last_rows_not_released"])
 def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None:
     # One row has room at a time.
-    task = Task(max_bytes=1)
+    task = Task(buffer=Buffer(max_bytes=1))
     task.run(12, 1, (0, 0, [5]))
     assert task.run(12, 2, TICK) == [5]
     task.run(16, 3, (0, 0, [6]))
@@ -201,7 +204,7 @@ def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None
 def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when_their_bucket_is_empty(
     tmp_path: Path,
 ) -> None:
-    task = Task(ledger=Ledger(str(tmp_path)), uid="u", deletion_interval=1)
+    task = Task(ledger=Ledger(str(tmp_path), uid="u"), deletion_interval=1)
     assert task.run(12, 1, (0, 0, [5, 6])) == []
     committed = task.states[12].blob
     for _ in range(2):
