@@ -101,7 +101,8 @@ class Task:
         ledger_plan = None
         if "ledger" in given:
             ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
-        work = Work(fn, "token", Options(ordered=False, **given), dead_letters=letters, ledger_plan=ledger_plan)
+        options = Options(ordered=False, **given)
+        work = Work(fn, "token", options, dead_letters=letters, ledger_plan=ledger_plan)
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
