@@ -233,7 +233,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
     assert letter is not None
     task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
     task.run(12, 1, (0, 0, [-1]))
-    task.plan = replace(task.plan, work=replace(task.plan.work, letters=None))
+    task.plan = replace(task.plan, work=replace(task.plan.work, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):
         task.run(12, 2, TICK)
 
