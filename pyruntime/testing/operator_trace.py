@@ -128,7 +128,7 @@ class OperatorTrace:
         # In a chain: what is handed on has the form of the rows of the operator behind.
         self.is_chained = self.is_behind = False
         is_virtual = self.clock is not time.monotonic
-        timeout = 0 if options.timeout is None else _ms(options.timeout)
+        timeout = 0 if options.timeout.total is None else _ms(options.timeout.total)
         self.write(
             "create",
             int(options.ordered),
