@@ -10,6 +10,24 @@ window as large as the capacity one slow call idles every other slot; and a retr
 no slot.
 """
 
+# Alternatives, and why they are worse.
+#
+# One limit, as in Flink, whose queue has as many entries as there are calls in flight: in order, a finished
+# row holds its entry until those before it have finished, so that one slow call idles all other slots. Here
+# the window (`reorder`) and the slots (`capacity`) are two numbers, and memory has a third (`max_bytes`).
+#
+# To emit where a call ends: an emission runs the next operator, its calls may end at once and emit in turn,
+# and the stack grows with the chain and with the number of rows. So a completion only puts one mail, however
+# many rows have finished by then, and that mail emits all of them as one batch.
+#
+# To yield until there is room, as Flink's operator does: a nested loop on an event loop blocks the coroutines
+# that would make the room. The operator takes what it has room for, and the rest stays at the head of its
+# link.
+#
+# To weigh each result: `size_of` walks through all that a result holds, which costs more than a call that
+# returns at once. So numbers and the like are not weighed, and of results so small that a window full of them
+# is no matter only one of sixteen is.
+
 from __future__ import annotations
 
 import asyncio
@@ -118,11 +136,15 @@ class AsyncWaitOperator(Operator):
         self._last_mark: _Mark | None = None
         self._drained: Future[None] | None = None
         self._ends = self._is_stuck = False
+        # Bytes of the rows in the window and of the results that were weighed.
         self._held = 0
         self._weighs = options.max_bytes is not None
         self._light_bytes = (options.max_bytes or 0) * LIGHT_SHARE / options.window
+        # Results that are not weighed before the next one is.
         self._light = 0
+        # The mean of the last results.
         self._result_bytes = 0.0
+        # Fewer calls may be in flight than `capacity` says, as their results would have no room.
         self._is_tight = False
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
@@ -150,6 +172,7 @@ class AsyncWaitOperator(Operator):
         super().setup(context)
         self._output = context.output
         self._mailbox = context.executor.mailbox
+        # One mail, put again and again: with one for each emission every finished row would make one.
         self._emit_mail = Mail(self._emit, priority=context.position, description="emit results")
         self._calls = self._scheduler.runner = self._scheduler.concurrency.runner = self._make()
         ledger_session = self._ledger_session
@@ -316,7 +339,7 @@ class AsyncWaitOperator(Operator):
 
     @property
     def redaction(self) -> Redact:
-        """What is taken out of what is said of its rows."""
+        """The rule for what is taken out of texts about its rows."""
         return self._options.redaction
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
@@ -353,6 +376,7 @@ class AsyncWaitOperator(Operator):
         """Take as many rows as there is room for."""
         # spec: Chain!ProcessBatch, Operator!Admit
         self._scheduler.runner.note_turn()
+        # Rows come: what follows them needs an entry of the queue of its own.
         self._last_mark = None
         room = self._room(batch.row_bytes)
         if room > 0:
