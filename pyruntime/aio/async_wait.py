@@ -631,7 +631,9 @@ class AsyncWaitOperator(Operator):
             held = sum([call.held for call, _ in results])
             self._held -= held
         if results:
-            batch = self._place.pass_on(results, held)
+            place = self._place
+            # Of a function alone no failure needs a name, and all goes on: nobody looks at each result.
+            batch = RowBatch(results, held_bytes=held) if place.uid is None else place.pass_on(results, held)
             if batch is not None:
                 self._output.collect(batch)
 

@@ -235,9 +235,6 @@ class ChainPlace(NamedTuple):
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
-        if self.uid is None:
-            # The usual case: no failure needs a name, so nobody looks at each result.
-            return RowBatch(results, held_bytes=held)
         failed = self._name_failures(results)
         if failed and self.drops:
             results = [
