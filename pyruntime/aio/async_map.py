@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, settle_chain
+from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
 from pillarbox.aio.function import check_function
 from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
-from pillarbox.aio.letter_file import ChainLetters, LetterFile
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
@@ -67,9 +67,9 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         stages: Sequence[Stage],
         rows: Iterable[Any] | AsyncIterable[Any],
         results_of: Callable[[Chunk], Iterator[R]],
-        letters: LetterFile | ChainLetters | None = None,
+        dead_letters: DeadLetterFiles | None = None,
     ) -> None:
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._start: tuple[Sequence[Stage], Iterable[Any] | AsyncIterable[Any]] | None = (stages, rows)
         self._stream: ResultStream | None = None
         # That of the stream's loop, with `for`.
@@ -115,8 +115,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             # It must not hold this iterator, or that would never be dropped.
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = self._stream.take()
-        if self._letters is not None and chunk is not None:
-            self._letters.write(chunk)
+        if self._dead_letters is not None and chunk is not None:
+            self._dead_letters.write(chunk)
         return chunk
 
     def close(self) -> None:
@@ -187,8 +187,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             # Nobody waits for the end then: the loop goes on, and runs it.
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = await self._stream.take_async()
-        if self._letters is not None and chunk is not None and any(type(each) is Failed for _, each in chunk):
-            await asyncio.to_thread(self._letters.write, chunk)
+        if self._dead_letters is not None and chunk is not None and _has_failed(chunk):
+            await asyncio.to_thread(self._dead_letters.write, chunk)
         return chunk
 
     async def aclose(self) -> None:
@@ -584,15 +584,16 @@ def async_map(
     for stage in stages:
         _check_ledger(stage.fn, stage.options)
     results_of = _RESULTS[form_of_failures(stages)]
-    letters: LetterFile | ChainLetters | None = None
-    if is_list:
-        places = {str(stage.uid): stage.dead_letter for stage in stages if stage.dead_letter is not None}
-        letters = ChainLetters(places, has_source=len(stages) > 1) if places else None
-        if drops := frozenset(stage.uid for stage in stages if stage.drops):
-            results_of = partial(_without, drops, results_of)
-    elif dead_letter is not None:
-        letters = LetterFile(dead_letter)
-    return AsyncMapIterator(stages, iterable, results_of, letters)
+    places = {stage.uid: stage.dead_letter for stage in stages if stage.dead_letter is not None}
+    dead_letters = DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
+    drops = frozenset(stage.uid for stage in stages if stage.drops)
+    if is_list and drops:
+        results_of = partial(_without, drops, results_of)
+    return AsyncMapIterator(stages, iterable, results_of, dead_letters)
+
+
+def _has_failed(chunk: Chunk) -> bool:
+    return any(type(each) is Failed for _, each in chunk)
 
 
 def _check_ledger(fn: Callable[..., Any], options: Options) -> None:

@@ -40,7 +40,6 @@ from operator import attrgetter
 from typing import Any
 
 from pillarbox.aio.batch_runner import BatchRunner, batch_function
-from pillarbox.aio.blocking import LoopWatcher
 from pillarbox.aio.calls import Call, CallState, RestoredCall, ResultConverter
 from pillarbox.aio.chained import ONLY_PLACE, ChainPlace, chained_call, chained_row
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
@@ -52,7 +51,8 @@ from pillarbox.aio.function import (
     with_collector,
 )
 from pillarbox.aio.ledger_session import LedgerSession
-from pillarbox.aio.meter import SAMPLE, Meter
+from pillarbox.aio.loop_watcher import LoopWatcher
+from pillarbox.aio.meter import SAMPLE_INTERVAL_S, Meter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.runners import CollectorRunner, CoroutineRunner, Runner, ThreadRunner, collect
@@ -775,7 +775,7 @@ class AsyncWaitOperator(Operator):
         self._account()
         if self.watcher is not None:
             self.watcher.beat()
-        self._sampler = self._loop.call_later(SAMPLE, self._sample)
+        self._sampler = self._loop.call_later(SAMPLE_INTERVAL_S, self._sample)
 
     def _account(self) -> None:
         """Add the time since the last look to what it went on."""

@@ -401,7 +401,7 @@ def batch_function(
     spread: bool,
     rows_of: Callable[[Any], list[Any] | None] | None = None,
 ) -> BatchFunction:
-    """What gives the list of results for a list of rows, by `fn`.
+    """Make the async function that gives the list of results for a list of rows, by `fn`.
 
     fn: an async function, or one that blocks, of a list of rows. spread: rows are tuples of arguments, and
     `fn` takes a list for each argument. name: what errors call it. rows_of: see `ResultConverter`.

@@ -1,9 +1,12 @@
-"""How rows are put together into one call: the option `Batch`, and what fills batches by it.
+"""Puts rows together into one call: the option `Batch`, and what fills batches by it.
 
-`Batch` is a value without state: safe in any thread. `BatchFiller` is confined to the mailbox thread. Rows
-stay in `waiting` until their batch is called, so a batch goes on filling while it waits for a slot or for
-the rate.
+`Batch` is a value without state: safe in any thread. `BatchFiller` is confined to the mailbox thread.
 """
+
+# A batch is not an object while it fills: it is the front of `waiting`. So it goes on filling while it
+# waits for a slot or for the rate, a row that times out leaves it like any other that waits, and nothing
+# has to be undone when a restart or a time-out comes between. The price is that the weights of rows, where
+# they have some, are added up anew at each look.
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class Batch:
             check_positive_number("max_weight", self.max_weight)
 
     def weight_of(self, row: Any) -> float:
-        """What `row` weighs; 0 where nothing weighs rows.
+        """Weight of `row`; 0 where nothing weighs rows.
 
         Raises what `weight` raises, and TypeError or ValueError where it gives no finite number of 0 or more.
         """
@@ -139,7 +142,7 @@ class BatchFiller:
             self._scheduler.fail_call(call, CallFailed(call.attempt, error))
 
     def rows_now(self, more: bool) -> int:
-        """How many rows, the first ones that wait, make a batch that is ready; 0 for none.
+        """Number of rows, the first ones that wait, that make a batch that is ready; 0 for none.
 
         more: whether rows may come that pause now.
         """
@@ -149,7 +152,7 @@ class BatchFiller:
         return 0
 
     def _fill(self) -> tuple[int, bool]:
-        """How many rows the next batch takes of those that wait, and whether it is full then."""
+        """Rows that the next batch takes of those that wait, and True if it is full then."""
         size = self._batch.size
         most = self._batch.max_weight
         if most is None:
@@ -167,7 +170,7 @@ class BatchFiller:
         return rows, False
 
     def _is_due(self, more: bool) -> bool:
-        """Whether a batch that is not full waits no longer; otherwise there is a timer that asks again."""
+        """Return True if a batch that is not full waits no longer; otherwise have a timer ask again."""
         scheduler = self._scheduler
         linger = self._batch.linger
         if not linger or not (more or scheduler.more_rows()):

@@ -34,30 +34,9 @@ class Call:
     """
 
     __slots__ = (
-        "attempt",
-        "attempt_deadline",
-        "began",
-        "cost",
-        "deadline",
-        "error",
-        "execution",
-        "handle",
-        "held",
-        "identity",
-        "input",
-        "key",
-        "looked",
-        "ordinal",
-        "pause",
-        "refusals",
-        "refused_since",
-        "row",
-        "source",
-        "started",
-        "uncharged",
-        "units",
-        "waits_since",
-        "weight",
+        *("row", "held", "handle", "attempt", "execution", "pause", "deadline", "attempt_deadline", "began"),
+        *("started", "error", "uncharged", "refusals", "refused_since", "cost", "units"),
+        *("waits_since", "weight", "key", "input", "looked", "source", "ordinal", "identity"),
     )
 
     began: float

@@ -168,7 +168,7 @@ class AdaptiveController:
             self._outcomes = self._errors = 0
 
     def _overloads_borne(self) -> float:
-        """Overloads in a round trip that are no sign: the share that is borne, and what chance adds to it."""
+        """Overloads in a round trip that are not a sign: the share that is borne, and what chance adds."""
         outcomes = max(MIN_OVERLOAD_WINDOW, self.limit)
         borne = self._options.overload_share * outcomes
         return borne + 2 * math.sqrt(borne * (1 - self._options.overload_share))
@@ -226,7 +226,7 @@ class AdaptiveController:
         self._seconds = 0.0
 
     def _begin_measuring(self, now: float) -> None:
-        """What is in flight now was begun under another limit: one round trip of it says nothing."""
+        """Begin to measure, after a round trip: the calls in flight were begun under another limit."""
         self._unsettled = self.limit
         self._settled_at = now + (2 * self._latency if self._latency > 0.0 else math.inf)
         self._samples = 0

@@ -3,6 +3,12 @@
 Confined to the thread of the loop.
 """
 
+# `loop.call_later` for each call would be simpler. It makes a handle and a heap entry for each, compares
+# handles in Python, and sweeps the heap whenever half of it is cancelled, as nearly all time-outs are. Here
+# a deadline is a handle of the kernel's timers, and the loop has one timer, for the deadline that comes
+# first. All have the same time to live, so they expire in the order in which they were armed, and that
+# timer need not be moved: for one that was cancelled meanwhile it fires and finds nothing.
+
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pillarbox.kernel import Deadlines as Timers
+from pillarbox.kernel import Deadlines
 
 K = TypeVar("K")
 
@@ -26,7 +32,7 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return time.monotonic if is_usual else loop.time
 
 
-class Deadlines(Generic[K]):
+class CallDeadlines(Generic[K]):
     """A deadline per arming, `seconds` after it, on the loop's monotonic clock.
 
     `cancel(handle)` forgets an arming; no effect when it has expired, was cancelled, or for -1.
@@ -39,7 +45,7 @@ class Deadlines(Generic[K]):
         self._loop = loop
         self._expired = expired
         usual = sys.platform == "linux" and type(loop).time is asyncio.BaseEventLoop.time
-        self._timers = Timers(None if usual else loop.time)
+        self._timers = Deadlines(None if usual else loop.time)
         self._timer: asyncio.TimerHandle | None = None
         self.cancel = self._timers.cancel
 

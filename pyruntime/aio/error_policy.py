@@ -1,7 +1,11 @@
-"""What becomes of a row that failed for good: the job's end, or a result that stands for it.
+"""Decides what a row that failed for good gives: the end of the job, or a result that stands for it.
 
 Confined to the mailbox thread.
 """
+
+# A fraction of failed rows (`fail_after=0.01`) says little of the first few rows, and a job that ends with
+# its first row because one of one has failed helps nobody: so a fraction counts from `FRACTION_FROM` rows
+# on, and at the end of the input. A number counts at once.
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Retry:
     when: a function of the error: whether it is tried again. `on` and `when` must both say so. Without
         either, an error that `is_permanent` knows (400, 401, 403, 404, 422 and their like, an account
         without credit) is final.
-    result: a function of the result: True to ask again for a result that is no good. `on` and `when` are
+    result: a function of the result: True to ask again for a bad result. `on` and `when` are
         not asked then; after the last attempt the row fails with `ResultRejected`.
     retry_after: a function of the error that gives the seconds after which the service asked to be called
         again. Where it gives None, and without it, `Retry-After` is read, see `retry_after_of`. The pause is
@@ -456,7 +456,7 @@ def _checked(delay: Any) -> float | None:
 
 
 def bounded_retry_after(error: BaseException) -> float | None:
-    """What `retry_after_of` gives, at most `MAX_RETRY_AFTER`: one bad header does not stop a job for days."""
+    """Bound `retry_after_of` by `MAX_RETRY_AFTER`: one bad header does not stop a job for days."""
     delay = retry_after_of(error)
     return None if delay is None else min(delay, MAX_RETRY_AFTER)
 

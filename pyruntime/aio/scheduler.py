@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pillarbox.aio.calls import Call, CallState, ResultConverter
 from pillarbox.aio.concurrency import ConcurrencyLimit
-from pillarbox.aio.deadlines import Deadlines, clock_of
+from pillarbox.aio.deadlines import CallDeadlines, clock_of
 from pillarbox.aio.error_policy import ErrorPolicy, FailureCounts
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, ResultRejected
 from pillarbox.aio.limits.shared import open_limiter
@@ -49,38 +49,11 @@ class CallScheduler:
     """
 
     __slots__ = (
-        "_attempt_timeouts",
-        "_batch_timeouts",
-        "_can_break",
-        "_costs",
-        "_counted",
-        "_error_policy",
-        "_finish_call",
-        "_finished",
-        "_keep_late",
-        "_loop",
-        "_plain",
-        "_retry",
-        "_spent_before",
-        "_timeouts",
-        "breaker",
-        "clock",
-        "concurrency",
-        "convert",
-        "convert_all",
-        "is_closed",
-        "look_again",
-        "look_first",
-        "looks_at_results",
-        "meter",
-        "more_rows",
-        "options",
-        "pausing",
-        "renew",
-        "runner",
-        "stop",
-        "throttle",
-        "waiting",
+        *("options", "meter", "clock", "waiting", "pausing", "runner", "throttle", "breaker", "concurrency"),
+        *("is_closed", "convert", "convert_all", "looks_at_results", "look_first", "look_again"),
+        *("renew", "stop", "more_rows", "_finish_call", "_finished", "_keep_late"),
+        *("_loop", "_plain", "_retry", "_counted", "_can_break", "_costs", "_error_policy", "_spent_before"),
+        *("_timeouts", "_attempt_timeouts", "_batch_timeouts"),
     )
 
     runner: Runner
@@ -140,19 +113,19 @@ class CallScheduler:
         # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
         one = options.attempt_timeout if options.batch is None else None
         self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
-        self._batch_timeouts: Deadlines[Any] | None = None
+        self._batch_timeouts: CallDeadlines[Any] | None = None
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
         needed = (self._retry, self._timeouts, self._attempt_timeouts)
         looks = self.looks_at_results or self.concurrency.adapts
         self._plain = not looks and all(each is None for each in needed)
 
-    def deadlines_of_batches(self, expired: Callable[[T], None]) -> Deadlines[T] | None:
+    def deadlines_of_batches(self, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
         """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
         self._batch_timeouts = self._make_deadlines(self.options.attempt_timeout, expired)
         return self._batch_timeouts
 
-    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> Deadlines[T] | None:
-        return None if seconds is None else Deadlines(self._loop, seconds, partial(self.guarded, expired))
+    def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
+        return None if seconds is None else CallDeadlines(self._loop, seconds, partial(self.guarded, expired))
 
     def start(self) -> None:
         """Begin to let calls through."""
@@ -311,7 +284,7 @@ class CallScheduler:
         self.row_failed(call, error, timed_out)
 
     def row_succeeded(self, call: Call, result: Any, ended: float) -> Exception | None:
-        """The row of `call` has a result since `ended`, by itself or in a batch; the error if it is no good.
+        """Take the result of the row of `call`, there since `ended`; returns the error if the result is bad.
 
         The row is finished then, or it waits for its retry.
         """
@@ -397,7 +370,7 @@ class CallScheduler:
         for call in calls:
             call.uncharged += 1
             call.refusals += 1
-        # What holds all calls back is no reason to hold this row back any longer.
+        # While all calls are held back, this row need not wait longer than they do.
         return retry.pause_of_overload(1 if breaker.is_cooling else first.refusals, error)
 
     def batch_succeeded(self, seconds: float) -> None:
@@ -511,7 +484,7 @@ class CallScheduler:
             self.meter.rows_ended_again.append(call.elapsed(self.clock()))
 
     def call_no_more(self, reason: str) -> None:
-        """What was allowed is used up: rows that wait are not called."""
+        """Call none of the rows that wait, as what was allowed is used up."""
         waiting = [*self.waiting]
         self.waiting.clear()
         self.mark(waiting, reason)

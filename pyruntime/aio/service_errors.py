@@ -41,19 +41,10 @@ their clients together are too many."""
 
 THROTTLED = frozenset(
     {
-        "BandwidthLimitExceeded",
-        "EC2ThrottledException",
-        "LimitExceededException",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "RESOURCE_EXHAUSTED",
-        "SlowDown",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
+        *("BandwidthLimitExceeded", "EC2ThrottledException", "LimitExceededException"),
+        *("ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled"),
+        *("RequestThrottledException", "RESOURCE_EXHAUSTED", "SlowDown", "ThrottledException"),
+        *("Throttling", "ThrottlingException", "TooManyRequestsException"),
     }
 )
 """Error codes of AWS that its clients take for throttling, and the one of gRPC."""
@@ -67,25 +58,16 @@ mends others: 408, 409, 421, 423, 424, 425, 429, most of 5xx; a service's own nu
 
 PERMANENT_CODES = frozenset(
     {
-        "ALREADY_EXISTS",
-        "DATA_LOSS",
-        "FAILED_PRECONDITION",
-        "INVALID_ARGUMENT",
-        "NOT_FOUND",
-        "OUT_OF_RANGE",
-        "PERMISSION_DENIED",
-        "UNAUTHENTICATED",
-        "UNIMPLEMENTED",
+        *("ALREADY_EXISTS", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"),
+        *("OUT_OF_RANGE", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"),
     }
 )
 """Status codes of gRPC that stay what they are."""
 
 TRANSIENT_CODES = frozenset(
     {
-        "PriorRequestNotComplete",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "TransactionInProgressException",
+        *("PriorRequestNotComplete", "RequestTimeout", "RequestTimeoutException"),
+        *("TransactionInProgressException",),
     }
 )
 """Error codes of AWS that its clients try again, though their status is 400."""
@@ -101,16 +83,8 @@ FROM_GATEWAYS = frozenset({502, 504})
 NO_CONNECTION = frozenset(
     getattr(errno, name)
     for name in (
-        "ECONNABORTED",
-        "ECONNREFUSED",
-        "ECONNRESET",
-        "EHOSTDOWN",
-        "EHOSTUNREACH",
-        "ENETDOWN",
-        "ENETRESET",
-        "ENETUNREACH",
-        "EPIPE",
-        "ETIMEDOUT",
+        *("ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN"),
+        *("ENETRESET", "ENETUNREACH", "EPIPE", "ETIMEDOUT"),
     )
     if hasattr(errno, name)
 )
@@ -118,12 +92,8 @@ NO_CONNECTION = frozenset(
 
 CONNECTION_ERRORS = frozenset(
     {
-        "ConnectTimeout",
-        "ConnectTimeoutError",
-        "ConnectionClosedError",
-        "ConnectionTimeoutError",
-        "EndpointConnectionError",
-        "ServerDisconnectedError",
+        *("ConnectTimeout", "ConnectTimeoutError", "ConnectionClosedError", "ConnectionTimeoutError"),
+        *("EndpointConnectionError", "ServerDisconnectedError"),
     }
 )
 """Names of errors that clients (aiohttp, botocore, httpx, requests, urllib3) raise for the same, without the
@@ -134,13 +104,8 @@ OF_ALL_ROWS = frozenset({401, 402, 403, 407, 502, 504})
 
 OF_CONNECTIONS = frozenset(
     {
-        "APIConnectionError",
-        "ClientConnectionError",
-        "ConnectionError",
-        "HTTPClientError",
-        "NetworkError",
-        "ProtocolError",
-        "gaierror",
+        *("APIConnectionError", "ClientConnectionError", "ConnectionError", "HTTPClientError"),
+        *("NetworkError", "ProtocolError", "gaierror"),
     }
 )
 """Names of the errors of connections: built in, of aiohttp, botocore, httpx, requests and others."""

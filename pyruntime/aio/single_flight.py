@@ -1,9 +1,13 @@
 """Equal rows share one call: those in flight at a time, and on request those whose result is still kept.
 
-Confined to the mailbox thread. The name is that of Go's `singleflight`. What is compared is compared by its
-value, never by a hash alone, and each row keeps an entry of its own in the result queue, so none gets the
-result of a row that is not equal.
+Confined to the mailbox thread. The name is that of Go's `singleflight`.
 """
+
+# What is compared is compared by its value, never by a hash alone: two rows of a billion that share a hash
+# would silently get each other's results. Each row keeps an entry of its own in the result queue, so order,
+# time-outs and snapshots need not know that a call is shared. Results are kept by number and by bytes, the
+# one used longest ago goes first; failures are not kept, or one bad second of the service would last for
+# the rest of the job.
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
 
 WAITING = object()
+"""Answer of `SingleFlight.join` for a row that waits for the outcome of another row's call."""
 
 
 class SingleFlight:
@@ -90,7 +95,7 @@ class SingleFlight:
 def single_flight(
     dedupe: bool | Callable[[Any], Hashable], memo: int, max_bytes: int | None = None
 ) -> SingleFlight | None:
-    """What the options ask for; None where every row is called for itself."""
+    """Make what the options ask for; None where every row is called for itself."""
     if dedupe is False and not memo:
         return None
     return SingleFlight(_itself if isinstance(dedupe, bool) else dedupe, memo, max_bytes)

@@ -1,8 +1,10 @@
-"""Estimates of the bytes that a row or a result holds. Pure: any thread.
+"""Estimates of the bytes that a row or a result holds. Pure: any thread."""
 
-Results are weighed one by one on the path of every row, so the usual ones must cost next to nothing: a text
-or a list of numbers is one or two calls in C. What nests is followed, up to a bound of work.
-"""
+# Results are weighed one by one on the path of every row, so the usual ones must cost next to nothing: a
+# text or a list of numbers is one or two calls in C. What nests is followed, up to a bound of work.
+# Libraries that follow every reference (pympler, `gc.get_referents`) are exact, and take longer than most
+# calls would allow; to pickle a result and take its length copies it. An estimate that is right within a
+# factor of two is enough to keep the memory of a task bounded.
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ PLATEAU_S = 4.0
 FORGET_PACE_S = 8.0
 """Seconds without an answer after which nothing is known any more of what the service takes."""
 BURST_S = 0.01
-"""Seconds of the pace that may begin at once: timers are no finer."""
+"""Seconds of the pace that may begin at once: timers are not finer."""
 NO_PACE_PER_S = 1e5
 """A pace of so many calls a second holds nobody back; it grows no further."""
 SPORADIC_SHARE = 0.1
@@ -59,9 +59,9 @@ CUTS_TO_BELIEVE = 3
 MANY_REFUSALS = 3
 """Refusals in a window: fewer may be chance."""
 MIN_OUTAGE_CALLS = 3
-"""Rows in a row whose first calls do not reach the service: fewer are no outage."""
+"""Rows in a row whose first calls do not reach the service: fewer are not an outage."""
 MAX_CHANCE = 1e-6
-"""The chance that so many calls in a row do not reach a service that is up: a larger one is no outage."""
+"""The chance that so many calls in a row do not reach a service that is up: a larger one is not an outage."""
 MAX_OUTAGE_UNSEEN_S = 30.0
 """Seconds for which a service is waited for that this task has never reached: its address may be wrong."""
 FEW_SHARE = 0.02

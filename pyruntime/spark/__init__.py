@@ -4,13 +4,12 @@ import warnings
 
 from pillarbox.spark.async_map import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
-from pillarbox.spark.dead_letter import DeadLetter, DeadLetterError
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterError
 from pillarbox.spark.error_column import call_failed, failed, not_done
-from pillarbox.spark.estimate import estimate
+from pillarbox.spark.estimate_cost import Estimate, estimate_cost
 from pillarbox.spark.executions import called_once
-from pillarbox.spark.forecast import Estimate
 from pillarbox.spark.latency import LOW_LATENCY
-from pillarbox.spark.listener import BatchProgress, ProgressListener, observed
+from pillarbox.spark.listener import BatchProgress, ProgressListener, with_observation
 from pillarbox.spark.progress import Progress, ProgressTotals
 from pillarbox.spark.records import Record
 from pillarbox.spark.results import ResultError
@@ -37,12 +36,12 @@ __all__ = [
     "async_udf",
     "call_failed",
     "called_once",
-    "estimate",
+    "estimate_cost",
     "failed",
     "not_done",
-    "observed",
     "register_source",
     "retry_failed",
+    "with_observation",
 ]
 
 # PySpark's own, at each Python function that it makes, of a pandas that is newer than it. Nothing of ours

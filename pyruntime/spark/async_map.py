@@ -16,12 +16,11 @@ from pyspark.sql import types as T
 from pillarbox.aio.chained import Stage, Step, form_of_failures, settle_chain
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
-from pillarbox.spark.dead_letter import DeadLetter
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter
 from pillarbox.spark.error_column import ERROR_TYPE_OF_CHAIN
 from pillarbox.spark.executions import warn_of_second_execution
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.latency import Latency
-from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.schema import condition_of, parse_schema
@@ -144,8 +143,8 @@ def mapped(
         streaming=df.isStreaming,
         only_failed=only_failed,
     )
-    if work.letters is not None:
-        work.letters.dead_letter.check_types(df.schema)
+    if work.dead_letters is not None:
+        work.dead_letters.dead_letter.check_types(df.schema)
     skips = where is not None
     if skips:
         for field in results.fields:
@@ -195,8 +194,8 @@ def _mapped_chain(
         for stage, token in zip(stages, tokens, strict=True)
     ]
     for work in works:
-        if work.letters is not None:
-            work.letters.dead_letter.check_types(df.schema)
+        if work.dead_letters is not None:
+            work.dead_letters.dead_letter.check_types(df.schema)
     name = "_then_".join(name_of(stage.fn) for stage in stages)
     made = df.mapInArrow(ship(ChainTask(works, results, kept, form).run, name), output)
     if not df.isStreaming and all(stage.options.ledger is None for stage in stages):
@@ -226,10 +225,10 @@ class ChainTask:
                 works[-1].time_zone,
                 form=self._form,
                 ordered=all(work.options.ordered for work in works),
-                letters={
-                    str(work.uid): stack.enter_context(LetterWriter(work.letters))
+                dead_letters={
+                    str(work.uid): stack.enter_context(DeadLetterWriter(work.dead_letters))
                     for work in works
-                    if work.letters is not None
+                    if work.dead_letters is not None
                 },
                 drops=frozenset(str(work.uid) for work in works if work.options.errors == "drop"),
                 has_source=len(works) > 1,
@@ -254,8 +253,10 @@ class MapTask:
         """The output batches for a partition's input batches."""
         work = self._work
         with ExitStack() as stack:
-            letters = None if work.letters is None else stack.enter_context(LetterWriter(work.letters))
-            writer = RowWriter(self._kept, self._schema, work.time_zone, work.options, letters)
+            dead_letters = None
+            if work.dead_letters is not None:
+                dead_letters = stack.enter_context(DeadLetterWriter(work.dead_letters))
+            writer = RowWriter(self._kept, self._schema, work.time_zone, work.options, dead_letters)
             skipped = None
             if self._skips:
                 skipped = SkippedRows(ordered=work.options.ordered)

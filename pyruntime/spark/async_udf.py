@@ -26,11 +26,10 @@ from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
-from pillarbox.spark.dead_letter import DeadLetter, dead_letter_of
+from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
 from pillarbox.spark.latency import LATENCIES, Latency
-from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column
 from pillarbox.spark.results import ValueEncoder
@@ -203,7 +202,7 @@ class AsyncUdf:
         ):
             raise ValueError(
                 f"{name}: with dead_letter, spark.udf.register needs a function with a fixed number of "
-                "arguments, whose names the columns of the letters get"
+                "arguments, whose names the columns of the dead letters get"
             )
         self._in_sql = self._task(names, "sql")
         return PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
@@ -326,8 +325,9 @@ class UdfTask:
                 skipped = SkippedRows(ordered=True)
                 batches = (tuple(each.columns) for each in skipped.called(map(self._with_mask, batches)))
             slices = _sliced(batches)
-            if work.letters is not None:
-                aside = _Aside(stack.enter_context(LetterWriter(work.letters)), work.letters.names)
+            if work.dead_letters is not None:
+                writer = stack.enter_context(DeadLetterWriter(work.dead_letters))
+                aside = _Aside(writer, work.dead_letters.names)
                 slices = aside.remember(slices)
             chunks = stack.enter_context(closing(run_job(work, ArrowInput(slices, _rows), convert=encoder)))
             for chunk in chunks:
@@ -363,8 +363,8 @@ class UdfTask:
 class _Aside:
     """Finds the arguments of failed rows again: results come in the order of the rows."""
 
-    def __init__(self, letters: LetterWriter, names: Sequence[str]) -> None:
-        self._letters = letters
+    def __init__(self, dead_letters: DeadLetterWriter, names: Sequence[str]) -> None:
+        self._dead_letters = dead_letters
         self._names = list(names)
         # Grows on the thread that reads the input, shrinks on the task's.
         self._slices: deque[Slice] = deque()
@@ -387,7 +387,7 @@ class _Aside:
             if bad:
                 indices = pa.array([self._done + index for index in bad], pa.int64())
                 rows = pa.RecordBatch.from_arrays([column.take(indices) for column in columns], self._names)
-                self._letters.add(rows, [some[index] for index in bad])
+                self._dead_letters.add(rows, [some[index] for index in bad])
             self._skip(count)
             place += count
         return None

@@ -1,7 +1,7 @@
-"""What each micro-batch of a streaming query did: Spark's own progress beside that of the operators in it.
+"""The progress of each micro-batch of a streaming query: Spark's own beside that of the operators in it.
 
-`ProgressListener` is made and added on the driver; Spark calls it in a thread of its own. `observed` is for
-the driver.
+`ProgressListener` is made and added on the driver; Spark calls it in a thread of its own. `with_observation`
+is for the driver.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pillarbox.validate import check_bool, check_function_or_none
 
 log = logging.getLogger("pillarbox")
 
-OBSERVED = "pillarbox"
-"""The name of the metrics that `observed` adds."""
+OBSERVATION_NAME = "pillarbox"
+"""The name of the metrics that `with_observation` adds."""
 
 
 class BatchProgress(NamedTuple):
@@ -41,9 +41,9 @@ class BatchProgress(NamedTuple):
     durations: Mapping[str, float]
     """Seconds by what Spark did in it: "addBatch", "queryPlanning", "walCommit" and more."""
     totals: Totals
-    """What the operators did in it, over all attempts of its tasks."""
+    """The counts of the operators in it, over all attempts of its tasks."""
     observed: Mapping[str, Mapping[str, Any]]
-    """Metrics by name that the query observes, those of `observed` among them."""
+    """Metrics by name that the query observes, those of `with_observation` among them."""
 
 
 class ProgressListener(StreamingQueryListener):
@@ -114,8 +114,8 @@ class ProgressListener(StreamingQueryListener):
         )
 
 
-def observed(
-    df: DataFrame, *, errors: str | None = "_error", name: str | Observation = OBSERVED
+def with_observation(
+    df: DataFrame, *, errors: str | None = "_error", name: str | Observation = OBSERVATION_NAME
 ) -> DataFrame:
     """The same rows, counted by Spark while they pass: `rows`, and `errors` where that column is not null.
 

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
 from pillarbox.spark.async_map import mapped
-from pillarbox.spark.dead_letter import DeadLetter
+from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.latency import Latency
 from pillarbox.spark.progress import Progress
 

@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pillarbox.aio.ledger_session import budget_of_run
 from pillarbox.aio.options import Options
 from pillarbox.spark.budget import share_budget
-from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_TYPE
 from pillarbox.spark.function import use_driver_python
 from pillarbox.spark.latency import check_latency
@@ -32,9 +32,9 @@ class Work:
     """What a task needs to call a function.
 
     token: the function's identity among a worker's resources. zone: the session's time zone, by name.
-    progress: the way for live counts. letters: where failed rows are put aside. prompt: whether results
-    leave at once. ledger_plan: how the ledger is used. spread: whether rows are tuples of arguments. uid: the
-    name of the function in a chain.
+    progress: the way for live counts. dead_letters: where failed rows are put aside. prompt: whether
+    results leave at once. ledger_plan: how the ledger is used. spread: whether rows are tuples of arguments.
+    uid: the name of the function in a chain.
     """
 
     fn: Callable[..., Any]
@@ -42,7 +42,7 @@ class Work:
     options: Options
     zone: str | None = None
     progress: ProgressHandle | None = None
-    letters: LetterBox | None = None
+    dead_letters: DeadLetterTarget | None = None
     prompt: bool = False
     ledger_plan: LedgerPlan | None = None
     spread: bool = False
@@ -121,13 +121,13 @@ def settle(
     """
     use_driver_python(session)
     letter = dead_letter_of(dead_letter, columns)
-    box = None
+    target = None
     if letter is not None:
         # By name, since the pickled function changes with any edit, and with each process if it holds a set.
         named = fn if hasattr(fn, "__qualname__") else type(fn)
         identity = f"{named.__module__}.{named.__qualname__} {shape}"
         operator = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        box = LetterBox(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
+        target = DeadLetterTarget(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
     prompt = check_latency(latency, session)
     options = budget_of_run(share_budget(options, session), options.run)
     way = None if progress is None else progress.new_operator()
@@ -144,4 +144,4 @@ def settle(
         only_failed=only_failed,
         is_behind=is_behind,
     )
-    return Work(fn, token, options, zone, way, box, prompt, ledger_plan, arguments is not None, uid)
+    return Work(fn, token, options, zone, way, target, prompt, ledger_plan, arguments is not None, uid)

@@ -218,7 +218,7 @@ def _run_job(
         for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.options, each.uid, each.letters, ledger_session))
+            stages.append(Stage(entered, each.options, each.uid, each.dead_letters, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ResultStream(
             stages,

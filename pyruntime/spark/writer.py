@@ -22,8 +22,8 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
+from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, error_array
-from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.records import Columns
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.schema import arrow_field
@@ -35,7 +35,7 @@ Part: TypeAlias = tuple[pa.RecordBatch, Sequence[int], Sequence[Any]]
 class RowWriter:
     """Writes the results of `async_map`.
 
-    kept: input columns that stand before the results. letters: where failed rows are put aside, or None.
+    kept: input columns that stand before the results. dead_letters: where failed rows are put aside, or None.
     `encoder` converts the results that it takes. `counts` are the rows of each result that was written last;
     None for one each.
     """
@@ -48,13 +48,13 @@ class RowWriter:
         schema: T.StructType,
         zone: datetime.tzinfo | None,
         options: Options,
-        letters: LetterWriter | None,
+        dead_letters: DeadLetterWriter | None,
     ) -> None:
         self._kept = kept
         self._is_ordered = options.ordered
         self._says_errors = options.errors == "column"
         self.counts: list[int] | None = None
-        self._letters = letters
+        self._dead_letters = dead_letters
         # The row of the input that a call belongs to.
         self._row_of: Callable[[Call], Any] = attrgetter("row")
         self.encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
@@ -64,15 +64,15 @@ class RowWriter:
     def write(self, chunk: Chunk) -> pa.RecordBatch:
         """The output batch of a chunk; it may be empty."""
         calls, results = zip(*chunk, strict=True)
-        if self._letters is None and not self._kept:
+        if self._dead_letters is None and not self._kept:
             return self._batch([], results)
         parts = list(self._parts(calls, results))
-        if self._letters is not None:
+        if self._dead_letters is not None:
             for batch, indices, some in parts:
                 bad = [place for place, result in enumerate(some) if type(result) is Failed]
                 if bad:
                     rows = batch.take(pa.array([indices[place] for place in bad], pa.int64()))
-                    self._letters.add(rows, [some[place] for place in bad])
+                    self._dead_letters.add(rows, [some[place] for place in bad])
         if not self._is_ordered and len(parts) > 1:
             # Rows of one slice go together, which costs nothing in order, as there is none among them.
             results = tuple(result for _, _, some in parts for result in some)
@@ -142,7 +142,7 @@ class ChainWriter(RowWriter):
     """Writes the results of a chain of functions.
 
     form: that in which failed rows leave, as `errors` says. ordered: whether all functions give results in
-    order. letters: where rows that failed in one of the functions are put aside, by its name. drops: the
+    order. dead_letters: where rows that failed in one of the functions are put aside, by its name. drops: the
     functions whose failed rows leave nothing else. has_source: the rows of the input are those of the first
     function's calls, and the results those of the last one.
     """
@@ -157,12 +157,12 @@ class ChainWriter(RowWriter):
         *,
         form: Any,
         ordered: bool,
-        letters: Mapping[str, LetterWriter],
+        dead_letters: Mapping[str, DeadLetterWriter],
         drops: frozenset[str],
         has_source: bool,
     ) -> None:
         super().__init__(kept, schema, zone, Options(errors=form, ordered=ordered), None)
-        self._letters_of = letters
+        self._writers = dead_letters
         self._drops = drops
         if has_source:
             self._row_of = attrgetter("source")
@@ -170,11 +170,11 @@ class ChainWriter(RowWriter):
     def write(self, chunk: Chunk) -> pa.RecordBatch:
         """The output batch of a chunk; it may be empty."""
         failed = [pair for pair in chunk if type(pair[1]) is Failed]
-        for uid, letters in self._letters_of.items():
+        for uid, writer in self._writers.items():
             theirs = [pair for pair in failed if pair[1].info.uid == uid]
             if theirs:
                 for batch, indices, results in self._grouped(*zip(*theirs, strict=True)):
-                    letters.add(batch.take(pa.array(indices, pa.int64())), list(results))
+                    writer.add(batch.take(pa.array(indices, pa.int64())), list(results))
         if failed and self._drops:
             chunk = [
                 (call, result)

@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox import Batch, CallFailed, OpenFailed, Outcome, async_map
 from pillarbox.aio.async_map import READ_AHEAD_ITEMS
-from pillarbox.aio.blocking import CAN_READ_FRAMES
+from pillarbox.aio.loop_watcher import CAN_READ_FRAMES
 from tests.aio.virtual import VirtualLoop, play
 from tests.threads import begun
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pillarbox import Batch, async_map
-from pillarbox.aio import blocking
-from pillarbox.aio.blocking import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
+from pillarbox.aio import loop_watcher
+from pillarbox.aio.loop_watcher import LATE_AFTER_S, WARN_AFTER_S, LoopWatcher
 from pillarbox.aio.observe.html_report import ADVICE, report
 from pillarbox.rpc.loop_thread import LoopThread
 from tests.aio.virtual import Rig, play
@@ -37,9 +37,9 @@ class Warnings(logging.Handler):
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
-    if not blocking.CAN_READ_FRAMES:
+    if not loop_watcher.CAN_READ_FRAMES:
         pytest.skip("without a GIL, frames of a thread that runs cannot be read, and nothing looks at them")
-    monkeypatch.setattr(blocking, "_warned", set())
+    monkeypatch.setattr(loop_watcher, "_warned", set())
     warnings = Warnings()
     logger = logging.getLogger("pillarbox")
     logger.addHandler(warnings)
@@ -89,7 +89,7 @@ class BlockedLoop:
 
     def wait_until_idle(self) -> None:
         end = time.monotonic() + 30
-        while blocking.user_frames(sys._current_frames()[self.watcher._loop_thread]):
+        while loop_watcher.user_frames(sys._current_frames()[self.watcher._loop_thread]):
             assert time.monotonic() < end
 
     def turn(self, seconds: float) -> None:

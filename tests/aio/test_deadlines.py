@@ -1,4 +1,4 @@
-"""Deadlines of calls with one time to live."""
+"""CallDeadlines of calls with one time to live."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pillarbox.aio.deadlines import Deadlines
+from pillarbox.aio.deadlines import CallDeadlines
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -35,7 +35,7 @@ def clock() -> Iterator[Clock]:
 
 def test_keys_expire_in_the_order_in_which_they_were_armed(clock: Clock) -> None:
     expired: list[str] = []
-    deadlines = Deadlines[str](clock, 10.0, expired.append)
+    deadlines = CallDeadlines[str](clock, 10.0, expired.append)
     for now, key in ((100.0, "a"), (101.0, "b"), (105.0, "c")):
         clock.now = now
         deadlines.arm(key)
@@ -51,7 +51,7 @@ def test_keys_expire_in_the_order_in_which_they_were_armed(clock: Clock) -> None
 
 def test_a_cancelled_key_does_not_expire_and_leaves_nothing(clock: Clock) -> None:
     expired: list[str] = []
-    deadlines = Deadlines[str](clock, 10.0, expired.append)
+    deadlines = CallDeadlines[str](clock, 10.0, expired.append)
     handle = deadlines.arm("a")
     deadlines.arm("b")
     deadlines.cancel(handle)
@@ -64,7 +64,7 @@ def test_a_cancelled_key_does_not_expire_and_leaves_nothing(clock: Clock) -> Non
 
 
 def test_one_timer_serves_all_keys(clock: Clock) -> None:
-    deadlines = Deadlines[int](clock, 10.0, lambda key: None)
+    deadlines = CallDeadlines[int](clock, 10.0, lambda key: None)
     for key in range(1000):
         deadlines.arm(key)
     assert len(clock._scheduled) == 1  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def test_an_expiry_may_arm_its_key_again(clock: Clock) -> None:
         if len(expired) < 3:
             deadlines.arm(key)
 
-    deadlines = Deadlines[str](clock, 10.0, again)
+    deadlines = CallDeadlines[str](clock, 10.0, again)
     deadlines.arm("a")
     for now in (110.0, 120.0, 130.0):
         clock.pass_to(now)
@@ -94,7 +94,7 @@ def test_an_expiry_may_cancel_what_expires_with_it(clock: Clock) -> None:
         for handle in handles:
             deadlines.cancel(handle)
 
-    deadlines = Deadlines[str](clock, 10.0, cancel_the_others)
+    deadlines = CallDeadlines[str](clock, 10.0, cancel_the_others)
     handles += [deadlines.arm(key) for key in "abc"]
     clock.pass_to(200.0)
     assert expired == ["a"]
@@ -113,7 +113,7 @@ def test_a_deadline_that_is_armed_by_an_expiry_and_due_at_once_waits_for_the_nex
         clock.now += 20.0
         deadlines.arm(key)
 
-    deadlines = Deadlines[str](clock, 10.0, again)
+    deadlines = CallDeadlines[str](clock, 10.0, again)
     deadlines.arm("a")
     clock.pass_to(110.0)
     assert turns <= 2  # as many as `pass_to` gives the loop
@@ -122,7 +122,7 @@ def test_a_deadline_that_is_armed_by_an_expiry_and_due_at_once_waits_for_the_nex
 
 def test_the_time_of_the_loop_counts(clock: Clock) -> None:
     usual = asyncio.SelectorEventLoop()
-    deadlines = Deadlines[str](usual, 10.0, print)
+    deadlines = CallDeadlines[str](usual, 10.0, print)
     before = usual.time()
     deadlines.arm("a")
     after = usual.time()
@@ -134,7 +134,7 @@ def test_the_time_of_the_loop_counts(clock: Clock) -> None:
 
 def test_after_close_nothing_expires(clock: Clock) -> None:
     expired: list[str] = []
-    deadlines = Deadlines[str](clock, 10.0, expired.append)
+    deadlines = CallDeadlines[str](clock, 10.0, expired.append)
     deadlines.arm("a")
     deadlines.close()
     clock.pass_to(200.0)

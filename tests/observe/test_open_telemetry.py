@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,8 +14,11 @@ pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from pillarbox import async_map
+from pillarbox import Retry, async_map
 from pillarbox.aio.observe import OpenTelemetryExporter
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.mailbox.metrics import LatencyHistogram
@@ -135,6 +139,37 @@ def test_it_arrives_as_otlp_over_http() -> None:
     (point,) = metrics["pillarbox.calls"].sum.data_points
     assert point.as_int == 42
     assert [(each.key, each.value.string_value) for each in point.attributes] == [("query", "q")]
+
+
+@pytest.mark.contract("Each attempt is a span of its own, the parent of what is done in it.")
+def test_each_attempt_is_a_span_of_its_own_and_the_parent_of_what_is_done_in_it() -> None:
+    found = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    tracer = provider.get_tracer("test")
+    failed: set[int] = set()
+
+    @tracer.start_as_current_span("call")
+    async def call(n: int) -> int:
+        await asyncio.sleep(0.001 * (n % 3))
+        with tracer.start_as_current_span("inner", attributes={"row": n}):
+            await asyncio.sleep(0.001 * (n % 5))
+            if n == 7 and n not in failed:
+                failed.add(n)
+                raise ConnectionError
+        return n
+
+    retry = Retry(attempts=2, initial=0.001, on=(ConnectionError,))
+    assert len(list(async_map(call, range(30), capacity=10, retry=retry))) == 30
+    spans = found.get_finished_spans()
+    calls = {span.context.span_id: span for span in spans if span.name == "call"}
+    inner = [span for span in spans if span.name == "inner"]
+    assert len(calls) == len(inner) == 31
+    # Side by side, and none of them within another.
+    assert {span.parent for span in calls.values()} == {None}
+    assert {span.parent.span_id for span in inner if span.parent is not None} == set(calls)
+    assert sum(not span.status.is_ok for span in calls.values()) == 1
+    provider.shutdown()
 
 
 @pytest.mark.parametrize("prefix", ["", "1a", "a b", "é", "a" * 101, 7])

@@ -259,7 +259,7 @@ def test_of_a_failed_row_only_the_columns_that_are_kept_are_put_aside(
 def test_a_local_path_is_tried_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below", f"file://{tmp_path}/file"):
-        with pytest.raises(ValueError, match=f"{tmp_path / 'file'} is no folder"):
+        with pytest.raises(ValueError, match=f"{tmp_path / 'file'} is not a folder"):
             DeadLetter(path)
     with pytest.raises(ValueError, match="format='csv': must be one of 'parquet', 'json'"):
         DeadLetter(tmp_path, format="csv")

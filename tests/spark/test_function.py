@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import pillarbox.spark
-from pillarbox.spark import async_map, async_udf, estimate
+from pillarbox.spark import async_map, async_udf, estimate_cost
 
 WITHOUT = """
 import sys
@@ -88,7 +88,7 @@ def by_column(df: DataFrame) -> None:
 
 
 def by_estimate(df: DataFrame) -> None:
-    estimate(df, lookup, rows=1)
+    estimate_cost(df, lookup, rows=1)
 
 
 @pytest.mark.contract

@@ -24,7 +24,7 @@ from pillarbox import Batch, CallFailed, Ledger
 from pillarbox.aio.options import Options
 from pillarbox.ledger import LedgerError
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.dead_letter import LetterBox, dead_letter_of
+from pillarbox.spark.dead_letters import DeadLetterTarget, dead_letter_of
 from pillarbox.spark.results import RowEncoder
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, SEQUENCE, BucketState, joined
 from pillarbox.spark.stream.held_calls import HeldCalls, LateExecutionError
@@ -80,7 +80,10 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
     made = []
 
     def make(
-        service: Any, box: LetterBox | None = None, payload: Payload | None = None, **given: Any
+        service: Any,
+        dead_letters: DeadLetterTarget | None = None,
+        payload: Payload | None = None,
+        **given: Any,
     ) -> HeldCalls:
         options = Options(ordered=False, **given)
         writer = RowWriter([], SCHEMA, None, options, None)
@@ -91,7 +94,7 @@ def make() -> Iterator[Callable[..., HeldCalls]]:
             writer,
             loop_thread=thread,
             convert=convert,
-            box=box,
+            dead_letters=dead_letters,
             payload=payload,
         )
         made.append(calls)
@@ -408,7 +411,7 @@ def test_rows_that_have_failed_are_dead_letters_in_every_reading(make: Any, tmp_
     service.failing = {2, 3}
     letter = dead_letter_of(str(tmp_path), ["n", "text"])
     assert letter is not None
-    calls = make(service, LetterBox(letter, ("n", "text"), "operator", "run"), errors="drop")
+    calls = make(service, DeadLetterTarget(letter, ("n", "text"), "operator", "run"), errors="drop")
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)

@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 from pillarbox import Options
 from pillarbox.aio.ledger_session import StaleAnswers
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
-from pillarbox.spark import async_map, async_udf, estimate, retry_failed
+from pillarbox.spark import async_map, async_udf, estimate_cost, retry_failed
 from pillarbox.spark.ledger_plan import LedgerPlan
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ def test_an_estimate_keeps_and_finds_nothing(
 
     options = Options(ledger=ledger, uid="uid", run="run")
     async_map(spark.range(10), call, schema="n long", options=options).collect()
-    estimate(spark.range(10), call, options=options, sample=5)
+    estimate_cost(spark.range(10), call, options=options, sample=5)
     assert counting.calls().total() == 15
     assert len([*ledger.scopes()]) == 1
 

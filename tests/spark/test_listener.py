@@ -16,7 +16,7 @@ from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox.spark import Progress, async_map
-from pillarbox.spark.listener import BatchProgress, ProgressListener, observed
+from pillarbox.spark.listener import BatchProgress, ProgressListener, with_observation
 
 
 class Batches:
@@ -78,7 +78,7 @@ def test_each_micro_batch_is_told_with_what_the_operators_did_in_it(
         out = async_map(stream, call, schema="n long", errors="null", progress=progress)
         failed = out.withColumn("_error", F.when(F.col("n").isNull(), F.lit("failed")))
         query = (
-            observed(failed)
+            with_observation(failed)
             .writeStream.format("parquet")
             .queryName("told")
             .option("path", str(tmp_path / "out"))
@@ -138,7 +138,7 @@ def test_without_a_log_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> No
 def test_observed_counts_rows_and_errors_of_a_batch_query_too(spark: SparkSession) -> None:
     df = spark.range(7).withColumn("my `error`", F.when(F.col("id") < 2, F.lit("x")))
     observation = Observation()
-    counted = observed(df, errors="my `error`", name=observation)
+    counted = with_observation(df, errors="my `error`", name=observation)
     assert counted.columns == df.columns
     assert len(counted.collect()) == 7
     assert observation.get == {"rows": 7, "errors": 2}
@@ -152,6 +152,6 @@ def test_bad_arguments_are_refused(spark: SparkSession) -> None:
     with pytest.raises(TypeError, match="log='yes'"):
         ProgressListener(Progress(), log="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="errors='_error': must be a column of df .id. or None"):
-        observed(spark.range(1))
+        with_observation(spark.range(1))
     with pytest.raises(TypeError, match="name=''"):
-        observed(spark.range(1), errors=None, name="")
+        with_observation(spark.range(1), errors=None, name="")

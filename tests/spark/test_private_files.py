@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,7 @@ from pyspark.sql import SparkSession
 from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.ledger.private_files import folder_mode
 from pillarbox.spark import DeadLetter, Progress, async_map
-from pillarbox.spark.dead_letter import LetterBox
-from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.dead_letters import DeadLetterTarget, DeadLetterWriter
 from tests.ledger.two_users import GROUP, NOBODY, OTHER, run_as, shared_place
 
 __all__ = ["shared_place"]
@@ -35,7 +35,7 @@ def modes(place: Path) -> dict[str, int]:
 
 
 def put_aside(letter: DeadLetter) -> None:
-    with LetterWriter(LetterBox(letter, ("id",), "operator", "run")) as writer:
+    with DeadLetterWriter(DeadLetterTarget(letter, ("id",), "operator", "run")) as writer:
         rows = pa.RecordBatch.from_pydict({"id": [1]})
         writer.add(rows, [Failed(ErrorInfo("ValueError", "no", 1, 0.0, None))])
 
@@ -96,27 +96,28 @@ def test_a_mode_that_is_none_or_has_no_folder_is_refused(tmp_path: Path) -> None
     assert "mode=0o660" in repr(DeadLetter(tmp_path, mode=0o660))
 
 
+# They come pickled, as from the driver, which has checked the folders as its own user.
 LETTERS = """
+import pickle
 import sys
 import pyarrow as pa
 from pillarbox.kernel import PillarboxError
-from pillarbox.spark import DeadLetter
-from pillarbox.spark.dead_letter import LetterBox
-from pillarbox.spark.letters import LetterWriter
+from pillarbox.spark.dead_letters import DeadLetterTarget, DeadLetterWriter
 from pillarbox.aio.errors import ErrorInfo, Failed
-from pyspark import TaskContext
 
-# As the driver has checked it, where it may be another user's.
-DeadLetter._check_local = lambda self, path: None
-for path in sys.argv[2:]:
-    letter = DeadLetter(path, "json", mode=int(sys.argv[1], 8) if sys.argv[1] else None)
+for pickled in sys.argv[1:]:
+    letter = pickle.loads(bytes.fromhex(pickled))
     try:
-        with LetterWriter(LetterBox(letter, ("id",), "operator", "run")) as writer:
+        with DeadLetterWriter(DeadLetterTarget(letter, ("id",), "operator", "run")) as writer:
             writer.add(pa.RecordBatch.from_pydict({"id": [1]}), [Failed(ErrorInfo("E", "no", 1, 0.0, None))])
         print("written")
     except PillarboxError as error:
         print(error)
 """
+
+
+def pickled(*paths: Path, mode: int | None = None) -> list[str]:
+    return [pickle.dumps(DeadLetter(path, "json", mode=mode)).hex() for path in paths]
 
 
 @pytest.mark.contract
@@ -125,7 +126,7 @@ def test_a_task_of_another_user_than_the_dead_letters_folder_is_told_both_and_th
 ) -> None:
     own, below = shared_place / "own", shared_place / "own" / "below"
     put_aside(DeadLetter(below))
-    done = run_as(NOBODY, LETTERS, "", str(own), str(below))
+    done = run_as(NOBODY, LETTERS, *pickled(own, below))
     assert done.returncode == 0, done.stderr
     for said in done.stdout.splitlines():
         for part in (
@@ -141,7 +142,7 @@ def test_two_users_of_one_group_share_dead_letters_by_their_mode(shared_place: P
     shared_place.chmod(0o2770)
     os.chown(shared_place, OTHER, GROUP)
     for user in (OTHER, NOBODY):
-        done = run_as(user, LETTERS, "660", str(shared_place / "letters"), group=GROUP, umask=0o077)
+        done = run_as(user, LETTERS, *pickled(shared_place / "letters", mode=0o660), group=GROUP, umask=0o077)
         assert done.stdout == "written\n", done.stderr
     files = list((shared_place / "letters").iterdir())
     assert {(stat.S_IMODE(file.stat().st_mode), file.stat().st_gid) for file in files} == {(0o660, GROUP)}

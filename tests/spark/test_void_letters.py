@@ -14,8 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox.spark import DeadLetter, async_map
-from pillarbox.spark.dead_letter import LetterBox
-from pillarbox.spark.letter_names import LetterName
+from pillarbox.spark.dead_letters import DeadLetterName, DeadLetterTarget
 
 RunScript = Callable[..., list[str]]
 
@@ -236,16 +235,16 @@ STREAM = {
     "spark_sql_execution_root_id": "7",
 }
 
-NameOf = Callable[..., LetterName]
+NameOf = Callable[..., DeadLetterName]
 
 
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NameOf:
     """Gives the name of the letters of a use of the operator, in an attempt with these local properties."""
 
-    def make(use: str, attempt: int, **local: str) -> LetterName:
+    def make(use: str, attempt: int, **local: str) -> DeadLetterName:
         monkeypatch.setattr(TaskContext, "_taskContext", _Context(attempt, **local))
-        return LetterName(LetterBox(DeadLetter(tmp_path), ("v",), "op", use))
+        return DeadLetterName(DeadLetterTarget(DeadLetter(tmp_path), ("v",), "op", use))
 
     return make
 

@@ -18,6 +18,12 @@ from typing import Any
 from pillarbox.aio.limits.limiter import LimiterStatistics, RateLimiter
 from pillarbox.validate import check_function_or_none, check_positive_number
 
+# A bucket keeps its level and the time at which it was so, and computes what has come since when it is
+# asked: a timer that adds tokens would wake each task up many times a second, and be late under load. A
+# window of calls ("at most 50 in any second") needs the time of each of them, and lets twice the rate
+# through around the border of a fixed window. Rounding errors add up if the level is changed by each look;
+# so only a look that takes something moves the level and its time.
+
 WAIT_MARGIN_S = 1e-6
 """Seconds added to every wait, so that rounding never brings a caller back too early."""
 
@@ -141,7 +147,7 @@ class TokenBucket:
         self._at = now
 
     def level(self, now: float) -> float:
-        """What is there; below 0 for a debt."""
+        """Tokens that are there; below 0 for a debt."""
         return min(self._level + (now - self._at) * self.rate, self.capacity)
 
 

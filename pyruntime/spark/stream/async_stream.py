@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from pillarbox.aio.options import Options, settle_options
 from pillarbox.aio.signature import with_options
-from pillarbox.spark.dead_letter import DeadLetter
+from pillarbox.spark.dead_letters import DeadLetter
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import REFERENCE
@@ -107,8 +107,8 @@ def async_stream(  # type: ignore[misc]
         results=results,
         streaming=True,
     )
-    if work.letters is not None:
-        work.letters.dead_letter.check_types(df.schema)
+    if work.dead_letters is not None:
+        work.dead_letters.dead_letter.check_types(df.schema)
     plan = StreamPlan(
         name=uuid.uuid4().hex,
         work=work,

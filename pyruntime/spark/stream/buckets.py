@@ -37,9 +37,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from pillarbox.spark.dead_letters import DeadLetterWriter
 from pillarbox.spark.function import name_of, ship
 from pillarbox.spark.ledger_plan import BATCH, QUERY
-from pillarbox.spark.letters import LetterWriter
 from pillarbox.spark.records import from_ipc, to_ipc
 from pillarbox.spark.stream.bucket_state import (
     MAX_OUTPUT_BYTES,
@@ -207,7 +207,7 @@ class BucketProcessor(StatefulProcessor):
     def __init__(self, plan: StreamPlan) -> None:
         self._plan = plan
         self._client: CallClient | None = None
-        self._letters: LetterWriter | None = None
+        self._dead_letters: DeadLetterWriter | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Spark's: before all else, and once on the driver."""
@@ -264,20 +264,20 @@ class BucketProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """Spark's: the partition is through."""
-        if self._letters is not None:
-            self._letters.commit()
+        if self._dead_letters is not None:
+            self._dead_letters.commit()
         if self._client is not None:
             self._client.close()
 
     def _put_aside(self, letters: pa.RecordBatch) -> None:
-        if self._letters is None:
-            if self._plan.work.letters is None:
+        if self._dead_letters is None:
+            if self._plan.work.dead_letters is None:
                 raise StreamStateError(
                     "it has dead letters, and async_stream has no dead_letter= now: let the query run to its "
                     "end with one (trigger availableNow), then take it away"
                 )
-            self._letters = LetterWriter(self._plan.work.letters)
-        self._letters.add_letters(letters)
+            self._dead_letters = DeadLetterWriter(self._plan.work.dead_letters)
+        self._dead_letters.add_batch(letters)
 
     def _calls(self) -> CallClient:
         if self._client is None:

@@ -102,7 +102,7 @@ class _Stream:
             loop_thread=here.loop_thread,
             ledger_session=ledger_session,
             convert=RowEncoder(plan.schema, work.time_zone),
-            box=work.letters,
+            dead_letters=work.dead_letters,
             payload=plan.payload,
             after=[each.calls for each in after],
         )

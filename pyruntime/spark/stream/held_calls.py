@@ -40,7 +40,6 @@ from pillarbox.aio.options import Options
 from pillarbox.aio.task_run import TaskRun
 from pillarbox.kernel import PillarboxError
 from pillarbox.rpc.loop_thread import LoopThread
-from pillarbox.spark.letters import dead_letters
 from pillarbox.spark.records import RECORD_BYTES, Columns, Record
 from pillarbox.spark.stream.bucket_state import BATCH, IDENTITY, OWN_COLUMNS, Finished, joined
 from pillarbox.spark.stream.payload import Payload, row_bytes
@@ -50,7 +49,7 @@ from pillarbox.task import CheckpointBarrier, InputStatus, RowBatch, TaskOutput
 if TYPE_CHECKING:
     from pillarbox.aio.ledger_session import LedgerSession
     from pillarbox.aio.task_io import Chunk
-    from pillarbox.spark.dead_letter import LetterBox
+    from pillarbox.spark.dead_letters import DeadLetterTarget
 
 log = logging.getLogger("pillarbox")
 
@@ -98,9 +97,9 @@ class _Bucket:
 class HeldCalls:
     """Makes the calls of one stream until `close`. Is the output of their task, for the loop's thread.
 
-    writer: turns results into output batches. ledger_session, convert: see `AsyncWaitOperator`. box: where
-    rows that fail are put aside. payload: where the columns of rows are, None where they come with them.
-    after: those that are closed, whose calls have to end before one begins here.
+    writer: turns results into output batches. ledger_session, convert: see `AsyncWaitOperator`.
+    dead_letters: where rows that fail are put aside. payload: where the columns of rows are, None where they
+    come with them. after: those that are closed, whose calls have to end before one begins here.
     """
 
     has_ended = True
@@ -116,14 +115,14 @@ class HeldCalls:
         loop_thread: LoopThread,
         ledger_session: LedgerSession | None = None,
         convert: ResultConverter | None = None,
-        box: LetterBox | None = None,
+        dead_letters: DeadLetterTarget | None = None,
         payload: Payload | None = None,
         after: Sequence[HeldCalls] = (),
     ) -> None:
         self._payload = payload
         self.failure: BaseException | None = None
         self._writer = writer
-        self._box = box
+        self._dead_letters = dead_letters
         self._loop_thread = loop_thread
         self._changed = threading.Condition()
         self._buckets: dict[int, _Bucket] = {}
@@ -283,10 +282,10 @@ class HeldCalls:
                 if self._writer.counts is not None:
                     counts = np.array(self._writer.counts, np.int64)
             failed = [row for _, row in done if type(row.result) is Failed]
-            if failed and self._box is not None:
+            if failed and self._dead_letters is not None:
                 records = [row[0] for row in failed]
                 rows_of = [record._columns.batch.slice(record._index, 1) for record in records]
-                letters = dead_letters(self._box, joined(rows_of), [row.result for row in failed])
+                letters = self._dead_letters.batch(joined(rows_of), [row.result for row in failed])
             places = [place for place, _ in done]
         return Finished(np.array(places, np.int64), outputs, counts, letters)
 

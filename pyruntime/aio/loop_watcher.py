@@ -1,18 +1,18 @@
 """Notices code that blocks the event loop of an operator, and says where it is.
 
-An async function that blocks (`time.sleep`, `requests`, a long computation) stops every other call, every
-timer and every time-out of its loop, and nothing fails: the job is only slow. The loop cannot report that
-itself, for it has no turn meanwhile. Three ways were weighed:
-
-- asyncio's debug mode names a slow callback after it has ended, and its task, but not its line; it costs each
-  callback, and uvloop has less of it.
-- The thread that takes the results wakes up anyway, but not while results come: a function that blocks for
-  20 ms a row gives results all the time, and is fifty times too slow.
-- A thread that looks ten times a second costs next to nothing, and sees the stack while it blocks. That one
-  was taken.
-
 `LoopWatcher.beat` is for the loop's thread, `close` for any thread; the rest is the watcher's own thread.
 """
+
+# An async function that blocks (`time.sleep`, `requests`, a long computation) stops every other call, every
+# timer and every time-out of its loop, and nothing fails: the job is only slow. The loop cannot report that
+# itself, for it has no turn meanwhile. Three ways were weighed:
+#
+# - asyncio's debug mode names a slow callback after it has ended, and its task, but not its line; it costs
+#   each callback, and uvloop has less of it.
+# - The thread that takes the results wakes up anyway, but not while results come: a function that blocks for
+#   20 ms a row gives results all the time, and is fifty times too slow.
+# - A thread that looks ten times a second costs next to nothing, and sees the stack while it blocks. That one
+#   was taken.
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""`estimate`: what a sample says about a whole job, with bounds that hold."""
+"""`estimate_cost`: what a sample says about a whole job, with bounds that hold."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +16,24 @@ from pyspark.sql import SparkSession
 
 from pillarbox import Retry
 from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.aio.options import Options
-from pillarbox.spark import estimate
-from pillarbox.spark.forecast import Range, Sample, bootstrap, forecast, wilson
+from pillarbox.mailbox.metrics import LatencyHistogram
+from pillarbox.spark import estimate_cost
+from pillarbox.spark.estimate_cost import Range, Sample, bootstrap, forecast, read_sample, wilson
 
 RunScript = Callable[..., list[str]]
 
 
-def sample(**changes: Any) -> Sample:
+def sample(
+    *, costs: Sequence[float] = (), units: Sequence[float] = (), seconds: float = 0.1, **counts: Any
+) -> Sample:
     """100 rows of 0.1 s each, none of which failed."""
-    measured = Sample(
-        rows=100,
-        calls=100,
-        batches=0,
-        errors=0,
-        capacity=100,
-        elapsed=1.0,
-        longest=0.1,
-        durations=[(0.1, 100)],
-        costs=[],
-        units=[],
-        errors_by_type={},
-    )
-    return measured._replace(**changes)
+    totals = Totals(**{"rows_in": 100, "calls": 100, "capacity": 100, **counts})
+    histogram = LatencyHistogram()
+    histogram.record(seconds)
+    totals = dataclasses.replace(totals, latency=histogram.snapshot())
+    return Sample(totals, [seconds] * totals.calls, [*costs], [*units])
 
 
 def test_the_duration_is_the_work_over_the_slots_and_one_last_call() -> None:
@@ -57,7 +54,7 @@ def test_a_rate_bounds_the_duration_for_each_task_or_for_all() -> None:
 
 
 def test_retries_are_paid_for_and_counted() -> None:
-    found = forecast(sample(calls=125, durations=[(0.1, 125)]), Options(capacity=10), rows=1000, tasks=1)
+    found = forecast(sample(calls=125), Options(capacity=10), rows=1000, tasks=1)
     assert found.calls.expected == pytest.approx(1250)
     assert found.calls.low < 1250 < found.calls.high
     assert found.seconds.expected == pytest.approx(1250 * 0.1 / 10 + 0.1)
@@ -105,7 +102,7 @@ def test_batches_share_a_slot() -> None:
 
 @pytest.mark.parametrize("shared", [90, 0])
 def test_rows_that_share_calls_are_not_counted_as_calls(shared: int) -> None:
-    measured = sample(calls=10, shared=shared, durations=[(0.1, 10)], costs=[0.5] * 10)
+    measured = sample(calls=10, shared=shared, costs=[0.5] * 10)
     found = forecast(measured, Options(capacity=10, memo=1000), rows=1_000_000, tasks=1)
     assert found.calls.expected == pytest.approx(100_000)
     assert found.cost is not None
@@ -126,10 +123,15 @@ def test_a_budget_is_named_in_full() -> None:
     assert "max_cost=0.5 may end the calls" in text
 
 
-def test_a_sample_travels_as_text() -> None:
-    measured = sample(costs=[0.5], errors_by_type={"E": 1})
-    back = Sample.from_json(measured.to_json())
-    assert forecast(back, Options(), rows=10, tasks=1) == forecast(measured, Options(), rows=10, tasks=1)
+def test_durations_of_a_sample_are_right_to_a_sixteenth_and_none_is_above_the_longest() -> None:
+    histogram = LatencyHistogram()
+    histogram.record_all([0.1, 0.2, 0.2])
+    totals = Totals(rows_in=3, calls=3, latency=histogram.snapshot(), errors_by_type={"E": 1})
+    found = read_sample(json.dumps({"totals": to_json(totals), "costs": [0.5], "units": []}))
+    assert found.totals == totals
+    assert found.costs == [0.5]
+    assert found.durations == pytest.approx([0.1, 0.2, 0.2], rel=1 / 16)
+    assert max(found.durations) <= 0.2
 
 
 @pytest.mark.contract
@@ -143,7 +145,7 @@ def test_an_estimate_calls_a_sample_and_prints_what_it_says(spark: SparkSession,
         return 0.25
 
     shown = io.StringIO()
-    found = estimate(
+    found = estimate_cost(
         spark.range(0, 20_000, 1, 2),
         call,
         sample=60,
@@ -183,13 +185,13 @@ def test_retries_of_the_sample_are_seen(spark: SparkSession) -> None:
 
     shown = io.StringIO()
     retry = Retry(attempts=2, initial=0.001)
-    found = estimate(spark.range(40), Flaky(), sample=100, rows=40, tasks=3, retry=retry, file=shown)
+    found = estimate_cost(spark.range(40), Flaky(), sample=100, rows=40, tasks=3, retry=retry, file=shown)
     assert (found.sample, found.rows, found.tasks) == (40, 40, 3)
     assert found.calls.expected == pytest.approx(80)
 
 
 def test_a_part_of_the_data_gives_as_many_rows_as_were_asked_for(spark: SparkSession) -> None:
-    found = estimate(
+    found = estimate_cost(
         spark.range(0, 10_000, 1, 2), same, sample=50, rows=1_000_000, tasks=2, file=io.StringIO()
     )
     assert (found.sample, found.rows) == (50, 1_000_000)
@@ -202,7 +204,7 @@ async def same(row: Any) -> int:
 
 def test_a_result_that_does_not_fit_is_a_failure_in_the_estimate(spark: SparkSession) -> None:
     text = io.StringIO()
-    found = estimate(spark.range(10), same, schema="n string, m string", rows=10, tasks=1, file=text)
+    found = estimate_cost(spark.range(10), same, schema="n string, m string", rows=10, tasks=1, file=text)
     assert found.error_share.expected == 1.0
     assert "rows failed (ResultError), and errors='fail' would end the job" in text.getvalue()
 
@@ -210,13 +212,13 @@ def test_a_result_that_does_not_fit_is_a_failure_in_the_estimate(spark: SparkSes
 def test_bad_arguments_of_an_estimate_are_named(spark: SparkSession) -> None:
     df = spark.range(5)
     with pytest.raises(ValueError, match="sample=0: must be at least 1"):
-        estimate(df, same, sample=0)
+        estimate_cost(df, same, sample=0)
     with pytest.raises(ValueError, match="tasks=-1: must be at least 1"):
-        estimate(df, same, tasks=-1)
+        estimate_cost(df, same, tasks=-1)
     with pytest.raises(ValueError, match="df: has no rows"):
-        estimate(df.where("id < 0"), same)
+        estimate_cost(df.where("id < 0"), same)
     with pytest.raises(TypeError, match="must be a Spark DataFrame, not int"):
-        estimate(5, same)  # type: ignore[arg-type]
+        estimate_cost(5, same)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="df: is a stream"):
-        estimate(spark.readStream.format("rate").load(), same)
+        estimate_cost(spark.readStream.format("rate").load(), same)
     assert Range(1.0, 0.5, 2.0).times(2.0) == (2.0, 1.0, 4.0)
