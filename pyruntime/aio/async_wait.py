@@ -80,20 +80,6 @@ LIGHT_RESULTS = 15
 """Results that are not weighed after one that belongs to a light window."""
 
 
-class _Mark:
-    """Watermarks and statuses that share an entry of the queue, as no row came between: the newest ones."""
-
-    __slots__ = ("elements",)
-
-    def __init__(self) -> None:
-        self.elements: list[Watermark | Idleness] = []
-
-    def add(self, element: Watermark | Idleness) -> None:
-        """Replace an older one of its kind."""
-        self.elements = [each for each in self.elements if type(each) is not type(element)]
-        self.elements.append(element)
-
-
 class AsyncWaitOperator(Operator):
     """Calls `fn` for the rows of a task, as an operator of its chain. Confined to the thread of `loop`.
 
@@ -133,7 +119,8 @@ class AsyncWaitOperator(Operator):
         self._emit_asked = self._output_full = self._is_stopped = self._is_whole = False
         self._marks = 0
         self._restored: dict[Call, CallState | FinishedRow] = {}
-        self._last_mark: _Mark | None = None
+        # Watermarks and statuses that share an entry of the queue, as no row has come since: the newest ones.
+        self._last_mark: list[Watermark | Idleness] | None = None
         self._drained: Future[None] | None = None
         self._ends = self._is_stuck = False
         # Bytes of the rows in the window and of the results that were weighed.
@@ -475,12 +462,13 @@ class AsyncWaitOperator(Operator):
             self._emit_mark(element)
             return
         if self._last_mark is None:
-            self._last_mark = _Mark()
+            self._last_mark = []
             self._queue.put_watermark(self._last_mark)
             self._marks += 1
             if not self.has_room:
                 self._scheduler.runner.dispatch()
-        self._last_mark.add(element)
+        mark = self._last_mark
+        mark[:] = [*(each for each in mark if type(each) is not type(element)), element]
         if not self._emit_asked and self._queue.has_completed():
             self._ask_to_emit()
 
@@ -649,10 +637,10 @@ class AsyncWaitOperator(Operator):
             if self._is_stopped:
                 return
             self._marks -= 1
-            mark: _Mark = pair[1]
+            mark: list[Watermark | Idleness] = pair[1]
             if mark is self._last_mark:
                 self._last_mark = None
-            for element in mark.elements:
+            for element in mark:
                 self._emit_mark(element)
         if rows:
             self._emit_rows(rows)
@@ -669,7 +657,7 @@ class AsyncWaitOperator(Operator):
         entries = StateEntries()
         for element, finished, result in self._queue.snapshot():
             if element is WATERMARK:
-                entries.add(list(result.elements))
+                entries.add(list(result))
             elif finished:
                 entries.add_finished(row_of(element), result, element.cost)
             elif restored and element in restored:
@@ -709,8 +697,7 @@ class AsyncWaitOperator(Operator):
         for each in state.entries:
             self._last_mark = None
             if isinstance(each, list):
-                self._last_mark = mark = _Mark()
-                mark.elements = list(each)
+                self._last_mark = mark = list(each)
                 self._marks += 1
                 entries.append((WATERMARK, True, mark))
                 continue
