@@ -1,4 +1,4 @@
-"""What the kernel accepts as bounds, sizes, numbers and callbacks. TypeError and ValueError name the
+"""Checks of bounds, sizes, numbers and callbacks, as the kernel accepts them. TypeError and ValueError name the
 argument, its value and what is allowed. Any thread.
 """
 
@@ -12,6 +12,13 @@ cdef size_t as_bound(str name, object bound, size_t most) except 0:
     if not 1 <= bound <= most:
         raise ValueError(f"{name} must be 1 to {most}, not {bound}")
     return bound
+
+
+cdef size_t as_limit(object limit, str unit) except? 0:
+    """A number of something to take at most, from 0."""
+    if limit < 0:
+        raise ValueError(f"limit must be None or at least 0 {unit}, not {limit!r}")
+    return min(limit, NO_BOUND)
 
 
 cdef size_t as_bytes(object nbytes) except? 0:

@@ -10,7 +10,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from pillarbox.kernel.collector cimport Collector, collected_t
 from pillarbox.kernel.confined cimport is_owner
-from pillarbox.kernel.holder cimport check_process, hide
+from pillarbox.kernel.gc_container cimport check_process, hide
 from pillarbox.kernel.mail cimport Mail, handed_out, let_go, mail_t
 from pillarbox.kernel.mailbox cimport TaskMailbox
 from pillarbox.kernel.mailbox_core cimport Core

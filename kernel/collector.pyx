@@ -11,7 +11,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 
 from pillarbox.kernel.confined cimport check_owner
-from pillarbox.kernel.holder cimport is_foreign
+from pillarbox.kernel.gc_container cimport is_foreign
 from pillarbox.kernel.mail cimport as_priority
 from pillarbox.kernel.waiting cimport drop, report
 
@@ -84,7 +84,7 @@ cdef class Collector:
     1. The first of them decides, and returns True. Its result travels as mail; the call ends when the mailbox
        thread has run that.
     2. Later ones return False and have no effect, also those after the time-out of the call, after another
-       attempt has begun, after the end of the job. They are counted, and are no error.
+       attempt has begun, after the end of the job. They are counted, and are not errors.
     3. Neither waits for anything.
 
     Made by the operator, for each attempt of a call anew. Thread-safe.

@@ -2,14 +2,14 @@
 
 from libcpp.atomic cimport atomic, memory_order_relaxed
 
-from pillarbox.kernel.holder cimport Holder, check_process
+from pillarbox.kernel.gc_container cimport GCContainer, check_process
 
 
 cdef extern from "pythread.h" nogil:
     unsigned long PyThread_get_thread_ident() noexcept
 
 
-cdef class Confined(Holder):
+cdef class Confined(GCContainer):
     cdef atomic[unsigned long long] owner  # its number; 0 while the thread that was named has not come
     cdef atomic[unsigned long] ident  # of the owner, or of the thread that was named
     cdef unsigned long named_native_id  # of the thread that was named; 0 is unknown

@@ -1,8 +1,8 @@
 import threading
 
-from .holder import Holder
+from .gc_container import GCContainer
 
-class Confined(Holder):
+class Confined(GCContainer):
     def adopt(self, *, ended: threading.Thread | None = None) -> None: ...
 
 def described_thread(ident: int) -> str: ...

@@ -7,7 +7,7 @@ given twice.
 
 import threading
 
-from pillarbox.kernel.holder cimport Holder, check_process
+from pillarbox.kernel.gc_container cimport GCContainer, check_process
 
 from .errors import WrongThreadError
 
@@ -39,7 +39,7 @@ cdef bint take_up(Confined self) noexcept with gil:
     return self.change_owner(0)
 
 
-cdef class Confined(Holder):
+cdef class Confined(GCContainer):
     """Belongs to one thread, its owner: the thread that made it, until another adopts it."""
 
     def __cinit__(self):

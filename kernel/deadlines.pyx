@@ -10,9 +10,9 @@ nothing where there is a GIL, the object's own lock where there is none. No fore
 from cython cimport critical_section
 from libc.math cimport INFINITY, isfinite
 
-from pillarbox.kernel.arguments cimport NO_BOUND, as_double, as_handle
+from pillarbox.kernel.arguments cimport NO_BOUND, as_double, as_handle, as_limit
 from pillarbox.kernel.confined cimport check_owner
-from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
+from pillarbox.kernel.gc_container cimport abandon, check_process, is_foreign, visit_reference, visitor_t
 from pillarbox.kernel.monitor cimport steady_seconds
 from pillarbox.kernel.waiting cimport drop, keep, take_over
 
@@ -74,7 +74,7 @@ cdef class Deadlines(Confined):
         """Forgets a timer and its payload; returns True. Confined.
 
         Returns False, without effect, if the handle is not that of a timer that waits: it has come out, or
-        there never was one. TypeError if it is no int.
+        there never was one. TypeError if it is not an int.
         """
         cdef void* owned = NULL
         cdef int64_t number
@@ -97,9 +97,7 @@ cdef class Deadlines(Confined):
         cdef size_t most = NO_BOUND
         check_owner(self)
         if limit is not None:
-            if limit < 0:
-                raise ValueError(f"limit must be None or at least 0 timers, not {limit!r}")
-            most = min(limit, NO_BOUND)
+            most = as_limit(limit, "timers")
         return self.take_out(self.time(), most)
 
     def clear(self):
@@ -109,7 +107,7 @@ cdef class Deadlines(Confined):
         return self.take_out(INFINITY, NO_BOUND)
 
     def next_deadline(self):
-        """When the first timer is due, in seconds on the clock; None if no timer waits.
+        """The moment at which the first timer is due, in seconds on the clock; None if no timer waits.
 
         Thread-safe; to a thread that is not the owner it may say what was true a moment ago.
         """

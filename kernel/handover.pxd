@@ -6,7 +6,7 @@
 
 from libcpp cimport bool as cbool
 
-from pillarbox.kernel.holder cimport Holder
+from pillarbox.kernel.gc_container cimport GCContainer
 
 ctypedef void (*share_t)(void* failure) noexcept
 ctypedef int (*each_t)(void* owned, void* context) noexcept
@@ -68,7 +68,7 @@ cdef extern from "pillarbox_handover.h" namespace "pillarbox" nogil:
         int visit(each_t each, void* context) noexcept
 
 
-cdef class Handover(Holder):
+cdef class Handover(GCContainer):
     cdef object __weakref__
     cdef HandoverCore core
 

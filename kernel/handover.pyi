@@ -2,9 +2,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .counters import HandoverStatistics
-from .holder import Holder
+from .gc_container import GCContainer
 
-class Handover(Holder):
+class Handover(GCContainer):
     def __init__(self, max_items: int, max_bytes: int | None = None) -> None: ...
     def put(self, item: Any, nbytes: int = 0, timeout: float | None = None) -> bool: ...
     def try_put(self, item: Any, nbytes: int = 0) -> bool: ...

@@ -10,22 +10,23 @@ What a hand-over does is in `include/pillarbox_handover.h`, which knows no Pytho
 errors, the references and the clock.
 """
 
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from libc.math cimport INFINITY
 from libcpp cimport bool as cbool
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, as_bytes, check_callback
-from pillarbox.kernel.holder cimport (
-    Holder, abandon, check_process, is_foreign, visit_reference, visitor_t,
+from pillarbox.kernel.gc_container cimport (
+    GCContainer, abandon, check_process, is_foreign, visit_reference, visitor_t,
 )
-from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice, take_over
+from pillarbox.kernel.waiting cimport (
+    after_sleep, call_if_armed, deadline_after, drop, keep, next_slice, take_over,
+)
 
 from .counters import HandoverStatistics
 from .errors import HandoverClosedError
 
 
-cdef class Handover(Holder):
+cdef class Handover(GCContainer):
     """Handover(max_items, max_bytes=None)
 
     1. Items come out in the order in which they went in, each once.
@@ -114,9 +115,7 @@ cdef class Handover(Holder):
                 woken = self.core.await_item(seconds, &waited)
             if woken:
                 return None
-            PyErr_CheckSignals()
-            # A handler may fork.
-            check_process(self)
+            after_sleep(self)
 
     def try_take(self):
         """The oldest item, or None if there is none now. At the end raises as `take`."""
@@ -126,16 +125,14 @@ cdef class Handover(Holder):
             return None
         item = take_over(node.value)
         PyMem_RawFree(node)
-        if armed != NULL:
-            call_back(armed)
+        call_if_armed(armed)
         return item
 
     def take_all(self):
         """Everything that waits, in one step: a list, empty if nothing does. At the end raises as `take`."""
         cdef void* armed = NULL
         items = values(self.fetch(True, &armed))
-        if armed != NULL:
-            call_back(armed)
+        call_if_armed(armed)
         return items
 
     def close(self):
@@ -148,8 +145,7 @@ cdef class Handover(Holder):
         items = values(left.items)
         drop(left.consumer)
         drop(left.failure)
-        if left.producer != NULL:
-            call_back(left.producer)
+        call_if_armed(left.producer)
         return items
 
     def wake_up(self):
@@ -160,8 +156,7 @@ cdef class Handover(Holder):
         check_process(self)
         cdef void* armed = NULL
         self.core.wake_up(&armed)
-        if armed != NULL:
-            call_back(armed)
+        call_if_armed(armed)
 
     def arm_wakeup_consumer(self, callback):
         """Arms a one-shot wake-up for a consumer that sleeps elsewhere than in `take`.
@@ -182,7 +177,7 @@ cdef class Handover(Holder):
 
     @property
     def ended(self):
-        """Whether no item waits and none can come."""
+        """True if no item waits and none can come."""
         check_process(self)
         return self.core.counts().ended
 
@@ -252,15 +247,13 @@ cdef class Handover(Holder):
                     break
                 with nogil:
                     self.core.await_room(size, seconds, &waited)
-                PyErr_CheckSignals()
-                check_process(self)
+                after_sleep(self)
         finally:
             if answer != PutAnswer.ACCEPTED:
                 drop(node.value)
                 PyMem_RawFree(node)
         if answer == PutAnswer.ACCEPTED:
-            if armed != NULL:
-                call_back(armed)
+            call_if_armed(armed)
             return True
         if answer == PutAnswer.ENDED:
             raise HandoverClosedError("put after finish or fail")
@@ -275,8 +268,7 @@ cdef class Handover(Holder):
         if not self.core.finish(failure, &armed):
             drop(failure)
             return False
-        if armed != NULL:
-            call_back(armed)
+        call_if_armed(armed)
         return True
 
     cdef item_t* fetch(self, bint everything, void** armed) except? NULL:

@@ -62,17 +62,17 @@ cdef class Mail:
 
     @property
     def urgent(self):
-        """Whether the mail comes before all that are not urgent."""
+        """True if the mail comes before all that are not urgent."""
         return (self.node.flags & URGENT) != 0
 
     @property
     def deferrable(self):
-        """Whether a take may be asked to skip the mail."""
+        """True if a take may be asked to skip the mail."""
         return (self.node.flags & DEFERRABLE) != 0
 
     @property
     def description(self):
-        """What the mail is about: the description it was given, or the name of its function."""
+        """The subject of the mail: the description it was given, or the name of its function."""
         if self._description is None:
             return str(getattr(self.fn, "__qualname__", self.fn))
         return str(self._description() if callable(self._description) else self._description)
@@ -152,7 +152,7 @@ cdef void unclaim(tuple mails, Py_ssize_t count) noexcept:
 
 
 cdef int as_priority(object priority) except? -2:
-    """The priority as a C int; TypeError if it is no int, ValueError if it is out of range."""
+    """The priority as a C int; TypeError if it is not an int, ValueError if it is out of range."""
     cdef int overflow = 0
     cdef long value
     if not isinstance(priority, int):

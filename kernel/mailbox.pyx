@@ -4,12 +4,11 @@ What happens between threads, and in which order mails come out, is the core's: 
 Here are the checks, the references, the errors, and the sleeping in slices.
 """
 
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from pillarbox.kernel.arguments cimport NO_BOUND, as_bound, check_callback
 from pillarbox.kernel.confined cimport check_owner, is_owner
-from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
+from pillarbox.kernel.gc_container cimport abandon, check_process, is_foreign, visit_reference, visitor_t
 from pillarbox.kernel.mail cimport (
     DEFERRABLE,
     PYTHON,
@@ -22,7 +21,9 @@ from pillarbox.kernel.mail cimport (
     unclaim,
 )
 from pillarbox.kernel.mailbox_core cimport CLOSED, INBOX_KINDS, OPEN
-from pillarbox.kernel.waiting cimport call_back, deadline_after, drop, keep, next_slice
+from pillarbox.kernel.waiting cimport (
+    after_sleep, call_back, call_if_armed, deadline_after, drop, keep, next_slice,
+)
 
 from .counters import MailboxStatistics
 from .errors import MailboxClosedError
@@ -43,7 +44,7 @@ cdef object breathe = eval("lambda: None")
 
 
 BACKENDS = ("lock-free", "mutex")[:INBOX_KINDS]
-"""How producers may meet the mailbox thread: a mutex, which is the oracle, is in builds for tests only."""
+"""The ways in which producers may meet the mailbox thread: a mutex, which is the oracle, is in builds for tests only."""
 
 
 cdef class TaskMailbox(Confined):
@@ -131,8 +132,7 @@ cdef class TaskMailbox(Confined):
         cdef void* armed = NULL
         check_process(self)
         self.core.quiesce(&armed)
-        if armed != NULL:
-            call_back(armed)
+        call_if_armed(armed)
 
     @property
     def state(self):
@@ -142,12 +142,12 @@ cdef class TaskMailbox(Confined):
 
     @property
     def backend(self):
-        """How producers meet the mailbox thread, one of `BACKENDS`. Thread-safe."""
+        """The way in which producers meet the mailbox thread, one of `BACKENDS`. Thread-safe."""
         return BACKENDS[self.core.inbox().kind()]
 
     @property
     def is_mailbox_thread(self):
-        """Whether the calling thread is the mailbox thread. Thread-safe."""
+        """True if the calling thread is the mailbox thread. Thread-safe."""
         return is_owner(self)
 
     def check_is_mailbox_thread(self):
@@ -219,9 +219,8 @@ cdef class TaskMailbox(Confined):
             with nogil:
                 self.core.park(seconds)
             self.core.fetch()
-            # A handler may fork, or close the mailbox.
-            PyErr_CheckSignals()
-            check_process(self)
+            after_sleep(self)
+            # A handler may close the mailbox.
             self.check_not_closed()
 
     def create_batch(self):
@@ -300,7 +299,7 @@ cdef class TaskMailbox(Confined):
         return self.batch_runs.load()
 
     def has_mail(self):
-        """Whether any mail waits, in the batch or outside. Confined. False when CLOSED."""
+        """True if any mail waits, in the batch or outside. Confined. False when CLOSED."""
         check_owner(self)
         return self.core.has_mail()
 

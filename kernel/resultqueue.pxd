@@ -7,7 +7,7 @@ from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
 from pillarbox.kernel.confined cimport Confined
-from pillarbox.kernel.pairs cimport pair_t
+from pillarbox.kernel.queue_pairs cimport pair_t
 
 ctypedef void (*release_t)(void* payload) noexcept
 ctypedef int (*each_t)(void* payload, void* context) noexcept

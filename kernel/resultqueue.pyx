@@ -8,10 +8,10 @@ references, which are made before the queue gets them and released when it has g
 from cpython.ref cimport PyObject
 from libcpp.vector cimport vector
 
-from pillarbox.kernel.arguments cimport as_bound, as_handle
+from pillarbox.kernel.arguments cimport as_bound, as_handle, as_limit
 from pillarbox.kernel.confined cimport check_owner
-from pillarbox.kernel.holder cimport abandon, check_process, is_foreign, visit_reference, visitor_t
-from pillarbox.kernel.pairs cimport pair_t, paired
+from pillarbox.kernel.gc_container cimport abandon, check_process, is_foreign, visit_reference, visitor_t
+from pillarbox.kernel.queue_pairs cimport pair_t, paired
 from pillarbox.kernel.waiting cimport drop, keep
 
 from .counters import QueueStatistics
@@ -35,7 +35,7 @@ cdef object THE_WATERMARK = WATERMARK
 
 
 cdef class ResultQueue(Confined):
-    """What OrderedQueue and UnorderedQueue have in common; not constructible itself.
+    """The base of OrderedQueue and UnorderedQueue; not constructible itself.
 
     1. At most `capacity` entries are held, watermarks included; `put` into a full queue raises CapacityError.
     2. The first completion of an entry wins. Later ones, those of earlier attempts, and those of entries
@@ -129,7 +129,7 @@ cdef class ResultQueue(Confined):
     # ---- confined: out
 
     def has_completed(self):
-        """Whether `emit` would give something now. Confined."""
+        """True if `emit` would give something now. Confined."""
         check_owner(self)
         return self.core.has_completed()
 
@@ -147,13 +147,11 @@ cdef class ResultQueue(Confined):
         """
         cdef pair_t pairs[CHUNK]
         cdef list emitted = []
-        cdef Py_ssize_t left = self.core.capacity()
+        cdef size_t left = <size_t>self.core.capacity()
         cdef int count, index, most
         check_owner(self)
         if limit is not None:
-            if limit < 0:
-                raise ValueError(f"limit must be None or at least 0 entries, not {limit!r}")
-            left = min(left, limit)
+            left = min(left, as_limit(limit, "entries"))
         while left > 0:
             most = CHUNK if left > CHUNK else <int>left
             count = self.core.emit(pairs, most)
@@ -167,7 +165,7 @@ cdef class ResultQueue(Confined):
     # ---- confined: all at once
 
     def snapshot(self, door=()):
-        """What a restart needs: a list of QueueEntry `(element, finished, result)`. Confined.
+        """Gives what a restart needs: a list of QueueEntry `(element, finished, result)`. Confined.
 
         First every entry admitted and not emitted, in the order of admission; then those that are still to be
         restored; then the elements of `door`, an iterable: what waits to be admitted, and is not finished.
@@ -214,7 +212,7 @@ cdef class ResultQueue(Confined):
         """Sets what is to be restored: an iterable of `(element, finished, result)`, as `snapshot` gave it.
 
         Nothing is admitted yet: see `admit_restored`. Confined. Raises ValueError if the queue is closed, not
-        empty or restoring already; TypeError or ValueError, which name the entry, if one is no such triple.
+        empty or restoring already; TypeError or ValueError, which name the entry, if one is not such a triple.
         Then the queue is as it was.
         """
         cdef vector[entry_t] restored
@@ -262,13 +260,13 @@ cdef class ResultQueue(Confined):
 
     @property
     def is_full(self):
-        """Whether it holds as many entries as it may. Thread-safe."""
+        """True if it holds as many entries as it may. Thread-safe."""
         check_process(self)
         return self.core.counts().size == self.core.capacity()
 
     @property
     def is_empty(self):
-        """Whether nothing is held. Thread-safe."""
+        """True if nothing is held. Thread-safe."""
         check_process(self)
         return self.core.counts().size == 0
 

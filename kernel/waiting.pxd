@@ -1,5 +1,8 @@
 # Layout of waiting: time-outs, the slice of a sleep, one-shot callbacks, owned references.
 
+from pillarbox.kernel.gc_container cimport GCContainer
+
+
 cdef extern from *:
     """
     // The longest that a call on the main thread sleeps before it looks for signals: the delay of a Ctrl-C.
@@ -17,3 +20,10 @@ cdef void report(object where) noexcept
 cdef void* keep(object reference) noexcept
 cdef void drop(void* reference) noexcept
 cdef object take_over(void* reference)
+cdef int after_sleep(GCContainer self) except -1
+
+
+cdef inline void call_if_armed(void* callback) noexcept:
+    """Calls and drops a wake-up that a core has handed back; null is none."""
+    if callback != NULL:
+        call_back(callback)

@@ -1,4 +1,4 @@
-"""How kernel calls wait and wake: time-outs, the slice of a sleep, one-shot callbacks, owned references.
+"""Waits and wake-ups of kernel calls: time-outs, the slice of a sleep, one-shot callbacks, owned references.
 
 Used by the mailbox, the queues and the hand-over, from any thread. Nothing here takes a lock, and what may
 run foreign code (`call_back`, `drop`) is for callers that hold none.
@@ -6,11 +6,12 @@ run foreign code (`call_back`, `drop`) is for callers that hold none.
 
 from threading import main_thread
 
-from cpython.exc cimport PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_WriteUnraisable
+from cpython.exc cimport PyErr_CheckSignals, PyErr_ExceptionMatches, PyErr_SetInterrupt, PyErr_WriteUnraisable
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.math cimport INFINITY, isnan
 
 from pillarbox.kernel.arguments cimport as_double
+from pillarbox.kernel.gc_container cimport GCContainer, check_process
 from pillarbox.kernel.monitor cimport steady_seconds
 
 
@@ -33,7 +34,7 @@ cdef double deadline_after(object timeout) except? -1.0:
 
 
 cdef double next_slice(double deadline) except? -2.0:
-    """How long to sleep now, in seconds: up to the deadline, on the main thread a slice at most; not positive
+    """The seconds to sleep now: up to the deadline, on the main thread a slice at most; not positive
     when it is over.
 
     Handlers of signals run on the main thread alone: any other one would wake for nothing.
@@ -44,6 +45,12 @@ cdef double next_slice(double deadline) except? -2.0:
     if PyThread_get_thread_ident() == <unsigned long>main_thread().ident:
         return SLICE_SECONDS
     return min(left, LONGEST_SLEEP_SECONDS)
+
+
+cdef int after_sleep(GCContainer self) except -1:
+    """Handles signals between two slices of a wait; a handler may fork."""
+    PyErr_CheckSignals()
+    return check_process(self)
 
 
 cdef void call_back(void* callback) noexcept:

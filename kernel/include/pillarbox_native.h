@@ -55,7 +55,7 @@ inline pillarbox_mailbox* handle_of(Core* core) noexcept {
 inline mail_t* node_of(pillarbox_mail* mail) noexcept { return reinterpret_cast<mail_t*>(mail); }
 inline pillarbox_mail* mail_of(mail_t* node) noexcept { return reinterpret_cast<pillarbox_mail*>(node); }
 
-// Whether C may put it. A mail of Python's is no such mail: only Python claims it.
+// Whether C may put it. It may not put a mail of Python's: only Python claims it.
 inline bool is_valid(const mail_t& node) noexcept {
     const bool has_address = reinterpret_cast<std::uintptr_t>(&node) >> LockFreeInbox::ADDRESS_BITS == 0;
     return has_address && node.fn != nullptr && node.priority >= MIN_PRIORITY &&

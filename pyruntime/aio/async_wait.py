@@ -74,7 +74,7 @@ from pillarbox.task import (
 _NOT_WEIGHED = SMALL_TYPES | {Failed}
 
 LIGHT_SHARE = 1 / 16
-"""A window full of results that hold less than this share of `max_bytes` is light."""
+"""A window full of results that hold less than this share of `Buffer.max_bytes` is light."""
 
 LIGHT_RESULTS = 15
 """Results that are not weighed after one that belongs to a light window."""
@@ -125,8 +125,9 @@ class AsyncWaitOperator(Operator):
         self._ends = self._is_stuck = False
         # Bytes of the rows in the window and of the results that were weighed.
         self._held = 0
-        self._weighs = options.max_bytes is not None
-        self._light_bytes = (options.max_bytes or 0) * LIGHT_SHARE / options.window
+        self._max_bytes = options.buffer.max_bytes
+        self._weighs = self._max_bytes is not None
+        self._light_bytes = (self._max_bytes or 0) * LIGHT_SHARE / options.window
         # Results that are not weighed before the next one is.
         self._light = 0
         # The mean of the last results.
@@ -136,7 +137,7 @@ class AsyncWaitOperator(Operator):
         self._sampler: asyncio.TimerHandle | None = None
         self.watcher = LoopWatcher(_name_of(fn)) if watched else None
         self._ledger_session = ledger_session
-        self._flights = single_flight(options.dedupe, options.memo, options.max_bytes)
+        self._flights = single_flight(options.dedupe, self._max_bytes)
         self._meter = Meter()
         self._scheduler = CallScheduler(
             options,
@@ -327,7 +328,7 @@ class AsyncWaitOperator(Operator):
     @property
     def redaction(self) -> Redact:
         """The rule for what is taken out of texts about its rows."""
-        return self._options.redaction
+        return self._options.errors.redaction
 
     def overdue(self) -> tuple[Call, str, float, float] | None:
         """The call whose deadline comes first: call, limit, seconds, deadline. Any thread, as an estimate."""
@@ -346,7 +347,7 @@ class AsyncWaitOperator(Operator):
     def _room(self, row_bytes: int | None) -> int:
         """Rows of `row_bytes` each that may come in now."""
         room = self._queue.capacity - len(self._queue)
-        most = self._options.max_bytes
+        most = self._max_bytes
         if most is None:
             return room
         if len(self._queue):
@@ -383,7 +384,7 @@ class AsyncWaitOperator(Operator):
         append = self._waiting.append
         flights = self._flights
         size = batch.row_bytes
-        most = self._options.max_bytes
+        most = self._max_bytes
         weigh = most is not None and size is None
         ledger_session = self._ledger_session
         if ledger_session is None and flights is None and not weigh and not self._is_behind:
@@ -502,7 +503,7 @@ class AsyncWaitOperator(Operator):
         self._result_bytes += (size - self._result_bytes) * 0.1 if self._result_bytes else size
         if self._result_bytes < self._light_bytes:
             self._light = LIGHT_RESULTS
-        most = self._options.max_bytes
+        most = self._max_bytes
         if self._is_tight or self._result_bytes * self._scheduler.concurrency.limit > most - self._held:  # type: ignore[operator]
             self._allow_calls()
 
@@ -511,7 +512,7 @@ class AsyncWaitOperator(Operator):
         options = self._options
         concurrency = self._scheduler.concurrency
         in_call = 1 if options.batch is None else options.batch.size
-        left = options.max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
+        left = self._max_bytes - self._held - self._output.held_bytes  # type: ignore[operator]
         room = int(left / (self._result_bytes * in_call)) if self._result_bytes else concurrency.limit
         self._is_tight = room < concurrency.limit
         # Where the output is full, its next room looks again; otherwise one call must go on, or none would.

@@ -253,7 +253,7 @@ class BatchResultError(PillarboxError, TypeError):
 
 
 class TooManyFailures(PillarboxError):
-    """More rows failed than `fail_after` allows; the last one's error is `cause` (and `__cause__`)."""
+    """More rows failed than `Errors.stop_after` allows; the last one's error is `cause` (and `__cause__`)."""
 
     def __init__(self, failed: int, finished: int, limit: float, cause: CallFailed | CallTimeout) -> None:
         super().__init__(failed, finished, limit, cause)
@@ -265,7 +265,7 @@ class TooManyFailures(PillarboxError):
 
     def __str__(self) -> str:
         return (
-            f"{self.failed:,} of {self.finished:,} rows failed, more than fail_after={self.limit!r} allows; "
+            f"{self.failed:,} of {self.finished:,} rows failed, more than stop_after={self.limit!r} allows; "
             f"the last: {self.cause}"
         )
 

@@ -211,7 +211,7 @@ class LedgerSession:
         self._leader = leader
 
     def unfinished(self, in_flight: int) -> int:
-        """Of so many rows that may not leave yet, those that `fail_after` does not count as finished."""
+        """Of so many rows that may not leave yet, those that `stop_after` counts as not finished."""
         # Failures that are found are known a window ahead of the rows around them, so these count as well.
         return 0 if self._accept_errors else in_flight - len(self._kept)
 
@@ -612,18 +612,17 @@ def open_session(
     """The session of one run of an operator. Any thread; reads what the ledger has, which may take seconds.
 
     run, batch: whose results they are. config: what of the configuration decides about results, besides the
-    key. identify: key and input of a row, None for what `options.key` and the ledger's `inputs` say of it.
+    key. identify: key and input of a row, None for what the ledger's `key` and `inputs` say of it.
     Others: see `LedgerSession`. Raises LedgerError and OSError.
     """
     ledger = options.ledger
     assert ledger is not None
-    assert options.uid is not None
-    if options.errors == "fail" or only_failed:
+    if options.errors.mode == "fail" or only_failed:
         # A record of a failure is then no result.
         ledger = dataclasses.replace(ledger, retry_errors=True)
-    scope = scope_of(options, run, batch=batch, config=config)
+    scope = scope_of(ledger, run, batch=batch, config=config)
     if identify is None:
-        identify = identity_of_values(options.key, ledger.inputs)
+        identify = identity_of_values(ledger.key, ledger.inputs)
     return LedgerSession(
         ledger,
         scope,
@@ -634,7 +633,7 @@ def open_session(
         only_failed=only_failed,
         tell=tell,
         alone=alone,
-        redact=options.redaction,
+        redact=options.errors.redaction,
     )
 
 
@@ -644,23 +643,23 @@ def budget_of_run(options: Options, run: str | None) -> Options:
     A call of a batch is kept with each of its rows, so that of batches only as many are known as whole ones
     would have been. Raises LedgerError and OSError.
     """
-    ledger, uid = options.ledger, options.uid
-    if ledger is None or run is None or uid is None or not options.limits_calls:
+    ledger = options.ledger
+    if ledger is None or run is None or not options.budget.limits_calls:
         return options
+    uid = str(ledger.uid)
     calls, cost = ledger.spent(run, uid)
     if options.batch is not None:
         calls = math.ceil(calls / options.batch.size)
     name = hashlib.blake2b(repr((ledger.location, run, uid)).encode(), digest_size=16).hexdigest()
-    return dataclasses.replace(options, coordinator=RunBudget(options.coordinator, name, calls, cost))
+    return dataclasses.replace(options, limits=RunBudget(options.limits, name, calls, cost))
 
 
 def scope_of(
-    options: Options, run: str, *, batch: int | None = None, config: dict[str, Any] | None = None
+    ledger: Ledger, run: str, *, batch: int | None = None, config: dict[str, Any] | None = None
 ) -> Scope:
-    """Whose results those of an operator are. Any thread."""
-    assert options.uid is not None
-    named = None if options.key is None else list(options.key)
-    return Scope.of(run, options.uid, {"key": named, **(config or {})}, batch)
+    """The scope of the results of an operator. Any thread."""
+    named = None if ledger.key is None else list(ledger.key)
+    return Scope.of(run, str(ledger.uid), {"key": named, **(config or {})}, batch)
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -204,7 +204,7 @@ class ResultStream:
         self._ended = threading.Event()
         self._stopped = False
         self._input = row_input(rows, loop, read_ahead_items, awaits=loop_thread is None)
-        max_bytes = stages[-1].options.max_bytes
+        max_bytes = stages[-1].options.buffer.max_bytes
         self.output = ChunkOutput(
             loop,
             rows=chunk_rows,

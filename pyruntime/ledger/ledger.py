@@ -54,6 +54,11 @@ class Ledger:
     results. values: "json" keeps what JSON can say, and bytes, dates, decimals and arrays of numbers;
     reading it runs no code.
         "pickle" keeps anything, and whoever may write to `location` may then run code where it is read.
+    uid: the operator's name, to be changed with what the function does. Each operator of a run has another,
+        so in a chain each `Step` has it.
+    run: the name of what may be run again. None in a streaming query, which has names of its own.
+    key: the names of the columns by which a row is known again (where a row is one value, leave it out); None
+        for the whole row, where equal rows are counted. A row whose key is null is known by its content.
     version: of the function, a number or a name: answers of another version are called for again.
     inputs: the columns that the answer depends on, besides those of the key; None for all. A row whose input
         is another than that of its record is called again.
@@ -71,6 +76,9 @@ class Ledger:
     commit_bytes: int = 2**20
     retry_errors: bool = True
     values: str = "json"
+    uid: str | None = field(default=None, kw_only=True)
+    run: str | None = field(default=None, kw_only=True)
+    key: Sequence[str | int] | None = field(default=None, kw_only=True)
     version: int | str | None = field(default=None, kw_only=True)
     inputs: Sequence[str | int] | None = field(default=None, kw_only=True)
     filesystem: Any = field(default=None, repr=False, kw_only=True)
@@ -104,7 +112,12 @@ class Ledger:
         check_int("commit_bytes", self.commit_bytes, 1, MAX_COMMIT_BYTES)
         check_bool("retry_errors", self.retry_errors)
         check_choice("values", self.values, VALUES)
-        self._check_version_and_inputs()
+        Scope("run" if self.run is None else self.run, "uid" if self.uid is None else self.uid)
+        self._check_function_version()
+        self._check_columns("key")
+        if self.inputs == () or self.inputs == []:
+            raise ValueError(f"inputs={self.inputs!r}: must name a column, or be None for all")
+        self._check_columns("inputs")
         self._check_filesystem()
         path = self.local_path
         if check_mode(self.mode) is not None and path is None:
@@ -114,21 +127,22 @@ class Ledger:
         if path is not None and os.path.exists(path) and not os.path.isdir(path):
             raise ValueError(f"location={shown_address(self.location)!r}: is a file, and must be a folder")
 
-    def _check_version_and_inputs(self) -> None:
+    def _check_function_version(self) -> None:
         version = self.version
         if version is not None and (isinstance(version, bool) or not isinstance(version, int | str)):
             raise TypeError(f"version={version!r}: must be an int, a str or None")
         if version == "":
             raise ValueError("version='': must not be empty; None for a function without versions")
-        if self.inputs is None:
+
+    def _check_columns(self, name: str) -> None:
+        columns = getattr(self, name)
+        if columns is None:
             return
-        if self.inputs == () or self.inputs == []:
-            raise ValueError(f"inputs={self.inputs!r}: must name a column, or be None for all")
         try:
-            KeyMaker(self.inputs)
-        except TypeError as error:
-            raise TypeError(str(error).replace("columns=", "inputs=", 1)) from None
-        object.__setattr__(self, "inputs", tuple(self.inputs))
+            KeyMaker(columns)
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("columns=", f"{name}=", 1)) from None
+        object.__setattr__(self, name, tuple(columns))
 
     def _check_filesystem(self) -> None:
         if self.filesystem is None:
@@ -146,8 +160,13 @@ class Ledger:
             raise TypeError(f"filesystem=...: cannot be sent to workers: {error}") from error
 
     def __repr__(self) -> str:
+        names = "".join(
+            f", {name}={value!r}"
+            for name, value in (("uid", self.uid), ("run", self.run), ("key", self.key))
+            if value is not None
+        )
         return (
-            f"Ledger({shown_address(self.location)!r}, loss_window={self.loss_window!r}, "
+            f"Ledger({shown_address(self.location)!r}{names}, loss_window={self.loss_window!r}, "
             f"commit_rows={self.commit_rows!r}, commit_bytes={self.commit_bytes!r}, "
             f"retry_errors={self.retry_errors!r}, values={self.values!r}, version={self.version!r}, "
             f"inputs={self.inputs!r}{'' if self.mode is None else f', mode={self.mode:#o}'})"

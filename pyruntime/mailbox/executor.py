@@ -3,6 +3,13 @@
 `execute`, `submit` and `shutdown` are for any thread; the yields are for the mailbox thread.
 """
 
+# Why an executor of `concurrent.futures`. `asyncio.wrap_future`, `wait` and `as_completed` work with it as
+# it is. What that interface cannot say is added beside it: mail without a future (`execute`), which costs
+# half, and the yields.
+#
+# Why `yield_` runs mail of its priority or higher only. A yield runs in the middle of an operator's work:
+# mail of an operator in front could put an element into the one that waits.
+
 from __future__ import annotations
 
 import threading
@@ -210,14 +217,14 @@ class MailboxExecutor(futures.Executor):
         return True
 
     def is_idle(self) -> bool:
-        """Whether the task has nothing to do: no mail waits, and the default action is suspended.
+        """True if the task has nothing to do: no mail waits, and the default action is suspended.
 
         Mailbox thread; raises `WrongThreadError` elsewhere.
         """
         return not self._processor._has_mail() and not self._processor.is_default_action_available
 
     def should_interrupt(self) -> bool:
-        """Whether a long action should give way, because mail waits. Mailbox thread.
+        """True if a long action should give way, because mail waits. Mailbox thread.
 
         Mail of a lower priority counts too: it is run when the action returns, though not by a yield.
         Raises `WrongThreadError` elsewhere.

@@ -3,12 +3,25 @@
 Created on the mailbox thread, which alone may run it. Other threads reach it through the mailbox.
 """
 
+# Why what ends, suspends or resumes the loop travels as mail. A flag that other threads set would have to
+# be read between any two mails and before each default action, and a thread that sets it while the loop
+# sleeps would have to wake it besides. As mail it does both, and comes in its order among the others.
+#
+# Why a round is a batch. A loop that took mail until there is none would never come to the default action
+# while mails put mails; one that took a single mail before each action would let completions wait behind
+# input.
+#
+# Why the guest of an event loop arms a callback instead of sleeping in `take`. The loop's thread must sleep
+# in the loop's selector, or sockets are not served; so the next put wakes the selector, once, and a round
+# is one callback of the loop.
+
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
@@ -18,9 +31,10 @@ from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedErro
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.metrics import Doing, MailboxMetrics
-from pillarbox.mailbox.reports import ErrorReports
 
-URGENT_MAILS = 64
+log = logging.getLogger("pillarbox")
+
+MAX_URGENT_MAILS_PER_ROUND = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
 
 # Names of this module, for a look-up in an enumeration costs as much as a call.
@@ -60,7 +74,7 @@ class Suspension:
         self._processor = processor
         self._resumed = False
         self.reason = reason
-        """Why: "idle" or "back_pressured"."""
+        """The reason: "idle" or "back_pressured"."""
 
     def resume(self) -> None:
         """Take this reason away. Any thread; the second and later calls have no effect.
@@ -151,7 +165,7 @@ class MailboxProcessor:
         self._action_executor = None if action_executor is IMMEDIATE else action_executor
         # Without an executor the kernel runs a batch: between two mails nothing here is called.
         self._run_batch: Callable[[], object] = (
-            partial(self.mailbox.run_batch, meanwhile=URGENT_MAILS)
+            partial(self.mailbox.run_batch, meanwhile=MAX_URGENT_MAILS_PER_ROUND)
             if action_executor is IMMEDIATE
             else self._run_batch_in_executor
         )
@@ -180,13 +194,13 @@ class MailboxProcessor:
 
     @property
     def is_default_action_available(self) -> bool:
-        """Whether no suspension holds the default action back. Any thread; elsewhere an estimate."""
+        """True if no suspension holds the default action back. Any thread; elsewhere an estimate."""
         return not self._suspensions
 
     def executor(self, priority: int = 0) -> MailboxExecutor:
         """An executor that puts mail of `priority` into this task's mailbox. Any thread.
 
-        Raises TypeError or ValueError for what is no priority, MIN_PRIORITY (-1) to MAX_PRIORITY.
+        Raises TypeError or ValueError for what is not a priority, MIN_PRIORITY (-1) to MAX_PRIORITY.
         """
         return MailboxExecutor(self, priority)
 
@@ -278,7 +292,7 @@ class MailboxProcessor:
         take = mailbox.try_take_from_batch
         # Urgent mails join a batch while it runs; an endless row of them must not keep the
         # default action waiting.
-        for _ in repeat(None, len(mailbox) + URGENT_MAILS):
+        for _ in repeat(None, len(mailbox) + MAX_URGENT_MAILS_PER_ROUND):
             if self._stopped or (mail := take()) is None:
                 return
             self._mails += 1
@@ -451,7 +465,7 @@ class MailboxProcessor:
 
 
 def _nothing() -> None:
-    """What a mail does that only wakes."""
+    """Do nothing: the mail only wakes."""
 
 
 class GuestDriver:
@@ -573,3 +587,60 @@ async def run_as_guest(processor: MailboxProcessor) -> None:
             timer.cancel()
     for error in errors:
         raise error
+
+
+class ErrorMail(Mail):
+    """Raises an error on the mailbox thread; dropped, it leaves the error in the log."""
+
+    def __init__(self, error: BaseException) -> None:
+        # The description names no error: to describe one runs its code, which may raise in its turn.
+        super().__init__(_raise, error, priority=MAX_PRIORITY, urgent=True, description="report an error")
+
+    def cancel(self) -> None:
+        """Log the error that the task has ended without. Any thread; never raises."""
+        _log("an error was reported to a task that ended before it could raise it: %s", self.args[0])
+
+
+class ErrorReports:
+    """The errors reported to one mailbox."""
+
+    __slots__ = ("_kept", "_mailbox")
+
+    def __init__(self, mailbox: TaskMailbox) -> None:
+        self._mailbox = mailbox
+        self._kept: list[BaseException] = []
+
+    def report(self, error: BaseException) -> None:
+        """Have `error` raised on the mailbox thread. Any thread; never raises.
+
+        If the mailbox takes no mail any more, the error is logged and kept for `raise_kept`.
+        """
+        if not isinstance(error, BaseException):
+            error = TypeError(
+                f"an object of type {type(error).__name__} was reported, which is not an exception"
+            )
+        try:
+            if self._mailbox.try_put(ErrorMail(error)):
+                return
+        except Exception as trouble:
+            # Such as that of a forked process. What was reported counts, not what became of the report.
+            _log("an error could not be reported to its task: %s", trouble)
+        self._kept.append(error)
+        _log("an error was reported to a task that takes no mail any more: %s", error)
+
+    def raise_kept(self) -> None:
+        """Raise the first error that was kept, once. Mailbox thread."""
+        if self._kept:
+            first = self._kept[0]
+            self._kept.clear()
+            raise first
+
+
+def _log(message: str, error: BaseException) -> None:
+    # A handler of the user's may raise, and the thread that reports has its own work to end.
+    with suppress(Exception):
+        log.error(message, type(error).__qualname__, exc_info=error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

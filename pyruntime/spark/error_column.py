@@ -42,19 +42,20 @@ ERROR_ARROW_OF_CHAIN = arrow_type(ERROR_TYPE_OF_CHAIN)
 
 
 def error_array(results: Sequence[Any], *, of_chain: bool = False) -> pa.Array:
-    """The column `_error` of results: null where the result is no `Failed`."""
+    """The column `_error` of results: null where the result is not a `Failed`."""
     arrow = ERROR_ARROW_OF_CHAIN if of_chain else ERROR_ARROW
+    # Most chunks have none that failed, and are not looked through.
     if Failed not in set(map(type, results)):
         return pa.nulls(len(results), arrow)
-    return pa.array([_said(result) if type(result) is Failed else None for result in results], arrow)
+    return pa.array([_described(result) if type(result) is Failed else None for result in results], arrow)
 
 
-def _said(result: Failed) -> dict[str, Any]:
-    said = result.info._asdict()
-    if said["type"] == NotCalled.__name__ and not result.not_called:
+def _described(result: Failed) -> dict[str, Any]:
+    described = result.info._asdict()
+    if described["type"] == NotCalled.__name__ and not result.not_called:
         # An error of the function's that has this name, or of an operator inside it: the row was called.
-        said["type"] = RAISED
-    return said
+        described["type"] = RAISED
+    return described
 
 
 def failed(df: DataFrame) -> DataFrame:
@@ -75,6 +76,7 @@ def call_failed(error: BaseException) -> CallFailed | CallTimeout | None:
     `cause` has the type's name and the text of the function's error, shortened to 1,000 characters; it is of
     the same class where Python itself has it. `trace` is the original traceback. Any thread of the driver.
     """
+    # Errors of Python may be raised from one another in a circle.
     seen: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in seen:

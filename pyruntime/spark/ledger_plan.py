@@ -114,8 +114,8 @@ class LedgerPlan:
         micro-batch the code of its first execution stays noted, so that each one with other code says so.
         """
         assert options.ledger is not None
-        scope = scope_of(options, run, batch=batch, config=self.config)
-        other = options.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
+        scope = scope_of(options.ledger, run, batch=batch, config=self.config)
+        other = options.ledger.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
         if batch is None or not other:
             record_code(options.ledger, scope, self.code)
         return other
@@ -126,7 +126,7 @@ class LedgerPlan:
             self._tell(stale)
             return
         assert options.ledger is not None
-        for message in stale.messages(options.ledger, run, str(options.uid), "the function"):
+        for message in stale.messages(options.ledger, run, str(options.ledger.uid), "the function"):
             log.warning("%s", message)
 
     def execution(self) -> bytes:
@@ -212,15 +212,15 @@ def plan_ledger(
     ledger = options.ledger
     if ledger is None:
         return None
-    key = None if options.key is None else tuple(_position("key", name, columns) for name in options.key)
+    key = None if ledger.key is None else tuple(_position("key", name, columns) for name in ledger.key)
     inputs = None
     # Behind another function they are columns of its rows, which nobody knows yet.
     if ledger.inputs is not None and not is_behind:
         inputs = tuple(_position("inputs", name, columns) for name in ledger.inputs)
-    if options.run is None and streaming is False and not _in_micro_batch(session):
+    if ledger.run is None and streaming is False and not _in_micro_batch(session):
         raise ValueError(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
-            "run='2026-11-21'; only a streaming query has one of its own"
+            "Ledger(folder, run='2026-11-21'); only a streaming query has one of its own"
         )
     if results is not None:
         check_keepable(results)
@@ -246,8 +246,8 @@ def plan_ledger(
         _check_has_run(options, plan)
     else:
         _check_alone(fn, options, plan)
-        if options.run is not None and identity is not None:
-            scope = scope_of(options, options.run, config=plan.config)
+        if ledger.run is not None and identity is not None:
+            scope = scope_of(ledger, ledger.run, config=plan.config)
             warn_if_changed(ledger, scope, fn, plan.code)
     return plan
 
@@ -295,8 +295,8 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
             stale = self._stages.pop(stage)
         options = self._options
         assert options.ledger is not None
-        run = "of the streaming query" if options.run is None else options.run
-        for message in stale.messages(options.ledger, run, str(options.uid), self._name):
+        run = "of the streaming query" if options.ledger.run is None else options.ledger.run
+        for message in stale.messages(options.ledger, run, str(options.ledger.uid), self._name):
             log.warning("%s", message)
 
 
@@ -326,13 +326,13 @@ def _check_has_run(options: Options, plan: LedgerPlan) -> None:
     """Raise ValueError where the ledger has nothing of the earlier run."""
     ledger = options.ledger
     assert ledger is not None
-    scope = scope_of(options, str(options.run), config=plan.config)
+    scope = scope_of(ledger, str(ledger.run), config=plan.config)
     if ledger.folder(scope).segments():
         return
     there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
     more = f"; it has {', '.join(there[:10])}" if there else ", and nothing else"
     raise ValueError(
-        f"run={options.run!r}, uid={options.uid!r}, key={options.key!r}: the ledger has nothing of these "
+        f"run={ledger.run!r}, uid={ledger.uid!r}, key={ledger.key!r}: the ledger has nothing of these "
         f"names and this type of results{more}"
     )
 
@@ -341,15 +341,16 @@ def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> 
     """Warn where two operators of a run would take each other's results for their own."""
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     own = f"{named.__module__}.{named.__qualname__}", plan.columns
-    assert options.ledger is not None
-    place = options.ledger.location, options.run, options.uid, options.key, *plan.config.values()
+    ledger = options.ledger
+    assert ledger is not None
+    place = ledger.location, ledger.run, ledger.uid, ledger.key, *plan.config.values()
     other = _operators.setdefault(place, own)
     if other != own:
         _operators[place] = own
         warnings.warn(
             LedgerWarning(
-                f"uid={options.uid!r}: was that of {other[0]} over the columns {', '.join(other[1])} before, "
-                f"in the same run={options.run!r}, and is now that of {own[0]} over {', '.join(own[1])}. "
+                f"uid={ledger.uid!r}: was that of {other[0]} over the columns {', '.join(other[1])} before, "
+                f"in the same run={ledger.run!r}, and is now that of {own[0]} over {', '.join(own[1])}. "
                 "Their results are not told apart: unless one replaces the other, give each a uid of its own"
             ),
             stacklevel=2,
@@ -377,14 +378,15 @@ def is_connect(session: Any) -> bool:
 
 
 def _run(options: Options) -> tuple[str, int | None]:
-    if options.run is not None:
-        return options.run, None
+    assert options.ledger is not None
+    if options.ledger.run is not None:
+        return options.ledger.run, None
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY)
     batch = None if context is None else context.getLocalProperty(BATCH)
     if query is None or batch is None:
         raise ValueError(
-            "run=None: this is no streaming query, so the run needs a name, such as run='2026-11-21'"
+            "run=None: not a streaming query, so the run needs a name: Ledger(folder, run='2026-11-21')"
         )
     return query, int(batch)
 
@@ -396,7 +398,7 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
     """
     assert options.ledger is not None
     try:
-        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.uid)
+        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.ledger.uid)
     except (OSError, LedgerError) as error:
         log.warning(
             "results of committed micro-batches were not deleted: %s: %s", type(error).__name__, error

@@ -1,10 +1,15 @@
 """Results of calls as Arrow columns: each is converted when it comes, a chunk is encoded when it leaves.
 
 `convert` is for the thread of the event loop: whether a result fits its schema is part of its call's outcome.
-Most results are in their normal form (see `forms`), which one compiled expression sees; others are brought
-into it. `encode` is for the task's thread and converts whole columns, which after this cannot fail. Pure: any
-thread.
+Most results are in their normal form (see `normal_forms`), which one compiled expression sees; others are
+brought into it. `encode` is for the task's thread and converts whole columns, which after this cannot fail.
+Pure: any thread.
 """
+
+# A result passes twice, once on each thread. All of it on the loop's thread would be as much work in the one
+# place that every call waits for; all of it on the task's thread, by whole columns, would find out too late
+# that a result does not fit: its call has ended, `retry` cannot have it tried again, and the ledger has
+# recorded it.
 
 from __future__ import annotations
 
@@ -92,7 +97,7 @@ class _Column:
         if getattr(results, "ndim", None) == 1 and hasattr(results, "__array__"):
             values = np.asarray(results)
             results = pa.array(values) if values.dtype.kind in "biuf" and values.dtype.isnative else None
-        if results is None or self._has_times or not _is_near(results.type, self.field.type):
+        if results is None or self._has_times or _family(results.type) != _family(self.field.type):
             return None
         try:
             array = results.cast(self.field.type)
@@ -107,19 +112,16 @@ class _Column:
         return array
 
 
-def _is_near(given: pa.DataType, asked: pa.DataType) -> bool:
-    """Return True if a cast from the one to the other changes no more than a number's width."""
-    if pa.types.is_list(asked):
-        return (
-            not pa.types.is_map(given)
-            and hasattr(given, "value_field")
-            and _is_near(given.value_type, asked.value_type)
-        )
-    numbers = (pa.types.is_integer, pa.types.is_floating)
-    if any(is_one(given) for is_one in numbers):
-        return any(is_one(asked) for is_one in numbers)
-    texts = (pa.types.is_string, pa.types.is_large_string)
-    return given == asked or all(any(is_one(kind) for is_one in texts) for kind in (given, asked))
+def _family(kind: pa.DataType) -> Any:
+    """The same for types of which one is cast to the other by changing no more than a width."""
+    # Arrow casts far more, as text to numbers, which a single result would be refused for.
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "number"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    if hasattr(kind, "value_field") and not pa.types.is_map(kind):
+        return "list", _family(kind.value_type)
+    return kind
 
 
 class RowEncoder:
@@ -207,6 +209,7 @@ class RowEncoder:
 
     def encode(self, results: Sequence[Any]) -> tuple[list[pa.Array], list[int] | None]:
         """Arrow columns of converted results, and how many rows each result gave (None for one each)."""
+        # By the types in a whole chunk, which are one or two: no line of Python runs for each result then.
         kinds = set(map(type, results))
         if EncodedRow in kinds:
             return self._with_blocks(results)

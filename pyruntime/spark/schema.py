@@ -50,6 +50,7 @@ def arrow_type(spark: T.DataType) -> pa.DataType:
         return pa.string()
     if isinstance(spark, T.DecimalType):
         return pa.decimal128(spark.precision, spark.scale)
+    # By its name, as PySpark before 4.1 does not have it.
     if type(spark).__name__ == "TimeType":
         return pa.time64("ns")
     if isinstance(spark, T.ArrayType):
@@ -83,6 +84,7 @@ def holds(kind: T.DataType, wanted: type[T.DataType] | tuple[type[T.DataType], .
 
 def time_zone(name: str) -> datetime.tzinfo | None:
     """The time zone of a Spark session by its name; None when Python does not know it."""
+    # Spark takes names of Java's, of which those with an offset alone are not in the database of zones.
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError):
@@ -103,6 +105,7 @@ def parse_type(name: str, value: Any) -> T.DataType:
         try:
             parsed = T.DataType.fromDDL(value)
         except Exception as error:
+            # What follows the first line is the plan of a query that the user did not write.
             reason = str(error).strip().splitlines()[0]
             raise ValueError(f"{name}={value!r}: is not a type in DDL form ({reason})") from error
     elif isinstance(value, T.DataType):
@@ -150,6 +153,7 @@ def condition_of(where: Any) -> Any:
     """The Column of a condition given as one, or as SQL. Raises TypeError."""
     if isinstance(where, str):
         return F.expr(where)
+    # By its name: classic and Connect have a class each, and neither imports the other's.
     if type(where).__name__ != "Column":
         raise TypeError(f"where={where!r}: must be a Column or SQL, not {type(where).__name__}")
     return where

@@ -6,6 +6,11 @@ a worker that it will be ended, so a resource is closed when no task has used it
 workers are not used again, it is closed after the task.
 """
 
+# A task gets no process and no loop of its own. `asyncio.run` in each task would open its resources anew,
+# which for an HTTPS session is more than many a task has to do; a pool of threads for each task costs as
+# much. What tasks share here keeps them apart by other means: each has its operator, its input thread and its
+# output, and one that blocks the loop loses it to the others, which get another `Worker`.
+
 from __future__ import annotations
 
 import asyncio
@@ -190,7 +195,7 @@ def run_job(
         # Spark prints it, with all that it was raised from and with lines of code.
         failure = error
         for each in (work, *then):
-            failure = each.options.redaction.sealed(failure)
+            failure = each.options.errors.redaction.sealed(failure)
         if failure is error:
             raise
     # Out here it has no context.
@@ -218,7 +223,7 @@ def _run_job(
         for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.options, each.uid, each.dead_letters, ledger_session))
+            stages.append(Stage(entered, each.options, each.uid, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ResultStream(
             stages,

@@ -4,6 +4,10 @@ Confined to one task. `RowWriter` is what `async_map` uses, `ChainWriter` where 
 `SkippedRows` has the rows that are not called, as `where` does not hold for them.
 """
 
+# Kept columns never become Python objects: they are taken from the slices of the input by the places of their
+# rows. In order, these follow one another, and a slice of a slice costs nothing; as calls finish, the rows of
+# each slice are collected first, since one `take` for each run of rows would cost more than the rows.
+
 from __future__ import annotations
 
 import datetime
@@ -52,12 +56,12 @@ class RowWriter:
     ) -> None:
         self._kept = kept
         self._is_ordered = options.ordered
-        self._says_errors = options.errors == "column"
+        self._says_errors = options.errors.mode == "column"
         self.counts: list[int] | None = None
         self._dead_letters = dead_letters
         # The row of the input that a call belongs to.
         self._row_of: Callable[[Call], Any] = attrgetter("row")
-        self.encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
+        self.encoder = RowEncoder(schema, zone, drop=options.errors.mode == "drop")
         self._types = [arrow_field(field).type for field in schema.fields]
         self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
 

@@ -4,6 +4,13 @@ Any thread may set it. It rings in a thread of its own, or, with a clock that sa
 moved, in the thread that moves that clock.
 """
 
+# Why not `threading.Timer`: it is a thread for each moment that is set. Why not `loop.call_later`: a task
+# may run on a thread without an event loop. Why not the mailbox's own take with a time-out: the loop would
+# compute the next moment in every round, with or without timers.
+#
+# Why the alarm is silent until it is set again. Whoever it has called will look at everything that is due;
+# an alarm that rang for each moment in between would put a mail for each.
+
 from __future__ import annotations
 
 import math
@@ -11,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-LONGEST_WAIT = 3600.0
+MAX_WAIT_S = 3600.0
 """Seconds that the thread waits at most without a look at the clock; the system limits a wait as well."""
 
 
@@ -110,7 +117,7 @@ class Alarm:
         """Under the lock. How long the thread may wait for a change; None: until there is one."""
         if self._rung or self._at is None:
             return None
-        return min(max(self._at - self._now(), 0.0), LONGEST_WAIT)
+        return min(max(self._at - self._now(), 0.0), MAX_WAIT_S)
 
     def _now(self) -> float:
         try:

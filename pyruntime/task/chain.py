@@ -3,6 +3,28 @@
 Confined to the mailbox thread, or to the holder of the lock where a task shares one with a legacy source.
 """
 
+# Why links, and not calls from one operator to the next as in Flink's chain. There `output.collect` calls
+# the next operator at once, so an operator that waits for room does so in the middle of every operator in
+# front of it, and a snapshot taken then would see all of them half-way through an element. Here an element
+# lies in a link until the operator that emitted it has returned. What that costs is a deque's append and
+# popleft for each element and link; what it buys is that a snapshot is whole at every moment, and that no
+# operator ever runs in the stack of another one.
+#
+# Why room is looked for after every action, and not told by events. An operator has room for reasons of its
+# own: a call has ended, a timer has fired, the output was read. A rule by which each of them says so is
+# broken by the first operator that forgets it, and the task then hangs, in silence. Looking costs one flag
+# where nobody waits.
+#
+# Why the state that links share lies in the chain. As an object of its own it was handed the chain's
+# methods, and one had to read both to know who moves what.
+#
+# Why a barrier is an element of the first link only. Between the operators it would have to be sorted among
+# watermarks that are merged and batches that are cut; instead the chain works everything off and then asks
+# each operator in turn.
+#
+# Why a mail of an operator is told by its priority and not by who put it. An executor may be handed on, and
+# its mail is still that operator's: while it yields, nothing may pass it.
+
 from __future__ import annotations
 
 import logging
@@ -256,7 +278,7 @@ class Entry(Link):
     def __init__(self, chain: OperatorChain, target: Operator) -> None:
         super().__init__(chain, target)
         self.refusal: str | None = None
-        """Why no record is taken."""
+        """The reason for which no record is taken; None where records are."""
         self.overtaking: deque[CheckpointBarrier] = deque()
         """Unaligned barriers that the input has emitted and that were not taken yet."""
 

@@ -1,7 +1,12 @@
-"""What a checkpoint is to one task: its options, its barrier, its snapshot, and the order among checkpoints.
+"""A checkpoint of one task: its options, its barrier, its snapshot, and the order among checkpoints.
 
 Values are plain and may go to any thread. `CheckpointOrder` is confined to the mailbox thread.
 """
+
+# Why ids must grow, where one could remember which checkpoints have been seen. An abort may overtake its
+# checkpoint, and a barrier may come twice after a restart of whoever sends them. The newest id answers all
+# of that in constant space; a set of ids would have to be forgotten at some time, and each rule for that
+# forgets one too early.
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from pillarbox.kernel import PillarboxError
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """How a checkpoint is taken. Any thread.
+    """The options of a checkpoint. Any thread.
 
     aligned: after everything before it has been worked off; it waits while an operator is blocked. An
     unaligned one does not wait: elements between two operators go into the snapshot. savepoint: kept by a
@@ -59,7 +64,7 @@ class OperatorSnapshot(NamedTuple):
     """One operator in a checkpoint. Any thread, if its state allows it."""
 
     state: Any
-    """What its `snapshot_state` returned."""
+    """The value that its `snapshot_state` returned."""
     pending: tuple[Any, ...]
     """Elements that were on their way to it, oldest first; always empty in an aligned checkpoint."""
     finished: bool = False
@@ -71,11 +76,11 @@ class TaskSnapshot(NamedTuple):
 
     barrier: CheckpointBarrier
     input: Any
-    """What the input's `snapshot_state` returned; None for an input without one."""
+    """The value that the input's `snapshot_state` returned; None for an input without one."""
     operators: dict[str, OperatorSnapshot]
     """By the operators' `uid`s."""
     output: Any = None
-    """What the output's `snapshot_state` returned; None for an output without one."""
+    """The value that the output's `snapshot_state` returned; None for an output without one."""
     time_ended: bool = False
     """`MAX_WATERMARK` was on its way or had left: it is not put again."""
 
@@ -132,7 +137,7 @@ class SnapshotStorage(Protocol):
 
 
 class CheckpointOrder:
-    """Which checkpoints of a task may still begin, and whose ends it still waits for. Confined.
+    """The order of a task's checkpoints: which may still begin, and whose ends it waits for. Confined.
 
     Ids only grow: once a checkpoint has begun, older ones that come later are declined. An abort may
     come before the checkpoint that it aborts. The owner's methods check the thread, for it has no other user.

@@ -4,6 +4,21 @@ Requests are for any thread; everything else is confined to the mailbox thread. 
 the task's: what is here knows the chain and its two ends, and nothing of the task's life.
 """
 
+# Why a checkpoint is one action. Flink takes the states on the task's thread and uploads them on others,
+# each operator's for itself, because states are large there. Here they are references and counts; taken in
+# one action they belong to one instant, and nothing has to be put together afterwards.
+#
+# Why one snapshot is with the writer at a time. A storage that keeps the newest only removes the one before
+# when the new one is durable. With two at a time, the older may be written last, and a restart would go
+# back behind what the consumer has been told.
+#
+# Why a request is kept with its future until it is answered. A mail that is dropped when the mailbox closes
+# tells nobody. Both who asks and the end of the task look under one lock, so that exactly one of them
+# declines it: a future that is resolved twice raises in whoever comes second.
+#
+# Why the responder hears before who has asked. A stop that is declined may end the task, by the error of a
+# drained one, and the responder must have heard by then.
+
 from __future__ import annotations
 
 import logging

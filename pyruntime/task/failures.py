@@ -3,6 +3,9 @@
 Confined to the thread that runs the steps.
 """
 
+# Why not `ExceptionGroup`: whoever catches the error of a task catches the class that the user's function
+# has raised. A group would have to be taken apart by everybody, and it does not exist in Python 3.10.
+
 from __future__ import annotations
 
 from collections.abc import Callable

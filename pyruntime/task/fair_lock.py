@@ -4,6 +4,11 @@ For a task and its legacy source, which share it: with an ordinary lock a loop t
 it again at once usually gets it again, and the task may wait for ever.
 """
 
+# Why not `threading.RLock` with a queue of events before it. The lock must pass from one thread to the next
+# without being free in between, or the thread that has just given it back takes it again before the one
+# that was woken has run. So the owner is a number that whoever gives back writes, and each waiter sleeps on
+# a lock of its own, which is released when it has become the owner already.
+
 from __future__ import annotations
 
 import threading
@@ -51,7 +56,7 @@ class FairLock:
     def acquire(self, timeout: float | None = None) -> bool:
         """Take the lock, waiting for it, for `timeout` seconds at most; whether it was taken. Any thread.
 
-        Raises TypeError or ValueError for a `timeout` that is no finite number of at least 0.
+        Raises TypeError or ValueError for a `timeout` that is not a finite number of at least 0.
         """
         if timeout is not None:
             timeout = check_duration("timeout", timeout)

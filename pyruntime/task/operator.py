@@ -3,6 +3,16 @@
 All methods of an operator are called on the mailbox thread, and by the chain only.
 """
 
+# Why `has_room` is a property that is asked, and no event: see `pillarbox.task.chain`.
+#
+# Why `process_batch` returns True only once all rows were taken, and is called again otherwise. An operator
+# that raised "no room" would have to say how far it came; one that took all rows and kept the rest would
+# have a queue of its own, which would be part of no snapshot but by its own care.
+#
+# Why `end_input` and `finish` are two. Between them calls are under way and timers fire, and checkpoints
+# are taken: an operator that has emitted its last must be told apart from one that only knows that nothing
+# comes any more.
+
 from __future__ import annotations
 
 import asyncio
@@ -17,7 +27,7 @@ from pillarbox.task.timers import ProcessingTimeService
 
 
 class OperatorContext:
-    """What an operator has of its task. Confined to the mailbox thread, but for `executor.execute`, `submit`.
+    """An operator's view of its task. Confined to the mailbox thread, but for `executor.execute`, `submit`.
 
     `uid` names the operator's state in snapshots, `position` is its place in the chain: 0 is next to the
     input. `executor` has the position as its priority, so a yield runs only mail of this operator and of
@@ -114,7 +124,7 @@ class Operator:
 
     @property
     def output(self) -> OperatorOutput:
-        """Where this operator emits to."""
+        """The output to which this operator emits."""
         return self.context.output
 
     def restore_state(self, state: Any) -> None:

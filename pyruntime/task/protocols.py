@@ -4,6 +4,17 @@ An input and an output are called on the mailbox thread, and never block: both g
 when they can go on. The idea is that of Flink's `PushingAsyncDataInput` and `DataInputStatus`.
 """
 
+# Protocols, and no base classes: an input or an output is often something that exists already, such as a
+# reader of Arrow batches, and what it lacks is a TypeError when the task is made.
+#
+# Why an output has two ways to say that it has room. A future may be completed by any thread, and costs a
+# lock, a mail and a wake-up of the loop. An output on the mailbox thread, the usual one, needs none of
+# these: `call_when_room` is a call. With the future alone each full batch would cost as much as the rows in
+# it.
+#
+# Why `RowBatch` has a position of its own. Handing the rest on as a new list would copy it at each stop,
+# and two objects would have to agree which of them a snapshot holds.
+
 from __future__ import annotations
 
 import enum
@@ -28,7 +39,7 @@ class Watermark(NamedTuple):
 
 
 class Idleness(NamedTuple):
-    """Whether nothing comes for a while, so that nobody need wait for a watermark; ended by a record."""
+    """True if nothing comes for a while, so that nobody need wait for a watermark; ended by a record."""
 
     idle: bool
 
@@ -124,7 +135,7 @@ class TaskInput(Protocol):
 
 @runtime_checkable
 class StatefulInput(Protocol):
-    """What an input has besides, if checkpoints are to hold its position. Mailbox thread."""
+    """An input whose position checkpoints hold. Mailbox thread."""
 
     def snapshot_state(self) -> Any:
         """The position after the last element emitted. The caller keeps what is returned."""
@@ -132,7 +143,7 @@ class StatefulInput(Protocol):
     def restore_state(self, state: Any) -> None:
         """Go to the position that a `snapshot_state` returned; called before the first `emit_next`.
 
-        An input that had said its end says it again: the end is no part of the task's snapshot.
+        An input that had said its end says it again: the end is not part of the task's snapshot.
         """
 
 
@@ -172,7 +183,7 @@ class TaskOutput(Protocol):
 
 
 class OperatorOutput(TaskOutput, Protocol):
-    """What an operator emits to. Mailbox thread only."""
+    """The output of an operator. Mailbox thread only."""
 
     def emit_status(self, idle: bool) -> None:
         """Say that nothing comes for a while, or that this is over."""
@@ -227,7 +238,7 @@ def state_of(end: Any) -> Any:
 
 
 def restore_end(end: Any, state: Any, name: str) -> None:
-    """Restore an input or output, called `name` in words, from `state`; None is no state. Mailbox thread.
+    """Restore an input or output, called `name` in words, from `state`, if that is not None. Mailbox thread.
 
     Raises ValueError for one that cannot.
     """

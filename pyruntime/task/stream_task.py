@@ -4,6 +4,28 @@ Made, restored and run on one thread, which is its mailbox thread from then on. 
 checkpoint requests, the notices and `state` are for any thread.
 """
 
+# Why the end of a task is a sequence of futures that are waited for by mail (`_advance`). A coroutine would
+# need an event loop, which a task on a thread of its own does not have; a nested loop that runs mail until
+# a future is done would be a yield, in which no checkpoint could be told from one within an operator. So
+# each step is a mail: between two of them timers fire, calls complete and checkpoints are taken as at any
+# other time.
+#
+# Why the loop is suspended and not ended while the input is held. A savepoint that is aborted must leave
+# the task as it was. What waits for it is a future like that of an input which has nothing, and the same
+# code resumes both.
+#
+# Why the stop with a savepoint is here and checkpoints are not. It is the one of them that reads no more
+# input, lets nothing leave the task and ends its loop, all of which is the task's life; `Checkpointing`
+# knows the chain and its ends only, so that neither of the two holds the other.
+#
+# Why errors have two ways. What an action raises ends the loop by itself, as any exception does. An error
+# of a coroutine comes while no action runs, so `fail` must stop the operators at once: until the loop has
+# its turn they could still emit.
+#
+# Why `_close` exists twice. Operators may close by a coroutine, which only the event loop can end: a
+# blocking close on the loop's thread would wait for itself. What the two share are the steps before,
+# between and behind.
+
 from __future__ import annotations
 
 import asyncio
@@ -87,7 +109,7 @@ def check_of(mailbox: TaskMailbox, lock: Any) -> Callable[[], None]:
 
 
 def holder_of(lock: Any) -> Callable[[], bool]:
-    """What says whether the calling thread holds `lock`: its `is_held`, or `_is_owned()` as `RLock` has it.
+    """The test whether the calling thread holds `lock`: its `is_held`, or `_is_owned()` as `RLock` has it.
 
     False always for a lock that has neither, and for None. Any thread.
     """
@@ -146,7 +168,7 @@ class StreamTask:
         self.output = output
         self._clock = monotonic_epoch() if clock is None else clock
         mailbox = TaskMailbox() if mailbox is None else mailbox
-        # For what is no action of the mailbox: under the lock, if there is one, but nothing moves at its end.
+        # For what is not an action of the mailbox: under the lock, if there is one; nothing moves at its end.
         self._call = action_executor.run
         is_alone = action_executor is IMMEDIATE
         check = mailbox.check_is_mailbox_thread
@@ -179,7 +201,7 @@ class StreamTask:
 
     @property
     def state(self) -> TaskState:
-        """Where the task stands. Any thread."""
+        """The state of the task. Any thread."""
         return self._state
 
     def cancel(self) -> None:
@@ -659,7 +681,7 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
 
 
 def _nothing() -> None:
-    """What follows the end of the data, in a task whose input goes on to its own end."""
+    """Follow the end of the data with nothing: the input goes on to its own end."""
 
 
 def _now(timestamp: float | None) -> float:

@@ -5,6 +5,26 @@ Confined to the mailbox thread, on which the service is made; `current_processin
 `timers_done` are for any thread.
 """
 
+# Why timers fire in mail, and not in the thread of the alarm. A callback touches the operator's state,
+# which belongs to the mailbox thread; in another thread it would need a lock around everything.
+#
+# Why not one mail for each timer. A hundred thousand windows that end together would be as many mails, each
+# with its own look at the clock, and a checkpoint put meanwhile would wait behind all of them. Why not one
+# mail for all that are due: the same checkpoint would wait for all of them as well. So a mail fires some,
+# and what is left is mail again, behind what has come meanwhile.
+#
+# Why that mail is deferrable, and only for a while. An operator that yields waits for something that is
+# usually not a timer, and sees it sooner if timers stand back. If it does wait for a timer, which nobody
+# can know, it must get there too: after 5 ms the alarm puts the mail that is not deferrable.
+#
+# Why the deadlines have a clock that stands still. `Deadlines` takes lengths; with a clock at 0 a length is
+# a moment, so that timers of one timestamp are of one length and cost a constant, whenever they were
+# registered.
+#
+# Why what comes next is settled before the first timer of a mail is called (`_prepare`). A callback may
+# yield, and the timers that are due meanwhile must fire in that yield; were the alarm set afterwards, it
+# would not ring until the callback had returned.
+
 from __future__ import annotations
 
 import time
@@ -19,9 +39,9 @@ from pillarbox.mailbox import MailboxExecutor
 from pillarbox.task.alarm import Alarm
 from pillarbox.validate import check_callable, check_duration, check_moment, check_positive_int
 
-TIMERS_A_MAIL = 64
+MAX_TIMERS_PER_MAIL = 64
 """Timers that fire in one mail at most."""
-SECONDS_A_MAIL = 0.001
+MAX_MAIL_S = 0.001
 """Seconds after which a mail lets no further timer begin."""
 MAX_DEFERRAL_S = 0.005
 """Seconds for which yields may skip the timers that are due and have not begun."""
@@ -58,12 +78,12 @@ class Timer:
 
     @property
     def timestamp(self) -> float:
-        """When it fires, or has fired, in seconds on the service's clock. Any thread."""
+        """The moment at which it fires, or has fired, in seconds on the service's clock. Any thread."""
         return self._timestamp
 
     @property
     def done(self) -> bool:
-        """Whether no call will begin: it has begun, was cancelled, or the service has ended. Any thread."""
+        """True if no call will begin: it has begun, was cancelled, or the service has ended. Any thread."""
         return self._callback is None
 
     def cancel(self) -> bool:
@@ -95,7 +115,7 @@ class PeriodicTimer(Timer):
 
     @abstractmethod
     def _next(self) -> float:
-        """When it comes again, asked for when its call has returned."""
+        """The moment at which it comes again, asked for when its call has returned."""
 
 
 class FixedRateTimer(PeriodicTimer):
@@ -201,7 +221,7 @@ class ProcessingTimeService:
         executor: MailboxExecutor,
         clock: Callable[[], float] | None = None,
         *,
-        timers_a_mail: int = TIMERS_A_MAIL,
+        timers_a_mail: int = MAX_TIMERS_PER_MAIL,
         name: str = "pillarbox-timers",
     ) -> None:
         check_positive_int("timers_a_mail", timers_a_mail)
@@ -226,7 +246,7 @@ class ProcessingTimeService:
     # -- any thread ---------------------------------------------------------------------------
 
     def current_processing_time(self) -> float:
-        """What the clock reads, in seconds. Any thread."""
+        """Read the clock, in seconds. Any thread."""
         return self._clock()
 
     def timers_done(self) -> TimersDone:
@@ -412,7 +432,7 @@ class ProcessingTimeService:
             self._call(timer)
             now = self._clock()
             left -= 1
-            if limited and (left <= 0 or now - begin >= SECONDS_A_MAIL):
+            if limited and (left <= 0 or now - begin >= MAX_MAIL_S):
                 return
             timer = self._take_due(now)
 

@@ -1,9 +1,20 @@
-"""What must hold in every history of a mailbox or a hand-over, however long: checks in n log n.
+"""Axioms that hold in every history of a mailbox or a hand-over, however long: checks in n log n.
 
 Each axiom follows from the contract and looks at real time only: at what had ended before something else
 began. A history that breaks none need not be linearizable; one that breaks one is not. The search for a
 linearization is for short histories, these are for long ones. Values only: any thread.
 """
+
+# Why axioms beside the search. A search decides, but a history of 100,000 operations has more states than
+# it can visit; what takes n log n can only look for what is wrong in itself. The two overlap on purpose: on
+# short histories a test compares them, so that neither is trusted alone.
+#
+# Why an axiom looks at real time only. One that used the order in which mails came out to tell in which
+# they were put would call a history wrong whose threads overlapped, and a check that cries wolf is switched
+# off.
+#
+# Why a thing that came out twice ends the look at the others. They ask when it was there, and any answer to
+# that would give a second, wrong report of the first fault.
 
 from __future__ import annotations
 

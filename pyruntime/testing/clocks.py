@@ -4,6 +4,17 @@ The idea of both is that of simulated time in discrete event simulation; trio's 
 for trio.
 """
 
+# Why the clock that a test moves calls its callbacks. Timers that slept in a thread of their own would wake
+# some time after the clock was moved, and a test would have to wait for what it wants to see now.
+#
+# Why the loop's selector lets time pass, and not `loop.time` alone. Only the selector knows that nothing is
+# ready: a loop whose time ran ahead while callbacks wait would fire a time-out before the answer that had
+# come already.
+#
+# Why the loop refuses to sleep for ever. A test that waits for what never comes hangs until somebody ends
+# it, and then shows a stack of the selector; an error where nothing is ready and no timer is armed shows
+# the test's own line.
+
 from __future__ import annotations
 
 import asyncio
@@ -22,7 +33,7 @@ class FakeClock:
     they need no thread that waits. Moves are one after the other, each with its callbacks: a thread that
     moves the clock waits for another one that does. A callback may itself move the clock.
 
-    Raises TypeError or ValueError for a `now` that is no finite number. Thread-safe.
+    Raises TypeError or ValueError for a `now` that is not a finite number. Thread-safe.
     """
 
     __slots__ = ("_callbacks", "_moves", "_now")
@@ -39,7 +50,7 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move the clock forward by `seconds`, then call the callbacks in this thread. Any thread.
 
-        Raises ValueError if `seconds` is negative or not finite, TypeError if it is no number; then the
+        Raises ValueError if `seconds` is negative or not finite, TypeError if it is not a number; then the
         clock has not moved. Raises what a callback raises; the later ones are not called then.
         """
         with self._moves:
@@ -48,7 +59,7 @@ class FakeClock:
     def set(self, seconds: float) -> None:
         """Move the clock to `seconds`, then call the callbacks in this thread. Any thread.
 
-        Raises ValueError if that is before its reading or not finite, TypeError if it is no number.
+        Raises ValueError if that is before its reading or not finite, TypeError if it is not a number.
         """
         with self._moves:
             self._move("seconds", seconds, check_moment("seconds", seconds))

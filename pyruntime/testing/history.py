@@ -5,6 +5,16 @@ an operation runs: each thread has a list of its own, and the order between thre
 clock.
 """
 
+# Why each thread has a list of its own. A list with a lock would order the threads by that lock, and the
+# races that are sought would be gone from what is recorded. The clock alone orders them; equal readings
+# make operations overlap, which hides an order and never invents one.
+#
+# Why the subject's stand-in looks its methods up once. A history of a fast subject is only of use if
+# recording is short beside the operation, or no two of them ever overlap.
+#
+# Why the pause is the caller's. Under a GIL two operations overlap only where one gives it up; a recorder
+# that slept by itself would change the timing of a subject that has races of its own.
+
 from __future__ import annotations
 
 import threading
@@ -24,7 +34,7 @@ class Event(NamedTuple):
     arguments: tuple[Any, ...]
     """All of them, by position, default values included."""
     result: Any
-    """What was returned, or `Raised`."""
+    """The value that was returned, or `Raised`."""
     start: int
     end: int
     """Tickets: they count the moments at which operations began and ended, over all threads."""
@@ -49,8 +59,8 @@ class Recorder:
     and the end. One that lets other threads run (`time.sleep(0)`, now and then) makes operations overlap that
     would not under a GIL.
 
-    An attribute that is no operation of the model is the subject's own. Call `events` when all threads have
-    come to rest.
+    An attribute that is not an operation of the model is the subject's own. Call `events` when all
+    threads have come to rest.
     """
 
     def __init__(

@@ -3,6 +3,9 @@
 The axioms are stated on it. Values only: any thread.
 """
 
+# Why a view between histories and axioms: mailboxes and hand-overs have different operations and the same
+# promises. Axioms that were written for each would be two versions of every argument.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,13 +14,13 @@ from typing import Any, NamedTuple
 
 from pillarbox.testing.history import Event
 from pillarbox.testing.models import Raised
-from pillarbox.testing.models.mailbox import CLOSED_ERROR, LEAST, MailLike
+from pillarbox.testing.models.mailbox import CLOSED_ERROR, MIN_PRIORITY, MailLike
 
 PUTS = frozenset({"put", "put_all", "try_put"})
 
 
 class Kind(NamedTuple):
-    """What a take may ask of a thing: all things of one kind are treated alike."""
+    """The properties that a take may ask of a thing: all things of one kind are treated alike."""
 
     urgent: bool = False
     priority: int = 0
@@ -25,14 +28,14 @@ class Kind(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a take accepts."""
+    """The things that a take accepts."""
 
-    p: int = LEAST
+    p: int = MIN_PRIORITY
     skip_deferrable: bool = False
     of_batch: bool = False
 
     def accepts(self, kind: Kind) -> bool:
-        """Whether the take accepts things of this kind; of a batch only what is in it."""
+        """True if the take accepts things of this kind; of a batch only what is in it."""
         return kind.priority >= self.p and not (self.skip_deferrable and kind.deferrable)
 
 
@@ -65,7 +68,7 @@ class HistoryView:
     refused: list[int] = field(default_factory=list)
     """Puts that were refused because the input had ended."""
     ends: list[int] = field(default_factory=list)
-    """What ended the input: quiesce, close, finish, fail."""
+    """The events that ended the input: quiesce, close, finish, fail."""
     consumer: list[int] = field(default_factory=list)
     """The events of the one thread that takes, in its order."""
     outs: list[Out] = field(default_factory=list)
@@ -73,7 +76,7 @@ class HistoryView:
     empty: dict[int, Wanted] = field(default_factory=dict)
     """Events of the consumer that said that nothing of this was there."""
     closed: bool = False
-    """Whether the history has a close."""
+    """True if the history has a close."""
 
 
 def mails_of(event: Event) -> tuple[MailLike, ...]:
@@ -83,7 +86,7 @@ def mails_of(event: Event) -> tuple[MailLike, ...]:
 
 
 def accepted(event: Event) -> bool:
-    """Whether the put was."""
+    """True if the put was."""
     return event.result is None or event.result is True
 
 
@@ -151,7 +154,7 @@ def of_handover(events: Sequence[Event]) -> HistoryView:
 
 
 def _wanted(event: Event) -> Wanted | None:
-    """What an event of the mailbox's consumer asks for; None if it takes nothing and tells nothing."""
+    """The mails that an event of the consumer asks for; None if it takes nothing and tells nothing."""
     match event.operation:
         case "try_take":
             return Wanted(event.arguments[0], event.arguments[1])

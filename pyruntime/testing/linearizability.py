@@ -9,6 +9,16 @@ What is done is here one number for each thread, for a thread does one thing aft
 Values only: any thread.
 """
 
+# Why a search of our own. Porcupine (Go) and Knossos (Clojure) would have to be installed beside Python and
+# get each model in their own language; a model here is the same value that the suites compare with.
+#
+# Why models are values that never change. The search goes back as often as it goes on: with a model that is
+# changed in place each step back would need its inverse, and a wrong inverse is a wrong verdict. A step of
+# such a model costs more; the cache and the hints see to it that there are few.
+#
+# Why a witness is checked anew by `follows`, which does not search: an error in the cache may give a
+# verdict without a reason, and then at least not one that says a history is right.
+
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -18,13 +28,13 @@ from typing import Any, Protocol
 from pillarbox.testing.history import Event
 from pillarbox.testing.models import Model
 
-LIMIT = 1_000_000
+MAX_STATES = 1_000_000
 # States to visit for each event, where only the place of a mistake is sought.
 UNHINTED_STATES_PER_EVENT = 3
 
 
 class SearchHints(Protocol):
-    """What somebody who knows the contract can tell the search about one history. It must not lie.
+    """Hints of somebody who knows the contract to the search in one history. They must not lie.
 
     Indices are those of the events; `done` is, for each thread in the order of `threads`, how many of its
     events have been placed.
@@ -47,16 +57,16 @@ class SearchHints(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a search found."""
+    """The outcome of a search."""
 
     linearizable: bool | None
     """None if the search was given up."""
     order: list[int]
     """Indices of events: the witness, or the longest beginning of one that was reached."""
     candidates: list[int]
-    """Where that beginning ended: the events that could have been next, and did not fit."""
+    """The end of that beginning: the events that could have been next, and did not fit."""
     states: int
-    """How many states the search visited."""
+    """The number of states that the search visited."""
 
     def explain(self, events: Sequence[Event], last: int = 8) -> str:
         """In words, for the message of a test."""
@@ -80,7 +90,7 @@ class _Choice:
 
 
 def linearize(
-    events: Sequence[Event], model: Model, *, hints: SearchHints | None = None, limit: int = LIMIT
+    events: Sequence[Event], model: Model, *, hints: SearchHints | None = None, limit: int = MAX_STATES
 ) -> Verdict:
     """Look for a witness: an order of all events that the model can do with these outcomes, one by one.
 
@@ -100,7 +110,7 @@ def linearize(
 
 
 def follows(events: Sequence[Event], order: Sequence[int], model: Model) -> bool:
-    """Whether `order` is a witness; checks it anew, without the search."""
+    """True if `order` is a witness; checks it anew, without the search."""
     if sorted(order) != list(range(len(events))):
         return False
     latest_start = -1
@@ -179,7 +189,7 @@ class _Search:
         return [index for index in following if self.events[index].start <= due]
 
     def successors(self, model: Model, done: tuple[int, ...]) -> Iterator[tuple[int, int, Model]]:
-        """What can come next: the event, the number of its thread, the model after it."""
+        """Candidates for the next place: the event, the number of its thread, the model after it."""
         found = self.candidates(done)
         hints = self.hints
         if hints is None:

@@ -128,7 +128,7 @@ class OperatorTrace:
         # In a chain: what is handed on has the form of the rows of the operator behind.
         self.is_chained = self.is_behind = False
         is_virtual = self.clock is not time.monotonic
-        timeout = 0 if options.timeout is None else _ms(options.timeout)
+        timeout = 0 if options.timeout.total is None else _ms(options.timeout.total)
         self.write(
             "create",
             int(options.ordered),
@@ -254,7 +254,7 @@ class _RecordedQueue:
 
 
 class _RecordedOutput:
-    """What the operator emits to, and what it emits."""
+    """The output of the operator, and what it emits."""
 
     def __init__(self, output: Any, trace: OperatorTrace) -> None:
         self._output = output

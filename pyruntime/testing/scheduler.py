@@ -4,6 +4,18 @@ What other threads would do (completions, checkpoints, cancellation, the clock) 
 between two mails, between two elements, and wherever a task would wait. The same seed gives the same order.
 """
 
+# Why one thread and a seed. Threads that run freely find a race once in a thousand runs, and then not
+# again. Here the kernel's own races cannot be found, which have tools of their own, but every order of what
+# happens around a task can, and a seed gives it again.
+#
+# Why not Hypothesis, which would look for the shortest order: an order of some hundred events has few that
+# can be left out without another course of events, and the search for it takes longer than reading the
+# trace.
+#
+# Why events happen where the task would wait and between its mails, and nowhere else. Within a mail only
+# the kernel's own promises matter, which the suites and the schedules of its headers look at; the task's
+# code between two mails cannot be seen from outside.
+
 from __future__ import annotations
 
 import random
@@ -16,7 +28,7 @@ from pillarbox.kernel import Mail, PillarboxError, TaskMailbox
 from pillarbox.task import StreamTask, TaskState
 from pillarbox.testing.clocks import FakeClock
 
-SHOWN = 30
+MAX_SHOWN_EVENTS = 30
 """Events that an error shows: the last ones."""
 
 
@@ -64,7 +76,7 @@ class SeededScheduler:
         self.clock = FakeClock()
         """A clock for tasks; only `pass_time` and the scripts move it."""
         self.trace: list[str] = []
-        """What has happened, by the names of scripts, events and tasks."""
+        """The past events, by the names of scripts, events and tasks."""
         self._random = random.Random(seed)
         self._scripts: list[_Script] = []
         self._tasks: list[StreamTask] = []
@@ -254,5 +266,5 @@ def _has_ended(task: StreamTask) -> bool:
 
 
 def _shown(trace: tuple[str, ...]) -> str:
-    skipped = f"{len(trace) - SHOWN} events, then " if len(trace) > SHOWN else ""
-    return skipped + (", ".join(trace[-SHOWN:]) or "nothing")
+    skipped = f"{len(trace) - MAX_SHOWN_EVENTS} events, then " if len(trace) > MAX_SHOWN_EVENTS else ""
+    return skipped + (", ".join(trace[-MAX_SHOWN_EVENTS:]) or "nothing")

@@ -4,6 +4,17 @@ Its enumerator, its readers and the coordinator of every use between them, witho
 without a channel. What is written down goes through JSON, as it would in a checkpoint.
 """
 
+# Why not the coordinator of tasks with its two threads. A test that steps must know what has happened when
+# a step returns: with a thread that discovers and one that deals out it would wait, for a time that is too
+# long on most days and too short on one. So the harness has the same `SplitCoordinator` and calls it
+# itself, in the place of the enumerator's thread.
+#
+# Why what is written down goes through JSON each time: a split that holds more than JSON can is right in
+# every test that keeps the object, and lost in the first restart.
+#
+# Why a reader that restarts loses what it had fetched: a process that dies does too. A harness that handed
+# the rows on would pass a connector whose positions run ahead of its rows.
+
 from __future__ import annotations
 
 import json
@@ -28,7 +39,8 @@ from pillarbox.sources import (
     SplitEnumerator,
     read_splits,
 )
-from pillarbox.sources.enumerating import PendingSplits, Waiting
+from pillarbox.sources.coordinator import checkpoint_from_json, checkpoint_to_json
+from pillarbox.sources.enumerating import Checkpoint, PendingSplits, Waiting
 from pillarbox.sources.link import AddSplits, Event, Failed, Message, event_from_json, event_to_json
 from pillarbox.sources.split_coordinator import SplitCoordinator
 from pillarbox.task.failures import Failures
@@ -36,8 +48,8 @@ from pillarbox.task.failures import Failures
 S = TypeVar("S", bound=Split)
 C = TypeVar("C")
 
-TIMEOUT = 10.0
-MOST = 1000
+READ_TIMEOUT_S = 10.0
+MAX_SPLITS_PER_DISCOVERY = 1000
 NO_LIMIT = ReadLimit()
 
 
@@ -66,7 +78,7 @@ class SourceHarness(Generic[S, C]):
         *,
         readers: int = 1,
         snapshot: Any = None,
-        timeout: float = TIMEOUT,
+        timeout: float = READ_TIMEOUT_S,
         host: str = "localhost",
     ) -> None:
         if isinstance(readers, bool) or not isinstance(readers, int) or readers < 1:
@@ -77,7 +89,7 @@ class SourceHarness(Generic[S, C]):
         self.fetched: list[Fetched] = []
         """The same as it came."""
         self.events: list[tuple[int, SourceEvent]] = []
-        """What the readers have said to the enumerator, with their numbers."""
+        """The events that the readers have sent to the enumerator, with their numbers."""
         self._timeout = timeout
         self._host = host
         self._exhausted = False
@@ -86,7 +98,7 @@ class SourceHarness(Generic[S, C]):
         self._open: dict[str, S] = {}
         self._closed = False
         self.context: SplitCoordinator[S] = SplitCoordinator(readers)
-        """What the enumerator has of its framework."""
+        """The enumerator's view of its framework."""
         self.enumerator: SplitEnumerator[S, C]
         """The source's enumerator."""
         self.readers: dict[int, SourceReader[S]] = {}
@@ -167,7 +179,7 @@ class SourceHarness(Generic[S, C]):
 
     @property
     def ended(self) -> bool:
-        """Whether everything has been read, and nothing new can come."""
+        """True if everything has been read, and nothing new can come."""
         return (
             self._thread.exhausted and not self.pending and not any(r.splits() for r in self.readers.values())
         )
@@ -177,7 +189,7 @@ class SourceHarness(Generic[S, C]):
         reader = self.source.create_reader(self._reader_context(0))
         return [row for fetched in read_splits(reader, [split]) for row in rows_of(fetched.records)]
 
-    def discover(self, most: int = MOST) -> list[S]:
+    def discover(self, most: int = MAX_SPLITS_PER_DISCOVERY) -> list[S]:
         """Call `discover` once and take up what it returns. At most so many splits."""
         enumerator = self.enumerator
         found, checkpoint = enumerator.discover(enumerator.checkpoint, most)
@@ -190,13 +202,13 @@ class SourceHarness(Generic[S, C]):
         )
         # One step: a snapshot has both or neither.
         enumerator.checkpoint = checkpoint
-        self._thread.pending.add(Waiting(self._written(split)) for split in found)
+        self._thread.pending.add(Waiting(self.written(split)) for split in found)
         return list(found)
 
     # -- micro-batches -------------------------------------------------------------------------------
 
     def micro_batch(self, limit: ReadLimit = NO_LIMIT) -> list[Any]:
-        """What a micro-batch reads: of each split what `advance` finds now, within `limit`. Its rows.
+        """Read a micro-batch: of each split what `advance` finds now, within `limit`. Returns its rows.
 
         Not to be mixed with `step`, which gives the splits to readers instead.
         """
@@ -217,7 +229,7 @@ class SourceHarness(Generic[S, C]):
             piece = self.enumerator.advance(split, limit)
             if piece is None:
                 continue
-            pieces.append(self._written(piece))
+            pieces.append(self.written(piece))
             limit = _less(limit, piece)
             if piece.stop == split.stop:
                 del self._open[split.split_id]
@@ -232,26 +244,17 @@ class SourceHarness(Generic[S, C]):
     # -- checkpoints and failures --------------------------------------------------------------------
 
     def snapshot(self) -> Any:
-        """Where everything stands behind the rows that came: what JSON can hold, gone through JSON."""
+        """The position of everything behind the rows that came: what JSON can hold, gone through JSON."""
         self._hear()
         splits = [split for reader in self.readers.values() for split in reader.splits()]
-        checkpoints, split_serializer = self.source.checkpoint_serializer, self.source.split_serializer
-        written = {
-            "enumerator": {
-                "version": checkpoints.version,
-                "checkpoint": checkpoints.to_json(self.enumerator.snapshot()),
-            },
-            "split_version": split_serializer.version,
-            "splits": [
-                split_serializer.to_json(split) for split in (*splits, *self._open.values(), *self.pending)
-            ],
-        }
-        return json.loads(json.dumps(written))
+        waiting = [Waiting(split) for split in (*splits, *self._open.values(), *self.pending)]
+        checkpoint = Checkpoint(self.enumerator.snapshot(), waiting)
+        return json.loads(json.dumps(checkpoint_to_json(self.source, checkpoint)))
 
     def restart_reader(self, subtask: int = 0) -> None:
         """Have a new reader go on where the rows end that this one has given. What it had fetched is lost."""
         reader = self.readers.pop(subtask)
-        splits = [self._written(split) for split in reader.splits()]
+        splits = [self.written(split) for split in reader.splits()]
         reader.close()
         self._make_reader(subtask).add_splits(splits)
         self.enumerator.add_reader(ReaderInfo(subtask, self._host))
@@ -296,12 +299,9 @@ class SourceHarness(Generic[S, C]):
         if snapshot is None:
             self.enumerator = self.source.create_enumerator(self.context)
         else:
-            written, serializer = snapshot["enumerator"], self.source.split_serializer
-            checkpoint = self.source.checkpoint_serializer.from_json(
-                written["version"], written["checkpoint"]
-            )
-            self.enumerator = self.source.restore_enumerator(self.context, checkpoint)
-            waiting = [serializer.from_json(snapshot["split_version"], each) for each in snapshot["splits"]]
+            checkpoint = checkpoint_from_json(self.source, snapshot)
+            self.enumerator = self.source.restore_enumerator(self.context, checkpoint.checkpoint)
+            waiting = [each.split for each in checkpoint.waiting]
             self.enumerator.handle_restored(waiting)
         self._thread.enumerator = self.enumerator
         self._thread.pending = PendingSplits(self.enumerator)
@@ -316,8 +316,8 @@ class SourceHarness(Generic[S, C]):
         self.readers[subtask] = reader
         return reader
 
-    def _written(self, split: S) -> S:
-        """As it comes out of a checkpoint."""
+    def written(self, split: S) -> S:
+        """The split as it comes out of a checkpoint. Raises AssertionError if it comes back otherwise."""
         serializer = self.source.split_serializer
         written = json.loads(json.dumps(serializer.to_json(split)))
         read = serializer.from_json(serializer.version, written)
@@ -381,7 +381,7 @@ class _Readers(Generic[S]):
     def deliver(self, message: Message[S]) -> None:
         reader = self._harness.readers[self._subtask]
         if isinstance(message, AddSplits):
-            reader.add_splits([self._harness._written(split) for split in message.splits])
+            reader.add_splits([self._harness.written(split) for split in message.splits])
         elif isinstance(message, Event):
             reader.handle_source_event(_through_json(message.event))
         elif isinstance(message, Failed):
@@ -393,7 +393,7 @@ def _through_json(event: SourceEvent) -> SourceEvent:
 
 
 def _less(limit: ReadLimit, piece: Split) -> ReadLimit:
-    """What is left of a limit after a piece. One that knows no rows counts for none."""
+    """The rest of a limit after a piece. One that knows no rows counts for none."""
     parts: Sequence[int | None] = (piece.rows, piece.nbytes, piece.files)
     return ReadLimit(
         *(None if most is None else most - (part or 0) for most, part in zip(limit, parts, strict=True))

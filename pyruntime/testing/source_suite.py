@@ -2,9 +2,10 @@
 
 Each check makes sources anew, reads them with the framework's readers and with the connector's own
 `SplitReader`, and fails with a `ContractBroken` that names class, method and rule. In the thread of the test
-runner. One file of more than 400 lines: `RULES` says what is checked, a method each says how, and they share
-the rest.
+runner. `RULES` says what is checked, a method each says how.
 """
+
+# Why rows are compared by their `repr`: they need not be hashable, NaN is equal to itself, and 1 is not True.
 
 from __future__ import annotations
 
@@ -183,29 +184,29 @@ class SourceSuite:
         source = self.make()
         kind, serializer = source.split_type, source.split_serializer
         frozen = is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
-        if not (frozen and issubclass(kind, Split)):
-            raise _broken((source, "split_type"), rule, repr(kind))
+        _require(frozen and issubclass(kind, Split), (source, "split_type"), rule, kind)
         for split in self._found:
             written = serializer.to_json(split)
             read = serializer.from_json(serializer.version, json.loads(json.dumps(written)))
-            if not is_json(written):
-                raise _broken((split, "fields"), rule, repr(written))
+            _require(is_json(written), (split, "fields"), rule, written)
             if not (read == split == pickle.loads(pickle.dumps(split)) and type(read) is type(split)):
                 raise _broken((split, "fields"), rule, f"{read!r} for {split!r}")
             if not (isinstance(split.split_id, str) and split.split_id):
                 raise _broken((split, "split_id"), "it is a text that is not empty", repr(split.split_id))
             for name in ("rows", "nbytes", "files"):
                 count = getattr(split, name)
-                if count is not None and (not isinstance(count, int) or count < 0):
-                    raise _broken((split, name), "it is a whole number of 0 or more, or None", repr(count))
+                is_count = count is None or (isinstance(count, int) and count >= 0)
+                _require(is_count, (split, name), "it is a whole number of 0 or more, or None", count)
             for position in (each.position for each in self._read(split)[:-1]):
                 rest, front = split.starting_at(position), split.up_to(position)
-                if (rest.split_id, rest.start, rest.stop) != (split.split_id, position, split.stop):
-                    raise _broken(
-                        (split, "starting_at"), "it changes `start` alone", f"{rest!r} of {split!r}"
-                    )
-                if (front.split_id, front.start, front.stop) != (split.split_id, split.start, position):
-                    raise _broken((split, "up_to"), "it changes `stop` alone", f"{front!r} of {split!r}")
+                is_rest = (rest.split_id, rest.start, rest.stop) == (split.split_id, position, split.stop)
+                _require(is_rest, (split, "starting_at"), "it changes `start` alone", (rest, split))
+                is_front = (front.split_id, front.start, front.stop) == (
+                    split.split_id,
+                    split.start,
+                    position,
+                )
+                _require(is_front, (split, "up_to"), "it changes `stop` alone", (front, split))
 
     # -- discovery -----------------------------------------------------------------------------------
 
@@ -225,8 +226,7 @@ class SourceSuite:
 
         def write(checkpoint: Any) -> str:
             written = serializer.to_json(checkpoint)
-            if not is_json(written):
-                raise _broken((serializer, "to_json"), "JSON can hold what it writes", repr(written))
+            _require(is_json(written), (serializer, "to_json"), "JSON can hold what it writes", written)
             return json.dumps(written, sort_keys=True)
 
         with SourceHarness(source) as harness, ThreadPoolExecutor(1) as thread:
@@ -286,30 +286,26 @@ class SourceSuite:
     def _check_types(self, fetched: Fetched, schema: Any, rule: str) -> None:
         arrow = sys.modules[type(schema).__module__.partition(".")[0]]  # whoever has a schema has imported it
         records: Any = fetched.records
+        method = self._method
         named = getattr(records, "schema", None)
         if named is None and (
             bad := [row for row in records if type(row) is not tuple or len(row) != len(schema)]
         ):
-            raise _broken(self._method, rule, f"{bad[0]!r}: must be a tuple of {schema.names}")
+            raise _broken(method, rule, f"{bad[0]!r}: must be a tuple of {schema.names}")
         for at, field in enumerate(schema):
+            name = f"column {field.name!r}"
             if named is None:
                 try:
                     column = arrow.array([row[at] for row in records], field.type)
                 except (arrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-                    raise _broken(
-                        self._method, rule, f"column {field.name!r} is not {field.type}: {error}"
-                    ) from error
+                    raise _broken(method, rule, f"{name} is not {field.type}: {error}") from error
             elif len(places := named.get_all_field_indices(field.name)) != 1:
-                raise _broken(
-                    self._method, rule, f"column {field.name!r} {len(places)} times in {named.names}"
-                )
+                raise _broken(method, rule, f"{name} {len(places)} times in {named.names}")
             else:
                 column = records.column(places[0])
             if column.type != field.type or (column.null_count and not field.nullable):
                 nulls = f" with {column.null_count} nulls" * (not field.nullable)
-                raise _broken(
-                    self._method, rule, f"column {field.name!r} is {column.type}{nulls}, not {field.type}"
-                )
+                raise _broken(method, rule, f"{name} is {column.type}{nulls}, not {field.type}")
 
     def _replay(self, rule: str) -> None:
         for source in (self.make(), self.make()):
@@ -334,7 +330,7 @@ class SourceSuite:
     def _checkpoints(self, rule: str) -> None:
         for polls in range(MAX_PREFIXES):
             with SourceHarness(self.make(), readers=2, timeout=self.timeout) as harness:
-                self._told(lambda harness=harness, polls=polls: _poll(harness, polls))  # type: ignore[misc]
+                self._told(partial(_poll, harness, polls))
                 rows, snapshot, ended = [*harness.rows], harness.snapshot(), harness.ended
             rows += self._read_all(self.make(), readers=1 + polls % 3, snapshot=snapshot)
             self._compare(rows, self._expected, self._method, f"{rule}, here after {polls} polls")
@@ -355,18 +351,16 @@ class SourceSuite:
                 if self._refuses(harness, limit):
                     continue
                 for _ in range(10 * len(self._expected) + 100):
-                    pieces = self._told(lambda harness=harness, limit=limit: harness.plan(limit))  # type: ignore[misc]
+                    pieces = self._told(partial(harness.plan, limit))
                     for piece in pieces:
                         split = splits[piece.split_id]
-                        if piece.start != split.start or piece.stop is None:
-                            raise _broken(
-                                method, "it returns the front of a split", f"{piece!r} of {split!r}"
-                            )
+                        is_front = piece.start == split.start and piece.stop is not None
+                        _require(is_front, method, "it returns the front of a split", (piece, split))
                         if piece != harness.enumerator.advance(split, limit):
                             # What was left of the limit may have been less; but it is the same twice.
                             self._check_again(harness, split, limit)
                         splits[piece.split_id] = split.starting_at(piece.stop)
-                        read = self._told(lambda harness=harness, piece=piece: harness.read_split(piece))  # type: ignore[misc]
+                        read = self._told(partial(harness.read_split, piece))
                         self._check_range(self.make(), piece, read, rule)
                         if limit.rows is not None and None is not piece.rows <= limit.rows < len(read):
                             raise _broken(
@@ -389,10 +383,8 @@ class SourceSuite:
 
     def _check_again(self, harness: SourceHarness[Any, Any], split: Any, limit: ReadLimit) -> None:
         first, second = harness.enumerator.advance(split, limit), harness.enumerator.advance(split, limit)
-        if first != second:
-            raise _broken(
-                (harness.enumerator, "advance"), "asked again it says the same", f"{first!r}, {second!r}"
-            )
+        method, rule = (harness.enumerator, "advance"), "asked again it says the same"
+        _require(first == second, method, rule, (first, second))
 
     # -- the split reader, called as a fetcher calls it ----------------------------------------------
 
@@ -434,15 +426,17 @@ class SourceSuite:
 
     def _paused_splits(self, rule: str) -> None:
         source, splits = self.make(), self._found[:2]
-        with closing(source.create_reader(ReaderContext())) as made:
-            many = isinstance(made, FetchingReader) and made.threading is Threading.MANY_SPLITS
         with self._split_reader(source) as reader:
             pauses = type(reader).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
-            if not (many and pauses and len(splits) == 2):
+            if not (_reads_many(source) and pauses and len(splits) == 2):
                 raise unittest.SkipTest("it has no two splits at the same time that it can pause")
             paused, other = (split.split_id for split in splits)
             rows: dict[str, list[Any]] = {paused: [], other: []}
-            left, method, deadline = set(rows), (reader, "pause_or_resume_splits"), self._deadline()
+            left, method, deadline = (
+                set(rows),
+                (reader, "pause_or_resume_splits"),
+                time.monotonic() + self.timeout,
+            )
             reader.handle_splits_changes(SplitsAdded(tuple(splits)))
             reader.pause_or_resume_splits([paused], [])
             # One call says what is new, and leaves what was said before.
@@ -495,12 +489,12 @@ class SourceSuite:
         with SourceHarness(follow(), readers=2, timeout=self.timeout) as harness:
             self._drain(harness)
             added = add()
-            self._compare(self._told(lambda: harness.read(len(added))), added, self._method, rule)
+            self._compare(self._told(partial(harness.read, len(added))), added, self._method, rule)
             if harness.ended:
                 raise _broken((harness.source, "boundedness"), "a source without an end goes on", "its end")
             snapshot, added = harness.snapshot(), add()
         with SourceHarness(follow(), snapshot=snapshot, timeout=self.timeout) as harness:
-            rows = self._told(lambda: harness.read(len(added))) + self._drain(harness)
+            rows = self._told(partial(harness.read, len(added))) + self._drain(harness)
             self._compare(rows, added, self._method, rule)
 
     def _new_ranges(self, rule: str) -> None:
@@ -516,8 +510,8 @@ class SourceSuite:
                 )
 
     def _plan_all(self, harness: SourceHarness[Any, Any], limit: ReadLimit, rule: str) -> list[Any]:
-        found, deadline = list[Any](), self._deadline()
-        while pieces := self._told(lambda: harness.plan(limit)):
+        found, deadline = list[Any](), time.monotonic() + self.timeout
+        while pieces := self._told(partial(harness.plan, limit)):
             found += pieces
             if time.monotonic() > deadline:
                 what = f"a micro-batch still has {pieces[-1]!r} after {self.timeout:g} s without new rows"
@@ -606,7 +600,7 @@ class SourceSuite:
         return {}
 
     def _read(self, split: Any) -> list[Fetched]:
-        """What is fetched of a split that was found: the first time, as others are compared with it."""
+        """All that is fetched of a split that was found: the first time, as others are compared with it."""
         if split.split_id not in self._kept:
             self._kept[split.split_id] = self._read_anew(split, ReaderContext())
         return self._kept[split.split_id]
@@ -628,7 +622,7 @@ class SourceSuite:
             return list(self._told(harness.read_all))
 
     def _told(self, act: Callable[[], Any]) -> Any:
-        """What `act` gives; an error of it is the connector's."""
+        """Call `act`; an error of it is the connector's."""
         try:
             return act()
         except ContractBroken:
@@ -643,10 +637,9 @@ class SourceSuite:
     def _check_range(self, source: Source[Any, Any], split: Any, rows: Sequence[Any], rule: str) -> None:
         """Read a range as it comes out of a checkpoint."""
         serializer = source.split_serializer
-        written = json.loads(json.dumps(serializer.to_json(split)))
-        piece = serializer.from_json(serializer.version, written)
+        piece = serializer.from_json(serializer.version, json.loads(json.dumps(serializer.to_json(split))))
         with SourceHarness(source, timeout=self.timeout) as harness:
-            found = self._told(lambda: harness.read_split(piece))
+            found = self._told(partial(harness.read_split, piece))
         self._compare(found, rows, self._method, f"{rule}, here {split!r}", ordered=True)
 
     def _compare_front(self, rows: Sequence[Any], split: Any, method: str, rule: str) -> None:
@@ -673,14 +666,14 @@ class SourceSuite:
         )
 
     def _drain(self, harness: SourceHarness[Any, Any]) -> list[Any]:
-        """What is there: until nothing has come for a while."""
+        """Read what is there, until nothing has come for a while."""
         before = len(harness.rows)
-        deadline = time.monotonic() + DRAINED_AFTER_S if before else self._deadline()
+        deadline = time.monotonic() + DRAINED_AFTER_S if before else time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             if self._told(harness.step):
                 deadline = time.monotonic() + DRAINED_AFTER_S
             else:
-                self._told(lambda: harness.wait(0.05))
+                self._told(partial(harness.wait, 0.05))
         return harness.rows[before:]
 
     @contextmanager
@@ -700,10 +693,8 @@ class SourceSuite:
             stands = [split for reader in harness.readers.values() for split in reader.splits()]
         if not stands:
             raise unittest.SkipTest("all its splits have ends")
-        with closing(source.create_reader(ReaderContext())) as made:
-            many = isinstance(made, FetchingReader) and made.threading is Threading.MANY_SPLITS
         with self._split_reader(source) as reader:
-            reader.handle_splits_changes(SplitsAdded(tuple(stands if many else stands[:1])))
+            reader.handle_splits_changes(SplitsAdded(tuple(stands if _reads_many(source) else stands[:1])))
             # Its first fetches may find out where it stands.
             for _ in range(5):
                 began = time.monotonic()
@@ -727,14 +718,11 @@ class SourceSuite:
         return fetched
 
     def _first_fetched(self, reader: SplitReader[Any]) -> Fetched:
-        deadline = self._deadline()
+        deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             for fetched in self._fetch(reader):
                 return fetched
         raise _broken((reader, "fetch"), "rows come, or the end", f"nothing in {self.timeout:g} s")
-
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timeout
 
 
 def source_suite(
@@ -756,6 +744,12 @@ def _poll(harness: SourceHarness[Any, Any], polls: int) -> None:
         harness.read_until(lambda before=before: len(harness.fetched) > before)  # type: ignore[misc]
         if poll % 3 == 1 and not harness.ended:
             harness.restart_reader(0)
+
+
+def _reads_many(source: Source[Any, Any]) -> bool:
+    """Return True if one reader reads several splits at the same time."""
+    with closing(source.create_reader(ReaderContext())) as reader:
+        return isinstance(reader, FetchingReader) and reader.threading is Threading.MANY_SPLITS
 
 
 def _needs(name: str, argument: Any) -> Any:
@@ -784,6 +778,11 @@ def _places(fetched: Sequence[Fetched]) -> list[tuple[int, Any]]:
 
 def _name(thing: Any) -> str:
     return thing.__name__ if isinstance(thing, type) else type(thing).__name__
+
+
+def _require(holds: object, method: str | tuple[Any, str], rule: str, found: object) -> None:
+    if not holds:
+        raise _broken(method, rule, found if isinstance(found, str) else repr(found))
 
 
 def _broken(method: str | tuple[Any, str], rule: str, found: str) -> ContractBroken:

@@ -4,6 +4,13 @@
 its switch, which any thread may turn. `ReplayedInput` and `RestingOutput` belong to the mailbox thread.
 """
 
+# Why real outputs that are full, and no mock that says so. What an operator does without room shows only
+# when room comes back, and who calls back, on which thread and how often is just what goes wrong.
+#
+# Why an output takes what comes although it is full. One call of an operator may emit several records, and
+# the contract of `TaskOutput` says that they are taken; an output that dropped them would test another
+# contract.
+
 from __future__ import annotations
 
 import asyncio
@@ -48,7 +55,7 @@ class PushedInput:
         self._elements: deque[Any] = deque()
         self._more: Future[None] | None = None
         self.closed = 0
-        """How often the task has closed it."""
+        """The number of times that the task has closed it."""
 
     def push(self, *records: Any) -> None:
         """Have records emitted, after all that was pushed before. A `Watermark` is one. Any thread."""
@@ -116,7 +123,7 @@ class ReplayedInput:
         return RowBatch(rows, 1)
 
     def at_end(self) -> InputStatus:
-        """What the input says behind its last element."""
+        """Say how the input stands behind its last element."""
         return InputStatus.END_OF_INPUT
 
     def emit_next(self, output: TaskOutput) -> InputStatus:
@@ -194,7 +201,7 @@ class CollectedOutput(_KeptElements):
 
     @property
     def is_available(self) -> bool:
-        """Whether it is not blocked. Any thread."""
+        """True if it is not blocked. Any thread."""
         return self._room is None
 
     def available(self) -> Future[None]:

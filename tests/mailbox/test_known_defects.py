@@ -17,7 +17,7 @@ import pytest
 from pillarbox import MailboxClosedError
 from pillarbox.kernel import TaskMailbox
 from pillarbox.mailbox import Controller, MailboxProcessor, Suspension
-from pillarbox.mailbox.processor import URGENT_MAILS
+from pillarbox.mailbox.processor import MAX_URGENT_MAILS_PER_ROUND
 
 
 class Unprintable(Exception):
@@ -99,9 +99,12 @@ def test_urgent_mail_without_end_starves_neither_timers_nor_the_default_action(b
     processor.run_mailbox_loop()
     assert log.count("timer") == behind
     between = "".join(entry[0] for entry in log).split("a")
-    assert max(map(len, between)) <= behind + 1 + URGENT_MAILS
+    assert max(map(len, between)) <= behind + 1 + MAX_URGENT_MAILS_PER_ROUND
     # Between two timers at most a burst of urgent mail, however many rounds that takes.
-    assert max(map(len, "".join(entry[0] for entry in log if entry != "action").split("t"))) <= URGENT_MAILS
+    assert (
+        max(map(len, "".join(entry[0] for entry in log if entry != "action").split("t")))
+        <= MAX_URGENT_MAILS_PER_ROUND
+    )
 
 
 def test_urgent_mail_without_end_does_not_starve_timers_of_a_suspended_action() -> None:
@@ -114,7 +117,7 @@ def test_urgent_mail_without_end_does_not_starve_timers_of_a_suspended_action() 
     executor.execute(urgent, urgent=True)
     executor.execute(processor.all_actions_completed)
     processor.run_mailbox_loop()
-    assert processor.statistics().mails <= 2 + URGENT_MAILS
+    assert processor.statistics().mails <= 2 + MAX_URGENT_MAILS_PER_ROUND
 
 
 def test_a_resumption_gets_through_mail_without_end() -> None:

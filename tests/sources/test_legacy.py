@@ -170,7 +170,7 @@ def test_the_end_of_a_function_ends_its_split() -> None:
             rows += [row for piece in pieces for row in harness.read_split(piece)]
         assert rows == list(range(40))
         assert harness.plan() == []
-        assert harness.snapshot()["splits"] == []
+        assert harness.snapshot()["waiting"] == []
 
 
 def test_micro_batches_share_one_run_ahead_of_the_tasks() -> None:

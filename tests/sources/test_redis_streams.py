@@ -257,7 +257,7 @@ def test_a_piece_of_a_split_with_an_end_finishes_it(server: RedisServer, client:
     with SourceHarness(numbers_of(server, "a", bounded=True)) as harness:
         assert len(harness.micro_batch(ReadLimit(rows=60))) == 60
         assert len(harness.micro_batch(ReadLimit(rows=60))) == 40
-        assert harness.plan() == [] and harness.snapshot()["splits"] == []
+        assert harness.plan() == [] and harness.snapshot()["waiting"] == []
 
 
 def test_a_limit_of_event_time_beyond_the_end_of_a_stream_reads_what_is_there(

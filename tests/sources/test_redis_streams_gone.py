@@ -356,7 +356,7 @@ def test_a_harness_goes_on_as_a_run_does(server: RedisServer) -> None:
         server.command("DEL", "s:a")
         harness.read_until(lambda: bool(harness.fetched) and harness.fetched[-1].finished)
         snapshot = harness.snapshot()
-    assert snapshot["splits"] == []
+    assert snapshot["waiting"] == []
     expected = add(server, "s:a", 5)
     with SourceHarness(source, snapshot=snapshot) as harness:
         assert harness.read(1) == expected

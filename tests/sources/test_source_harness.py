@@ -122,7 +122,7 @@ def test_a_split_that_the_enumerator_lets_go_of_is_in_no_snapshot(monkeypatch: p
         assert [piece.split_id for piece in harness.plan(ReadLimit(rows=1000))] == ["gone"]
         assert [piece.split_id for piece in harness.plan(ReadLimit(rows=0))] == []
         assert asked == [["here"], ["gone", "here"]]
-        assert len(harness.snapshot()["splits"]) == 1
+        assert len(harness.snapshot()["waiting"]) == 1
         assert {piece.split_id for piece in harness.plan()} == {"here"}
 
 

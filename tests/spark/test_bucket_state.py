@@ -305,11 +305,11 @@ def test_dead_letters_leave_with_the_micro_batch_behind_that_which_has_recorded_
     assert state.after(None, None, ordered=True).is_empty
 
 
-def test_outputs_leave_in_blobs_that_are_no_larger_than_spark_likes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pillarbox.spark.stream.bucket_state.MAX_OUTPUT_BYTES", 160)
+def test_outputs_leave_in_blobs_that_are_no_larger_than_spark_likes() -> None:
     state = BucketState()
     rows = come(state, [(1, n) for n in range(100)], 0)
     assert rows is not None
-    state = committed(state.after(rows, finished(rows, range(100)), ordered=False))
+    known = finished(rows, range(100))
+    state = committed(state.after(rows, known, ordered=False, max_output_bytes=160))
     assert len(state.leaving) == 10
     assert leaving(state) == [(n, 0) for n in range(100)]

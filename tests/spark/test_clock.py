@@ -25,19 +25,14 @@ pytestmark = needs_async_stream
 INTERVAL_S, UNTOLD_S = 0.1, 0.4
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "TICK_INTERVAL_S", INTERVAL_S)
-    monkeypatch.setattr(clock, "UNTOLD_INTERVAL_S", UNTOLD_S)
-    monkeypatch.setattr(clock, "REPORT_DELAY_S", INTERVAL_S / 2)
-
-
 class Query:
     """One run of a query over a clock, as Spark asks it."""
 
     def __init__(self, folder: Path, *, ends: bool = False, offset: Any = None) -> None:
         self.folder = str(folder)
-        self.reader = ClockReader(self.folder)
+        self.reader = ClockReader(
+            self.folder, tick_interval=INTERVAL_S, untold_interval=UNTOLD_S, report_delay=INTERVAL_S / 2
+        )
         if ends:
             self.reader.prepareForTriggerAvailableNow()
         self.offset = self.reader.initialOffset() if offset is None else offset

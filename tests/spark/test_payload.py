@@ -25,7 +25,6 @@ from pillarbox.ledger.cli import main
 from pillarbox.ledger.maintenance import expire
 from pillarbox.spark.ledger_plan import plan_ledger
 from pillarbox.spark.records import from_ipc, to_ipc
-from pillarbox.spark.stream import payload as payload_module
 from pillarbox.spark.stream.bucket_state import (
     IDENTITY,
     REFERENCE,
@@ -46,12 +45,12 @@ async def called(row: Any) -> Any:
     return row
 
 
-def payload_of(ledger: Ledger) -> Payload:
-    options = Options(ledger=ledger, uid="u")
+def payload_of(ledger: Ledger, **sizes: int) -> Payload:
+    options = Options(ledger=dataclasses.replace(ledger, uid="u"))
     names = [name for name, _ in COLUMNS]
     plan = plan_ledger(called, options, names, None, None, session=None, streaming=True, arguments=None)
     assert plan is not None
-    return Payload(ledger, "u", plan, uuid.uuid4().hex, COLUMNS)
+    return Payload(ledger, "u", plan, uuid.uuid4().hex, COLUMNS, **sizes)
 
 
 @pytest.fixture(params=["files", "objects"])
@@ -59,12 +58,6 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     if request.param == "files":
         return Ledger(str(tmp_path))
     return Ledger("calls", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload_module, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(payload_module, "SEGMENT_BYTES", 4000)
 
 
 def rows_of(*numbers: int) -> pa.RecordBatch:
@@ -98,9 +91,8 @@ def state_of(references: pa.Array) -> BucketState:
 
 
 @pytest.mark.contract(convicts=["rows_of_pieces_mixed", "segment_not_synced"])
-@pytest.mark.usefixtures("small_pieces")
 def test_rows_are_found_by_their_references_in_any_order(ledger: Ledger, tmp_path: Path) -> None:
-    payload = payload_of(ledger)
+    payload = payload_of(ledger, piece_bytes=1000, segment_bytes=4000)
     first = written(payload, rows_of(*range(40)), bucket=3)
     second = written(payload, rows_of(*range(40, 60)), time=2)
     assert len(files(tmp_path)) > 2

@@ -158,6 +158,7 @@ def test_results_that_are_rows_of_a_block_are_kept_without_the_block() -> None:
 
 
 SCRIPT = """
+from pillarbox import Buffer
 import asyncio, os, pathlib, signal, sys
 from pyspark import TaskContext
 from pyspark.sql import types as T
@@ -189,7 +190,7 @@ def attempt(batches):
         return {"answer": f"answer {row.id}"}
 
     schema = T.StructType().add("answer", "string")
-    options = Options(capacity=40, reorder=200, ordered=ordered)
+    options = Options(capacity=40, buffer=Buffer(200), ordered=ordered)
     writer = RowWriter(["id"], schema, None, options, None)
     codec = SnapshotCodec(rows=ArrowRows(), prepare=KeptRows(schema, None), convert=writer.encoder.convert)
     storage = SnapshotFolder(tmp / "snapshots", codec)

@@ -149,12 +149,20 @@ class BucketState:
         )
         return come if self.waiting is None else joined([self.waiting, come])
 
-    def after(self, rows: pa.RecordBatch | None, finished: Finished | None, *, ordered: bool) -> BucketState:
+    def after(
+        self,
+        rows: pa.RecordBatch | None,
+        finished: Finished | None,
+        *,
+        ordered: bool,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> BucketState:
         """The state that an execution writes: of `rows`, those that have finished leave next or are blocked.
 
         rows: as `with_rows` gives them. finished: about these rows; None where nothing waits. ordered: rows
-        of a key leave in the order in which they came.
+        of a key leave in the order in which they came. max_output_bytes: of a blob of outputs, about.
         """
+        # Numbers never fall back: rows that come would leave in front of outputs that are blocked.
         following = self.next_sequence
         if rows is None or finished is None:
             return BucketState(self.generation + 1, following)
@@ -178,13 +186,14 @@ class BucketState:
                 in_front = is_waiting if ordered else np.zeros_like(is_waiting)
                 leaving, blocked = _parted(joined(candidates), keys[in_front], sequences[in_front])
         waiting = rows.filter(pa.array(is_waiting)) if is_waiting.any() else None
-        blobs, letters = ([] if batch is None else _blobs(batch) for batch in (leaving, finished.letters))
+        blobs, letters = (_blobs(batch, max_output_bytes) for batch in (leaving, finished.letters))
         return BucketState(self.generation + 1, following, waiting, blocked, blobs, letters)
 
 
 def identities(time: int, keys: Ints, hashes: Ints) -> pa.Array:
     """The identities, each of `IDENTITY_BYTES` bytes, of the rows that a micro-batch has read."""
     count = len(keys)
+    # Equal rows stand next to each other then, in the order in which they came.
     order = np.lexsort((np.arange(count), hashes, keys))
     is_first = np.ones(count, bool)
     by_key, by_hash = keys[order], hashes[order]
@@ -261,6 +270,7 @@ def decode(blob: bytes | None, columns: Columns, output: str) -> BucketState:
         )
     except (pa.ArrowException, OSError, StopIteration, KeyError) as error:
         raise StreamStateError(f"it is damaged ({type(error).__name__}: {error})") from error
+    # Outputs leave in the form that they have in the state, so nothing could cast them on their way.
     before = metadata.get(_OUTPUT, b"").decode()
     if before != output and (state.leaving or state.blocked is not None):
         raise StreamStateError(
@@ -322,8 +332,10 @@ def _parted(
     return leaving, outputs.take(pa.array(staying)) if len(staying) else None
 
 
-def _blobs(batch: pa.RecordBatch) -> list[bytes]:
-    rows = max(1, batch.num_rows * MAX_OUTPUT_BYTES // max(1, batch.nbytes))
+def _blobs(batch: pa.RecordBatch | None, max_bytes: int) -> list[bytes]:
+    if batch is None:
+        return []
+    rows = max(1, batch.num_rows * max_bytes // max(1, batch.nbytes))
     return [to_ipc(batch.slice(start, rows)) for start in range(0, batch.num_rows, rows)]
 
 

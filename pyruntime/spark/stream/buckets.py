@@ -85,8 +85,7 @@ JOB_GROUP = "spark.jobGroup.id"
 TIME = "time"
 """The column with the time of the micro-batch; one that began with underscores did not reach a processor."""
 
-DELETION_INTERVAL = 4
-"""Micro-batches of a bucket from one look for files of the ledger that it needs no more to the next."""
+MICRO_BATCHES_PER_DELETION = 4
 
 
 def through_buckets(df: DataFrame, plan: StreamPlan, key: Column, row: Column, clock: DataFrame) -> DataFrame:
@@ -202,10 +201,15 @@ class Unpack:
 
 
 class BucketProcessor(StatefulProcessor):
-    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition."""
+    """The processor that Spark runs. Sent to the workers as it is; made anew for each partition.
 
-    def __init__(self, plan: StreamPlan) -> None:
+    deletion_interval: micro-batches of a bucket from one look for files of the ledger that it no longer needs
+    to the next.
+    """
+
+    def __init__(self, plan: StreamPlan, *, deletion_interval: int = MICRO_BATCHES_PER_DELETION) -> None:
         self._plan = plan
+        self._deletion_interval = deletion_interval
         self._client: CallClient | None = None
         self._dead_letters: DeadLetterWriter | None = None
 
@@ -259,7 +263,7 @@ class BucketProcessor(StatefulProcessor):
             self._state.clear()
         # By the state that was read, as another execution of this micro-batch reads it too.
         # spec: StreamSegments!Delete
-        if plan.payload is not None and not state.generation % DELETION_INTERVAL:
+        if plan.payload is not None and not state.generation % self._deletion_interval:
             plan.payload.delete(int(key[0]), state, time_ms)
 
     def close(self) -> None:

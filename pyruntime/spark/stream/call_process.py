@@ -87,7 +87,7 @@ class _Stream:
         ledger_session = None
         if work.options.ledger is not None:
             # Another checkpoint can only share a run that has a name.
-            is_shared = work.options.run is not None
+            is_shared = work.options.ledger.run is not None
             ledger_session = open_stream_session(
                 work,
                 identify=lambda row: fingerprint(
@@ -276,12 +276,12 @@ class CallProcess:
 
     def _check_alone(self, plan: StreamPlan, query: str | None, run: str | None) -> None:
         """Raise ValueError for a second stream of a query that would delete the files of the first one."""
-        uid = plan.work.options.uid
         if plan.payload is None or run is None:
             return
+        uid = plan.payload.uid
         for each in self._streams.values():
             is_other = (each.query, each.run) == (query, run) and each.plan.name != plan.name
-            if is_other and each.plan.payload is not None and each.plan.work.options.uid == uid:
+            if is_other and each.plan.payload is not None and each.plan.payload.uid == uid:
                 raise ValueError(
                     f"uid={uid!r}: two async_streams with a ledger have it in one query; give each its own"
                 )

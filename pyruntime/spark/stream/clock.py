@@ -72,10 +72,21 @@ class Clock(DataSource):
 class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
     """The clock of one run of a query. Spark asks it on one thread.
 
-    folder: has the reports; None for a clock that nobody tells anything.
+    folder: has the reports; None for a clock that nobody tells anything. tick_interval, untold_interval,
+    report_delay: seconds, see the constants.
     """
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(
+        self,
+        folder: str | None,
+        *,
+        tick_interval: float = TICK_INTERVAL_S,
+        untold_interval: float = UNTOLD_INTERVAL_S,
+        report_delay: float = REPORT_DELAY_S,
+    ) -> None:
+        self._tick_interval = tick_interval
+        self._untold_interval = untold_interval
+        self._report_delay = report_delay
         self._id = uuid.uuid4().hex
         self._report = None if folder is None else report_path(folder, self._id)
         self._ends = False
@@ -110,19 +121,20 @@ class ClockReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = time.monotonic()
         # A micro-batch that has just been run may have left something pending.
         was_polled = asked - self._answered_at < PLANNING_S
-        min_wait = TICK_INTERVAL_S if was_polled else REPORT_DELAY_S
+        min_wait = self._tick_interval if was_polled else self._report_delay
         first = self._told(start)
         while True:
             told, now = self._told(start), time.monotonic()
             since, waited = now - self._ticked_at, now - asked
             # spec: StreamState!BeginByClock
             if told is None:
-                if since >= UNTOLD_INTERVAL_S and waited >= (UNTOLD_INTERVAL_S if self._ends else min_wait):
+                untold = self._untold_interval
+                if since >= untold and waited >= (untold if self._ends else min_wait):
                     return True
-                if not self._ends and waited >= TICK_INTERVAL_S:
+                if not self._ends and waited >= self._tick_interval:
                     return False
             elif told[1]:
-                if since >= TICK_INTERVAL_S:
+                if since >= self._tick_interval:
                     return True
             # spec: StreamState!End
             elif self._ends or told != first or waited >= min_wait:

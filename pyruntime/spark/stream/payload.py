@@ -10,6 +10,12 @@ has read its rows, which is in their identity too. So the state of a bucket says
 needed, those of failed tasks included: none that is older than all rows of the state that was committed.
 """
 
+# The alternatives, and why they are worse. A name of micro-batch and partition is the same in a replay, but
+# after a restart with other parallelism a partition has other rows. One segment for all buckets is fewer
+# files, but only all buckets together know when none of its rows is needed any more. A list of what is to be
+# deleted would be one more state that each execution has its own of; the time of the oldest reference is in
+# the state already. Rows under their own keys would be one file each.
+
 from __future__ import annotations
 
 import secrets
@@ -38,11 +44,6 @@ from pillarbox.spark.stream.bucket_state import (
     with_columns,
 )
 
-PIECE_BYTES = 2**18
-"""Bytes of rows that are read together, about: a slow row may be the only one of its piece that is wanted."""
-SEGMENT_BYTES = 2**22
-"""Bytes of a segment, about: a task holds so much of each bucket."""
-
 _PIECE = np.dtype(
     [
         ("stream", "V16"),
@@ -64,17 +65,20 @@ STATE_COLUMNS: Columns = ((REFERENCE, pa.binary(_REFERENCE.itemsize)),)
 class SegmentWriter:
     """Writes the rows that a task packs. For the task's thread.
 
-    stream: names the folder. time: of the micro-batch, in ms.
+    stream: names the folder. time: of the micro-batch, in ms. piece_bytes, segment_bytes: see `Payload`.
     """
 
-    def __init__(self, folder: Any, stream: bytes, time: int) -> None:
+    def __init__(
+        self, folder: Any, stream: bytes, time: int, *, piece_bytes: int, segment_bytes: int
+    ) -> None:
+        self._piece_bytes, self._segment_bytes = piece_bytes, segment_bytes
         self._folder, self._stream, self._time = folder, stream, time
         self._open: dict[int, tuple[int, bytearray]] = {}
 
     def add(self, bucket: int, rows: pa.RecordBatch) -> pa.Array:
         """Append rows of a bucket; returns their references, which count once `finish` has returned."""
         made = np.empty(rows.num_rows, _REFERENCE)
-        step = max(1, rows.num_rows * PIECE_BYTES // max(1, rows.nbytes))
+        step = max(1, rows.num_rows * self._piece_bytes // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, step):
             part = rows.slice(start, step)
             blob = to_ipc(part)
@@ -85,7 +89,7 @@ class SegmentWriter:
             piece["sum"], piece["rows"] = zlib.crc32(blob), part.num_rows
             made["row"][start : start + step] = np.arange(part.num_rows)
             content += blob
-            if len(content) >= SEGMENT_BYTES:
+            if len(content) >= self._segment_bytes:
                 self._write(bucket)
         return _binary(made)
 
@@ -107,7 +111,9 @@ class Payload:
     """The place of the rows of one stream. Sent to the workers as it is; any thread.
 
     name: a UUID that stands for the query where Spark does not tell its id, as in a thread of foreachBatch.
-    columns: those of the input.
+    columns: those of the input. piece_bytes: of rows that are read together, about: a slow row may be the
+    only one of its piece that is wanted. segment_bytes: of a segment, about: a task holds so much of each
+    bucket.
     """
 
     ledger: Ledger
@@ -115,13 +121,16 @@ class Payload:
     ledger_plan: LedgerPlan
     name: str
     columns: Columns
+    piece_bytes: int = 2**18
+    segment_bytes: int = 2**22
 
     def writer(self, time: int) -> SegmentWriter:
         """For the rows that a task of the micro-batch of `time` packs. Raises LedgerError and OSError."""
         self.ledger_plan.check_place(self.ledger)
         folder = self._folder(self._stream())
         folder.make()
-        return SegmentWriter(folder, self._stream(), time)
+        sizes = {"piece_bytes": self.piece_bytes, "segment_bytes": self.segment_bytes}
+        return SegmentWriter(folder, self._stream(), time, **sizes)
 
     def filled(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the state with their columns in the place of their references. Raises as `read` does."""

@@ -4,6 +4,10 @@ Written from the specification and without the kernel; used by the handover suit
 linearizations. A value: any thread.
 """
 
+# Why a timed take that gave nothing may leave a `wake_up` behind. Whether its time was over first or it was
+# woken first cannot be told from outside, and both are right: `step` gives both models, and what follows
+# decides.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -39,23 +43,10 @@ class HandoverModel(Model):
     armed_producer: int | None = None
     """The bytes for which an armed producer wants room."""
 
-    operations: ClassVar[frozenset[str]] = frozenset(
-        [
-            "put",
-            "try_put",
-            "finish",
-            "fail",
-            "take",
-            "try_take",
-            "take_all",
-            "close",
-            "wake_up",
-            "arm_wakeup_consumer",
-            "arm_wakeup_producer",
-            "ended",
-            "len",
-        ]
-    )
+    operations: ClassVar[frozenset[str]] = frozenset({
+        "put", "try_put", "finish", "fail", "take", "try_take", "take_all", "close", "wake_up",
+        "arm_wakeup_consumer", "arm_wakeup_producer", "ended", "len",
+    })  # fmt: skip
 
     # ---- producer
 
@@ -147,15 +138,15 @@ class HandoverModel(Model):
     # ---- watching
 
     def ended(self) -> tuple[HandoverModel, Any]:
-        """Whether nothing waits and nothing can come."""
+        """True if nothing waits and nothing can come."""
         return self, not self.items and self.end != "RUNNING"
 
     def len(self) -> tuple[HandoverModel, Any]:
-        """How many items wait."""
+        """The number of items that wait."""
         return self, len(self.items)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether an item of so many bytes may go in now."""
+        """True if an item of so many bytes may go in now."""
         if not self.items:
             return True
         if len(self.items) >= self.max_items:

@@ -4,6 +4,14 @@ Written from the specification and without the kernel. Used by the mailbox suite
 linearizations and by the tests of the specification. A value: any thread.
 """
 
+# Why one list in the order of the puts, where the kernel has an inbox, a batch and two queues. The contract
+# speaks of nothing but that order, urgency and priority; a model that had the kernel's queues would have
+# its mistakes as well. Each take searches the list anew, which costs what a test can pay.
+#
+# Why a wake-up may be lent. A put of another thread takes the armed callback out and calls it a moment
+# later; in between the owner may arm another one. A model that knew only "armed" would call a right history
+# wrong.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -12,12 +20,12 @@ from typing import Any, ClassVar, Protocol
 
 from pillarbox.testing.models.model import BLOCKED, Model, Raised
 
-LEAST = -1
+MIN_PRIORITY = -1
 CLOSED_ERROR = Raised("MailboxClosedError")
 
 
 class MailLike(Protocol):
-    """What the model reads of a mail. Two mails are the same if they are equal."""
+    """A mail, as far as the model reads it. Two mails are the same if they are equal."""
 
     @property
     def priority(self) -> int:
@@ -25,15 +33,15 @@ class MailLike(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """Whether it comes before ordinary mails."""
+        """True if it comes before ordinary mails."""
 
     @property
     def deferrable(self) -> bool:
-        """Whether a take may skip it."""
+        """True if a take may skip it."""
 
 
 def accepts(mail: MailLike, p: int, skip_deferrable: bool) -> bool:
-    """Whether a take of priority `p` accepts the mail."""
+    """True if a take of priority `p` accepts the mail."""
     return mail.priority >= p and not (skip_deferrable and mail.deferrable)
 
 
@@ -42,7 +50,7 @@ def choose(
     batch: int,
     streak: int,
     urgent_burst: int,
-    p: int = LEAST,
+    p: int = MIN_PRIORITY,
     skip_deferrable: bool = False,
     of_batch: bool = False,
 ) -> int | None:
@@ -67,43 +75,21 @@ class MailboxModel(Model):
     waiting: tuple[MailLike, ...] = ()
     """Every mail that waits, in put order."""
     batch: int = 0
-    """How many of them, from the first, the last `create_batch` made the batch."""
+    """The number of those, from the first, that the last `create_batch` made the batch."""
     streak: int = 0
     """Urgent mails taken in a row, counted up to `urgent_burst`."""
     armed: bool = False
     lent: bool = False
     """A put or quiesce has taken the armed wake-up away; with other threads it may not have called it yet."""
 
-    operations: ClassVar[frozenset[str]] = frozenset(
-        [
-            "put",
-            "put_all",
-            "try_put",
-            "try_take",
-            "take",
-            "create_batch",
-            "try_take_from_batch",
-            "has_mail",
-            "len",
-            "drain",
-            "quiesce",
-            "close",
-            "arm_wakeup",
-            "get_state",
-        ]
-    )
-    confined: ClassVar[frozenset[str]] = frozenset(
-        [
-            "try_take",
-            "take",
-            "create_batch",
-            "try_take_from_batch",
-            "has_mail",
-            "drain",
-            "close",
-            "arm_wakeup",
-        ]
-    )
+    operations: ClassVar[frozenset[str]] = frozenset({
+        "put", "put_all", "try_put", "try_take", "take", "create_batch", "try_take_from_batch", "has_mail",
+        "len", "drain", "quiesce", "close", "arm_wakeup", "get_state",
+    })  # fmt: skip
+    confined: ClassVar[frozenset[str]] = frozenset({
+        "try_take", "take", "create_batch", "try_take_from_batch", "has_mail", "drain", "close",
+        "arm_wakeup",
+    })  # fmt: skip
 
     def key(self) -> Hashable:
         """Nobody can tell how urgent and ordinary mails lie among each other."""
@@ -144,7 +130,7 @@ class MailboxModel(Model):
         return replace(self, state="QUIESCED", armed=False, lent=self.lent or self.armed), None
 
     def len(self) -> tuple[MailboxModel, Any]:
-        """How many mails wait."""
+        """The number of mails that wait."""
         return self, len(self.waiting)
 
     def get_state(self) -> tuple[MailboxModel, Any]:
@@ -154,7 +140,7 @@ class MailboxModel(Model):
     # ---- the owner
 
     # spec: Mailbox!Take, Mailbox!TakeNothing, Mailbox!RaiseClosed
-    def try_take(self, p: int = LEAST, skip_deferrable: bool = False) -> tuple[MailboxModel, Any]:
+    def try_take(self, p: int = MIN_PRIORITY, skip_deferrable: bool = False) -> tuple[MailboxModel, Any]:
         """The first mail that the take accepts, or None."""
         if self.state == "CLOSED":
             return self, CLOSED_ERROR
@@ -162,7 +148,7 @@ class MailboxModel(Model):
 
     # spec: Mailbox!Take, Mailbox!TakeNothing, Mailbox!TakeEnded, Mailbox!RaiseClosed
     def take(
-        self, p: int = LEAST, timeout: float | None = None, skip_deferrable: bool = False
+        self, p: int = MIN_PRIORITY, timeout: float | None = None, skip_deferrable: bool = False
     ) -> tuple[MailboxModel, Any]:
         """As `try_take`, but it waits for a mail, and is refused if none can come."""
         after, mail = self.try_take(p, skip_deferrable=skip_deferrable)
@@ -174,7 +160,7 @@ class MailboxModel(Model):
 
     # spec: Mailbox!CreateBatch, Mailbox!RaiseClosed
     def create_batch(self) -> tuple[MailboxModel, Any]:
-        """What waits becomes the batch; whether anything waits."""
+        """Make what waits the batch; whether anything waits."""
         if self.state == "CLOSED":
             return self, CLOSED_ERROR
         return replace(self, batch=len(self.waiting)), bool(self.waiting)
@@ -188,7 +174,7 @@ class MailboxModel(Model):
 
     # spec: Mailbox!HasMail
     def has_mail(self) -> tuple[MailboxModel, Any]:
-        """Whether any mail waits."""
+        """True if any mail waits."""
         return self, bool(self.waiting)
 
     # spec: Mailbox!Drain
@@ -228,7 +214,7 @@ class MailboxModel(Model):
     # ---- inside
 
     def _pick(
-        self, p: int = LEAST, skip_deferrable: bool = False, of_batch: bool = False
+        self, p: int = MIN_PRIORITY, skip_deferrable: bool = False, of_batch: bool = False
     ) -> tuple[MailboxModel, Any]:
         index = choose(self.waiting, self.batch, self.streak, self.urgent_burst, p, skip_deferrable, of_batch)
         if index is None:

@@ -1,4 +1,4 @@
-"""What every reference model is: a frozen value with one method for each operation of the contract.
+"""The base of the reference models, frozen values with one method for each operation of the contract.
 
 A method takes the arguments that the subject's method takes, and returns `(model after it, outcome)`. The
 suites follow one path of operations; the search for linearizations goes back and forth, which values allow
@@ -7,6 +7,10 @@ for nothing.
 An outcome is a result, or the kind of the error that was raised, as plain values: so a subject may have its
 own classes of errors. Any thread.
 """
+
+# Why a model gives the outcome together with the next model, where one could ask it before and tell it
+# after. An operation whose outcome depends on more than one choice, such as a wake-up that is on its way,
+# has several next models for one outcome (`step`): asking first would have to choose one.
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class _Blocked(enum.Enum):
 
 
 BLOCKED = _Blocked.BLOCKED
-"""What a model says of an operation that would wait now: no subject returns it."""
+"""The outcome of an operation that would wait now, in a model: no subject returns it."""
 
 
 def kind_of(error: BaseException, errors: Mapping[str, type[BaseException]] | None = None) -> Raised:

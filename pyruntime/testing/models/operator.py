@@ -5,6 +5,13 @@ their order already, and there is nothing to search: each step is one that the m
 refused. For one thread.
 """
 
+# Why a step is judged at once, without a search as for the kernel's subjects. One thread takes all of an
+# operator's steps, so the record is their order; what a search would have to guess is written down.
+#
+# Why times have a slack. The record has milliseconds, and a loop that others hold up is late; the
+# specification has no times at all. What may never be early is held to two milliseconds, the error of
+# rounding.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,7 +29,7 @@ class Refused(Exception):
 
 
 class Plan(NamedTuple):
-    """What an operator was made with. Times are milliseconds; 0 stands for no limit.
+    """The options with which an operator was made. Times are milliseconds; 0 stands for no limit.
 
     limit: calls at a time. attempts: of a row. slack: by which a time-out may be late, and
     what a snapshot says of times be off. parts: whether rows are called in batches, of which a part may be
@@ -65,7 +72,7 @@ class Mark:
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot has, and how many rows had come in and gone out by then."""
+    """The entries of a snapshot, and how many rows had come in and gone out by then."""
 
     ordered: int
     entries: tuple[SavedRow | SavedMark, ...]
@@ -110,7 +117,7 @@ class OperatorModel:
 
     # spec: Operator!Restore
     def on_restore(self, at: int, gone: int, entries: tuple[SavedRow | SavedMark, ...]) -> None:
-        """What a snapshot has is to be admitted before anything else."""
+        """Admit what a snapshot has before anything else."""
         require(self.phase == "running" and not self.admitted and not self.queue, "it has begun")
         for saved in self.saved:
             agrees = saved.ordered == self.plan.ordered and saved.gone == gone

@@ -1,8 +1,16 @@
-"""What the reference models of both result queues share: entries in one list, in the order of admission.
+"""The reference models of both result queues: entries in one list, in the order of admission.
 
 The order of emission is a subclass's. Written from the specification and without the kernel; used by the
 queue suite and by the search for linearizations. A value: any thread.
 """
+
+# Why handles are numbers of attempts. The kernel's are slots and generations, which a subject of somebody
+# else's need not have; a suite learns which handle the subject gave for which attempt, and holds it to
+# being a new one.
+#
+# Why the two orders differ in one method, `next_out`. Everything else of the contract, bounds, renewal,
+# late completions and snapshots, must not depend on the order, and a model with two versions of it could
+# not say so.
 
 from __future__ import annotations
 
@@ -41,38 +49,22 @@ class QueueModel(Model):
 
     capacity: int
     watermark: Any = "WATERMARK"
-    """What stands for an element where a watermark comes out."""
+    """The value that stands for an element where a watermark comes out."""
     closed: bool = False
     held: tuple[Entry, ...] = ()
     done: tuple[int, ...] = ()
     """The attempts of the finished entries that are held, in the order of their completions."""
     waiting: tuple[Saved, ...] = ()
-    """What is still to be restored."""
+    """The entries that are still to be restored."""
     attempts: int = 0
 
-    confined: ClassVar[frozenset[str]] = frozenset(
-        [
-            "put",
-            "put_watermark",
-            "renew",
-            "has_completed",
-            "emit",
-            "emit_many",
-            "clear",
-            "close",
-            "snapshot",
-            "restore",
-            "admit_restored",
-        ]
-    )
+    confined: ClassVar[frozenset[str]] = frozenset({
+        "put", "put_watermark", "renew", "has_completed", "emit", "emit_many", "clear", "close", "snapshot",
+        "restore", "admit_restored",
+    })  # fmt: skip
     operations: ClassVar[frozenset[str]] = confined | {
-        "complete",
-        "len",
-        "is_full",
-        "is_empty",
-        "in_flight",
-        "restoring",
-    }
+        "complete", "len", "is_full", "is_empty", "in_flight", "restoring",
+    }  # fmt: skip
 
     def key(self) -> Hashable:
         """Results and elements are told apart as objects: they need not be hashable."""
@@ -125,7 +117,7 @@ class QueueModel(Model):
 
     # spec: ResultQueueGraph!HasCompleted
     def has_completed(self: Q) -> tuple[Q, Any]:
-        """Whether `emit` would give something."""
+        """True if `emit` would give something."""
         return self, self.next_out() is not None
 
     # spec: ResultQueue!Emit
@@ -171,7 +163,7 @@ class QueueModel(Model):
 
     # spec: ResultQueue!Snapshot
     def snapshot(self: Q, door: Iterable[Any] = ()) -> tuple[Q, Any]:
-        """What is held, then what is still to be restored, then what waits at the door."""
+        """All that is held, then what is still to be restored, then what waits at the door."""
         held = [Saved(e.element, e.finished, e.result) for e in self.held]
         return self, [*held, *self.waiting, *(Saved(element, False, None) for element in door)]
 
@@ -196,23 +188,23 @@ class QueueModel(Model):
     # ---- any thread, watching
 
     def len(self: Q) -> tuple[Q, Any]:
-        """How many entries are held."""
+        """The number of entries that are held."""
         return self, len(self.held)
 
     def is_full(self: Q) -> tuple[Q, Any]:
-        """Whether there is no room."""
+        """True if there is no room."""
         return self, len(self.held) == self.capacity
 
     def is_empty(self: Q) -> tuple[Q, Any]:
-        """Whether nothing is held."""
+        """True if nothing is held."""
         return self, not self.held
 
     def in_flight(self: Q) -> tuple[Q, Any]:
-        """How many entries have no result."""
+        """The number of entries without a result."""
         return self, len(self.running())
 
     def restoring(self: Q) -> tuple[Q, Any]:
-        """How many entries are still to be restored."""
+        """The number of entries that are still to be restored."""
         return self, len(self.waiting)
 
     def running(self) -> list[Entry]:

@@ -3,6 +3,12 @@
 `handover_suite` is for the tests of others, and for our own. It runs in the thread of the test runner.
 """
 
+# Why sizes are drawn up to more than all bytes that may wait: into an empty hand-over any item goes, and
+# that rule is only seen with one that is too large.
+#
+# Why `fill` puts several small items: with random sizes a hand-over is seldom full by their number, and the
+# bound on items would go untested behind the one on bytes.
+
 from __future__ import annotations
 
 import itertools
@@ -28,7 +34,7 @@ from pillarbox.testing.suites.machine import (
 
 
 class Failure(Exception):
-    """What the producer of this suite fails with."""
+    """The failure of this suite's producer."""
 
 
 def handover_suite(
@@ -136,7 +142,7 @@ class _HandoverMachine(SuiteMachine[HandoverModel]):
     # ---- waiting
 
     def must_wait(self) -> bool:
-        """Whether a take would wait."""
+        """True if a take would wait."""
         return not self.model.items and self.model.end == "RUNNING" and not self.model.woken
 
     @precondition(lambda self: has("take")(self) and self.must_wait())

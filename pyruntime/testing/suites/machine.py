@@ -1,8 +1,18 @@
-"""What the suites share: a subject and its model, and one place that compares what they say.
+"""The base of the suites: a subject and its model, and one place that compares what they say.
 
 A machine runs in the thread of the test. The subject's owner is that thread, or, once it has adopted the
 subject, a second one; confined operations go to the owner, and from the other thread they must be refused.
 """
+
+# Why waits are judged by how often the other thread could have gone on, and not by a time. A time that no
+# busy machine exceeds is too long for a wake-up that is lost in one run of a thousand; the other thread's
+# turns are time in which the waiting one could have had the processor too.
+#
+# Why operations that do one thing are made by `step` and not written out. Every one of them is a rule of
+# its own all the same, because Hypothesis draws among rules, and shrinks by leaving rules out.
+#
+# Why a subject lives for a number of steps before it may be ended. Quiesce, finish and close are as likely
+# as any other rule; without this half of all runs would end before a queue was full once.
 
 from __future__ import annotations
 
@@ -30,7 +40,7 @@ DEFAULT = settings(
 WAIT_LIMIT_S = 0.9
 # A wake-up is lost if the thread that was to be woken has not come back when the other one has slept so
 # often, each time for so long: half a second at least, and longer where threads get the processor late.
-LOOKS, LOOK_INTERVAL_S = 50, 0.01
+WAKE_LOOKS, LOOK_INTERVAL_S = 50, 0.01
 # For one thread to begin its wait before the other one ends it; no subject can be asked whether it has.
 HEAD_START_S = 0.003
 # A time limit that is over soon.
@@ -49,7 +59,7 @@ class Disagreement(AssertionError):
 
 @dataclass(frozen=True)
 class Subject:
-    """How a suite reaches its subject.
+    """The way in which a suite reaches its subject.
 
     make: gives a new subject, owned by the calling thread. without: what the subject does not have, of the
     operations of the contract. errors: the subject's own classes, by the names of the contract's errors.
@@ -78,7 +88,7 @@ class Worker:
         return self._answer
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """What the function gives or raises in the thread."""
+        """Call the function in the thread; gives and raises what it does."""
         return self.start(function)()
 
     def close(self) -> None:
@@ -262,11 +272,11 @@ class SuiteMachine(RuleBasedStateMachine, Generic[M]):
             time.sleep(HEAD_START_S)
             acts.set()
             outcome = act()
-            return outcome, any(ended.wait(LOOK_INTERVAL_S) for _ in range(LOOKS))
+            return outcome, any(ended.wait(LOOK_INTERVAL_S) for _ in range(WAKE_LOOKS))
 
         def judge(woken: bool) -> None:
             if not woken:
-                late = f"nothing for {LOOKS * LOOK_INTERVAL_S} s at least"
+                late = f"nothing for {WAKE_LOOKS * LOOK_INTERVAL_S} s at least"
                 raise Disagreement(operation, "", late, "an outcome at once")
 
         if in_worker:

@@ -3,6 +3,12 @@
 `mailbox_suite` is for the tests of others, and for our own. It runs in the thread of the test runner.
 """
 
+# Why some runs have their subject owned by a second thread: a wait of the main thread is cut into slices,
+# so that Ctrl-C gets through, and a slice that ends hides a wake-up that was lost.
+#
+# Why some mails are put in the shape of a full batch (`take_a_batch`). Random steps seldom make a batch of
+# more than three and take all of it, and what a batch leaves out shows at its end only.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -27,13 +33,13 @@ from pillarbox.testing.suites.machine import (
 )
 
 PRIORITIES = st.sampled_from([0, 1, -1, 3])
-LEAST = st.sampled_from([-1, 0, -1, 1, 3])
+MIN_PRIORITIES = st.sampled_from([-1, 0, -1, 1, 3])
 KINDS = st.tuples(PRIORITIES, st.booleans(), st.booleans())
 Kind = tuple[int, bool, bool]
 
 
 def nothing() -> None:
-    """What the mails of the suites do."""
+    """Do nothing, as the mails of the suites do."""
 
 
 def kernel_mail(priority: int, urgent: bool, deferrable: bool) -> Mail:
@@ -129,7 +135,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
     # ---- the owner
 
     @precondition(has("try_take"))
-    @rule(least=LEAST, skip=st.booleans())
+    @rule(least=MIN_PRIORITIES, skip=st.booleans())
     def try_take(self, least: int, skip: bool) -> None:
         if has("skip_deferrable")(self):
             self.check("try_take", least, skip_deferrable=skip)
@@ -137,7 +143,7 @@ class _MailboxMachine(SuiteMachine[MailboxModel]):
             self.check("try_take", least)
 
     @precondition(has("take"))
-    @rule(least=LEAST, skip=st.booleans())
+    @rule(least=MIN_PRIORITIES, skip=st.booleans())
     def take(self, least: int, skip: bool) -> None:
         if has("skip_deferrable")(self):
             self.check("take", least, 0, skip_deferrable=skip)

@@ -7,6 +7,25 @@ from the last snapshot and reads the input on from there; what was emitted since
 Everything runs in the thread of the test runner.
 """
 
+# Why lives are cut off in this process, and not by killing one. A process takes half a second to come up,
+# and a machine needs some hundred lives to find what goes wrong in the third restart. What a kill leaves is
+# what the snapshot and the output had: objects of a life that was cut off are kept, so that collecting them
+# runs nothing of what they do at their end.
+#
+# Why what is due is computed from the input, and not by a second operator. A reference that runs rows
+# through code of its own agrees with the same mistake; "each row once, in order, none past a watermark"
+# needs none.
+#
+# Why calls have books. The output can be right although a row was called twice, and the bill for that is
+# what a restart is judged by.
+#
+# Why a rule gives the event loop some turns, or as many as it needs. Only at rest is what comes next the
+# same each time, so that a failure shrinks; only between turns does a snapshot meet a call that has been
+# answered and not yet emitted.
+#
+# Why Hypothesis draws the operators of each life anew. A restored operator may have another capacity, and
+# what holds for the same sizes only is found by a restart with others.
+
 from __future__ import annotations
 
 import asyncio
@@ -62,7 +81,7 @@ _abandoned: list[Any] = []
 
 
 class SnapshotFailed(Exception):
-    """What an operator raises in a snapshot that is to fail."""
+    """The error of an operator in a snapshot that is to fail."""
 
 
 # -- the ends of the task --------------------------------------------------------------------------
@@ -221,7 +240,7 @@ class OperatorMachine(RuleBasedStateMachine):
     """
 
     ordered: bool = True
-    """Whether rows leave in the order of the input; otherwise in any order between two watermarks."""
+    """True if rows leave in the order of the input; otherwise in any order between two watermarks."""
 
     max_attempts: int | None = None
     """Calls of a row that may fail; None for any number."""
@@ -233,7 +252,7 @@ class OperatorMachine(RuleBasedStateMachine):
     """Seconds that all calls of a row may take, in all lives together; None for any time."""
 
     is_stubborn: bool = False
-    """Whether the service's calls go on when they are cancelled, and may be answered late."""
+    """True if the service's calls go on when they are cancelled, and may be answered late."""
 
     failure: type[BaseException] = ConnectionError
     """The error of calls that fail."""
@@ -432,7 +451,7 @@ class OperatorMachine(RuleBasedStateMachine):
         if self.max_attempts is not None and failures >= self.max_attempts:
             self.disagree("call", f"row {number} is called by {uid!r}", f"{failures} calls have failed")
         if failures:
-            # A call that was running in a snapshot is made again, and is no other one.
+            # A call that was running in a snapshot is made again, and does not count twice.
             self.books.retries.add((uid, number, failures))
             if self.max_retries is not None and len(self.books.retries) > self.max_retries:
                 self.disagree("call", f"{len(self.books.retries)} retries", f"{self.max_retries} at most")

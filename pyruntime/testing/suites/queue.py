@@ -5,6 +5,12 @@ play an operator: they read numbered input, hold one element at the door when th
 over all lives of the queue what became of every element.
 """
 
+# Why books over all lives beside the model. The model says what each operation gives; that nothing is lost,
+# repeated or called again over crashes and restores is not in any one of them.
+#
+# Why a crash goes back to a snapshot and leaves the old queue as it is. A process that dies closes nothing;
+# a suite that closed the old queue first would never see what a late completion does to the new one.
+
 from __future__ import annotations
 
 import itertools
@@ -36,9 +42,9 @@ class Bookkeeping:
     door: list[int] = field(default_factory=list)
     """Elements that were read and refused."""
     output: list[tuple[int, Any]] = field(default_factory=list)
-    """What was emitted: the number and the result; the result of a watermark is None."""
+    """The emitted pairs: the number and the result; the result of a watermark is None."""
     returned: list[int] = field(default_factory=list)
-    """What clear and close gave back."""
+    """The elements that clear and close gave back."""
     marks: set[int] = field(default_factory=set)
     """The numbers of watermarks that were put."""
     marks_dropped: set[int] = field(default_factory=set)
@@ -101,7 +107,7 @@ class Bookkeeping:
 
 
 class Snapshot(NamedTuple):
-    """What a crash goes back to."""
+    """The state to which a crash goes back."""
 
     entries: list[Any]
     books: Bookkeeping

@@ -1,7 +1,7 @@
-"""What objects with a C++ core have in common: garbage collection, and the process that they belong to.
+"""The base of objects with a C++ core: garbage collection, and the process that they belong to.
 
 The base of the mailbox, the queues and the hand-over; any thread. A core knows no Python, so the collector
-does not see what it holds: `Holder` shows it. A fork copies a core, but not the threads that use it, and a
+does not see what it holds: `GCContainer` shows it. A fork copies a core, but not the threads that use it, and a
 lock that one of them held stays locked for ever: what was made before a fork refuses to work in the child.
 """
 
@@ -31,7 +31,7 @@ cdef extern from *:
     int pillarbox_at_fork(void (*child)() noexcept nogil) noexcept
 
 
-cdef class Holder:
+cdef class GCContainer:
     """Holds references where the garbage collector does not look by itself, and belongs to one process.
 
     A class that derives from it overrides `visit_owned` and `release_owned`; in `__dealloc__` it calls
@@ -65,23 +65,23 @@ cdef int visit_reference(void* reference, void* visitor) noexcept:
 
 # Cython gives a type to the collector if it has an object among its members: `_reserved` is there for that,
 # and stays None. The functions that Cython made are then exchanged for those that look into the core.
-cdef traverseproc generated_traverse = (<PyTypeObject*>Holder).tp_traverse
+cdef traverseproc generated_traverse = (<PyTypeObject*>GCContainer).tp_traverse
 
 
 cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
     cdef visitor_t visitor
     cdef int answer = generated_traverse(self, visit, arg)
     # What the child of a fork does not look into seems to be used from elsewhere: it is never garbage.
-    if answer != 0 or (<Holder>self).hidden.load() != 0 or is_foreign(<Holder>self):
+    if answer != 0 or (<GCContainer>self).hidden.load() != 0 or is_foreign(<GCContainer>self):
         return answer
     visitor.visit = visit
     visitor.arg = arg
-    return (<Holder>self).visit_owned(&visitor)
+    return (<GCContainer>self).visit_owned(&visitor)
 
 
 cdef int clear(PyObject* self) noexcept:
-    if not is_foreign(<Holder>self):
-        (<Holder>self).release_owned()
+    if not is_foreign(<GCContainer>self):
+        (<GCContainer>self).release_owned()
     return 0
 
 
@@ -91,7 +91,7 @@ cdef void begin_generation() noexcept nogil:
     process_generation += 1
 
 
-(<PyTypeObject*>Holder).tp_traverse = traverse
-(<PyTypeObject*>Holder).tp_clear = clear
+(<PyTypeObject*>GCContainer).tp_traverse = traverse
+(<PyTypeObject*>GCContainer).tp_clear = clear
 if pillarbox_at_fork(begin_generation) != 0:
     raise MemoryError("no memory to be told of forks")

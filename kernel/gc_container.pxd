@@ -1,4 +1,4 @@
-# Layout of Holder, the base of what holds references in C++, and the check that its methods begin with.
+# Layout of GCContainer, the base of what holds references in C++, and the check that its methods begin with.
 #
 # The rule for whoever uses a core directly. References may come in without the GIL at any time. They may go
 # out without the GIL, a wake-up that a put finds armed too, only after `hide`: the collector looks twice, and
@@ -33,7 +33,7 @@ cdef struct visitor_t:
 cdef unsigned int process_generation
 
 
-cdef class Holder:
+cdef class GCContainer:
     cdef object _reserved
     cdef unsigned int generation
     cdef atomic[int] hidden
@@ -45,19 +45,19 @@ cdef class Holder:
 cdef int visit_reference(void* reference, void* visitor) noexcept
 
 
-cdef inline bint is_foreign(Holder self) noexcept nogil:
+cdef inline bint is_foreign(GCContainer self) noexcept nogil:
     """Whether the object was made before a fork, of which the present process is the child."""
     return self.generation != process_generation
 
 
-cdef inline int check_process(Holder self) except -1:
+cdef inline int check_process(GCContainer self) except -1:
     """Raises ForkedError in the child of a fork. Any thread."""
     if self.generation != process_generation:
         self.forked()
     return 0
 
 
-cdef inline void hide(Holder self) noexcept:
+cdef inline void hide(GCContainer self) noexcept:
     """From now on, for good, the collector takes all that the object holds for used. Any thread that has the
     GIL, or is attached where there is none: no collection looks at objects meanwhile.
     """
