@@ -1,4 +1,4 @@
-"""What a ledger has of an operator's rows, and what it gets before their results leave.
+"""The session of an operator with its ledger: rows that are found there, results that wait to be durable.
 
 A row that is found there is not called. What a call gives waits here until it is durable, and only then goes
 to the result queue, so that nothing is seen that a restart would not find again. Opened by any thread, since
@@ -64,7 +64,7 @@ class StaleAnswers:
     columns: Counter[str] = dataclasses.field(default_factory=Counter)
     """Rows by the columns in which the inputs differ."""
     other_code: bool = False
-    """Whether answers of this version came from other code, where the driver could not see it."""
+    """True if answers of this version came from other code, where the driver could not see it."""
 
     def __bool__(self) -> bool:
         return self.inputs > 0 or self.versions > 0 or self.other_code

@@ -1,4 +1,4 @@
-"""What can go wrong with a ledger, and what is said about damage. Without state: any thread."""
+"""Errors of a ledger, and the description of damage. Without state: any thread."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Damage(NamedTuple):
     segment: str
     """The file's name."""
     offset: int
-    """Where it begins, in bytes."""
+    """Its first byte."""
     length: int
     """Bytes."""
     reason: str
     """In words."""
     is_tail: bool
-    """Whether nothing whole follows: so looks what a kill leaves behind, and what is being written."""
+    """True if nothing whole follows: so looks what a kill leaves behind, and what is being written."""
 
     def __str__(self) -> str:
         return f"{printable(self.segment)}: {self.length} bytes from byte {self.offset}: {self.reason}"

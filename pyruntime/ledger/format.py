@@ -67,7 +67,7 @@ class ForeignSegmentError(LedgerError):
 
 
 class Frame(NamedTuple):
-    """Where the records of a group commit are. The keys were checked, the records are when they are read."""
+    """The place of a group commit's records. Its keys were checked; records are when they are read."""
 
     segment: str
     offset: int
@@ -125,7 +125,7 @@ def describe_owner(read: Read, size: int) -> str:
 
 
 def _metadata(read: Read, size: int) -> dict[str, str] | None:
-    """What a segment's header says; None if it is damaged."""
+    """The texts of a segment's header; None if it is damaged."""
     import pyarrow as pa
 
     try:
@@ -157,7 +157,7 @@ def is_of(read: Read, size: int, segment: str, about: Mapping[str, str]) -> bool
 
 
 def header(segment_id: str, about: Mapping[str, str]) -> bytes:
-    """How a segment begins: the schema, with the version, the segment's id and what it is about."""
+    """The beginning of a segment: the schema, with the version, the segment's id and what it is about."""
     metadata = {"pillarbox.ledger": str(VERSION), "segment": segment_id, **about}
     serialized: bytes = schema().with_metadata(metadata).serialize().to_pybytes()
     return serialized
@@ -296,14 +296,14 @@ def scan(
 
 
 def _header_length(begin: bytes, size: int) -> int:
-    """Where the first message ends, as it says; 0 if that cannot be. Nothing relies on it."""
+    """The end of the first message, as it says; 0 if that cannot be. Nothing relies on it."""
     mark, length = struct.unpack("<Ii", begin.ljust(8, b"\0")[:8])
     whole = mark == 0xFFFFFFFF and 0 < length <= min(size - 8, MAX_HEADER_BYTES)
     return 8 + length if whole else 0
 
 
 def _next_line(read: Read, size: int, start: int, segment_id: str) -> int | None:
-    """Where the first frame at or after `start` begins that can be trusted."""
+    """The place of the first frame at or after `start` that can be trusted."""
     position = start
     while position < size:
         chunk = read(position, SEARCH_CHUNK_BYTES)
@@ -377,14 +377,14 @@ class Record(NamedTuple):
 
     key: bytes
     value: Any
-    """What the call gave; for a row that failed for good, what was kept about its error."""
+    """The result of the call; for a row that failed for good, what was kept about its error."""
     is_error: bool
     attempts: int
     latency: float
     """Seconds."""
     cost: float
     at: datetime.datetime
-    """When it was kept, by the clock of the machine that did."""
+    """The time when it was kept, by the clock of the machine that did."""
     input: bytes = b""
     """The fingerprint of the row's input, as a `RowIdentity` makes it."""
     version: str = ""
@@ -513,7 +513,7 @@ class Rows:
         return VALUE if self._all_values or self._kinds[row] == VALUE.encode() else ERROR
 
     def at(self, row: int) -> int:
-        """When it was kept: microseconds since 1970."""
+        """The time when it was kept: microseconds since 1970."""
         return int(self._at[row])
 
     def spent(self) -> tuple[int, float]:
@@ -618,7 +618,7 @@ class _Nested:
         self.has_items = len(self._outer) > 0 and self._outer[-1] > 0
 
     def items(self, row: int) -> Iterator[memoryview]:
-        """What the list of a row has."""
+        """The items of the list of a row."""
         inner = self._inner
         for item in range(self._outer[row], self._outer[row + 1]):
             yield self._data[inner[item] : inner[item + 1]]

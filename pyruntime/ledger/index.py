@@ -1,4 +1,4 @@
-"""Which records have a key: compact, for tens of millions of them.
+"""An index of records by their keys, compact enough for tens of millions of them.
 
 Sorted arrays of the first 8 bytes of each key, and for each the number of its record, in the order in which
 records count; 16 bytes a record. What comes in while a task runs waits in a dict until it is worth sorting
@@ -52,7 +52,7 @@ class KeyIndex:
         self.count = 0
         self._waiting = bytearray()
         self._first = 0
-        self._fresh: dict[int, tuple[int, ...]] = {}
+        self._fresh: dict[int, int | list[int]] = {}
         self._indexed = 0
         self._runs: list[_Run] = []
 
@@ -75,7 +75,8 @@ class KeyIndex:
         return [place for place, word in enumerate(words) if len(find(word)) > 1]
 
     def _find(self, word: int) -> Sequence[int]:
-        fresh = self._fresh.get(word, ())
+        there = self._fresh.get(word)
+        fresh = () if there is None else (there,) if isinstance(there, int) else there
         if not self._runs:
             return fresh
         found: list[int] = []
@@ -100,8 +101,10 @@ class KeyIndex:
         words = memoryview(bytes(self._waiting[self._indexed * KEY_BYTES :])).cast("Q")[::2]
         fresh = self._fresh
         for number, word in enumerate(words, self._first + self._indexed):
-            # Nearly all are the only one of their key: a tuple of one is smaller than a list.
-            fresh[word] = (*fresh[word], number) if word in fresh else (number,)
+            # Nearly all are the only one of their key, and a number alone is made faster than a list of one.
+            there = fresh.setdefault(word, number)
+            if there is not number:
+                fresh[word] = [*([there] if isinstance(there, int) else there), number]
         self._indexed = waiting
 
     def _sort(self) -> None:

@@ -54,11 +54,13 @@ def canonical(value: Any) -> bytes:
     # The first ones are what most keys and inputs are.
     kind = type(value)
     if kind is str:
-        return _sized(b"s", value.encode("utf-8", "surrogatepass"))
+        content = value.encode("utf-8", "surrogatepass")
+        return b"s" + _pack(len(content)) + content  # type: ignore[no-any-return]
     if kind is int:
         # Python refuses to write longer ones in decimal digits.
         digits = str(value) if -_DECIMAL_LIMIT < value < _DECIMAL_LIMIT else hex(value)
-        return _sized(b"i", digits.encode())
+        content = digits.encode()
+        return b"i" + _pack(len(content)) + content
     if kind is float:
         return b"f" + (b"nan-----" if value != value else _pack_float(value))
     if value is None:
@@ -123,7 +125,7 @@ def fingerprint(value: Any, what: str = "") -> bytes:
 
 @functools.cache
 def _hasher(what: str, begin: bytes = b"") -> Any:
-    """What has hashed `begin`, to be copied: that costs a third of making one."""
+    """A hasher that has hashed `begin`, to be copied: that costs a third of making one."""
     return hashlib.blake2b(begin, digest_size=KEY_BYTES, person=what.encode()[:16])
 
 
@@ -403,7 +405,7 @@ MAX_NAME_CHARACTERS = 200
 
 @dataclass(frozen=True, order=True)
 class Scope:
-    """Where a finished call belongs. Results are found again under the same scope only.
+    """The place where a finished call belongs. Results are found again under the same scope only.
 
     run: a name given by the user, or the id of a streaming query, which is the same after a restart.
     uid: the name of the operator.
@@ -445,7 +447,7 @@ class Scope:
 
     @property
     def about(self) -> dict[str, str]:
-        """What the header of a segment says of it."""
+        """The texts of it in the header of a segment."""
         return {"run": self.run, "uid": self.uid, "config": self.config, "batch": str(self.batch)}
 
     @classmethod

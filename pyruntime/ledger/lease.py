@@ -1,4 +1,4 @@
-"""Which of several attempts of a task should call, while the others wait for its results.
+"""Leases: one of several attempts of a task calls, while the others wait for its results.
 
 A file that the holder locks: the kernel gives the lock back when the holder dies, so a file that is left
 behind means nothing. Who holds it also renews the file's time of change, and who does not, because it is

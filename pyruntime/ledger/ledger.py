@@ -43,7 +43,7 @@ IDENTITY_FOLDER = ".identity"
 
 @dataclass(frozen=True)
 class Ledger:
-    """Where finished calls are kept: nothing that has an answer is called again by a restart.
+    """The place where finished calls are kept: nothing that has an answer is called again by a restart.
 
     location: a path of a local or shared file system, or a URL: `file://`, `s3://`, `hdfs://`, and others
     that
@@ -407,7 +407,7 @@ class _Slot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether its reader was let go; one without a reader yet is one that somebody is about to fill."""
+        """True if its reader was let go; one without a reader yet is one that somebody is about to fill."""
         return self.reader is not None and self.reader() is None
 
     def opened(self) -> LedgerReader:

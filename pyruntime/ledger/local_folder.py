@@ -216,10 +216,10 @@ def explained(method: Method) -> Method:
 
 
 class Mark(NamedTuple):
-    """How far one has read the log of commits."""
+    """A position up to which the log of commits was read."""
 
     log: bytes
-    """Which log: it begins anew with the folder."""
+    """The identity of the log: it begins anew with the folder."""
     end: int
 
 
@@ -245,12 +245,12 @@ class LocalFolder:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other users may have files here."""
+        """True if other users may have files here."""
         return self._mode & 0o077 != 0
 
     @explained
     def exists(self) -> bool:
-        """Whether there may be anything to delete."""
+        """Return True if there may be anything to delete."""
         try:
             return stat.S_ISDIR(os.stat(self.path).st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -373,7 +373,7 @@ class LocalFolder:
 
     @explained
     def is_open(self, name: str) -> bool:
-        """Whether a process that lives appends to it."""
+        """Return True if a process that lives appends to it."""
         try:
             file = os.open(self._join(name), os.O_RDONLY)
         except FileNotFoundError:
@@ -547,7 +547,7 @@ class LocalFolder:
 
 
 def is_at(file: int, path: str) -> bool:
-    """Whether a file that is open still has this path: another may have been put there, or it was deleted."""
+    """Return True if an open file still has this path: it may have been replaced or deleted."""
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except OSError:

@@ -35,7 +35,7 @@ MAX_QUOTED_NAMES = 5
 
 @dataclass
 class Compacted:
-    """What a compaction did."""
+    """The outcome of a compaction."""
 
     segments: int = 0
     """Merged and deleted."""
@@ -203,7 +203,7 @@ def expire_batches(
 
 
 def last_change(ledger: Ledger, scope: Scope) -> float:
-    """When a file with results or rows changed last: seconds since 1970, 0 without any.
+    """The time when a file with results or rows changed last: seconds since 1970, 0 without any.
 
     Raises LedgerError.
     """

@@ -159,7 +159,7 @@ class ObjectFolder:
             return
 
     def exists(self) -> bool:
-        """Whether there may be anything to delete."""
+        """Return True if there may be anything to delete."""
         return True
 
     def remove_folder(self, timeout: float, is_own: Callable[[str, int], bool]) -> tuple[int, list[str]]:

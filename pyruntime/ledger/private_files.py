@@ -143,7 +143,7 @@ def replacing(path: str, mode: int | None = None) -> Iterator[BinaryIO]:
 
 
 def locked_out(path: str, remedy: str) -> str:
-    """Why this process may not use `path`: whose the folder is that does not let it in, and who this is.
+    """An explanation why this process may not use `path`: the folder's owner, its mode, and this user.
 
     remedy: the call that would have shared it.
     """

@@ -90,7 +90,7 @@ class LedgerReader:
 
     @property
     def damage(self) -> list[Damage]:
-        """What is not trusted, in the order in which it was met; ends of segments that are open left out."""
+        """The parts that are not trusted, in the order they were met, but for the ends of open segments."""
         with self._mutex:
             tails = [tail for name, tail in self._tails.items() if not self._folder.is_open(name)]
             return [*self._damage, *tails]
@@ -183,7 +183,7 @@ class LedgerReader:
             return self._index.repeated(words)
 
     def origins(self, key: bytes) -> set[Origin]:
-        """What the records of a key answer, in the reader's version. Any thread. Raises OSError."""
+        """The questions that a key's records answer, in the reader's version. Any thread. Raises OSError."""
         with self._mutex:
             return self._undisturbed(self._origins, key)
 
@@ -252,7 +252,7 @@ class LedgerReader:
 
     @property
     def state(self) -> tuple[int, int]:
-        """What the reader knows: it is another one when there may be more. Any thread."""
+        """A mark of what the reader knows: it is another one when there may be more. Any thread."""
         with self._mutex:
             return self._forgotten, self._index.count
 
@@ -446,18 +446,23 @@ class LedgerReader:
         input: of which it is to be the answer, None for any. like: of a record whose input and version count.
         """
         error, error_at = None, 0
-        for place in self._of_key(key, found):
-            _, rows, row = place
+        # Not by `_of_key`: on the path of every row that is found, a generator costs.
+        for record in self._index.find(key) if found is None else found:
+            number = bisect_right(self._starts, record) - 1
+            rows = self._rows(number)
+            row = record - self._starts[number]
+            if rows is None or rows.key(row) != key:
+                continue
             if input is not None and not self._answers(rows, row, input):
                 continue
             if like is not None and rows.origin(row)[:2] != like[:2]:
                 continue
             if rows.kind(row) != ERROR:
-                return place
+                return number, rows, row
             at = rows.at(row)
             # Where failed rows are called again, the last failure is the one that was seen.
             if error is None or (not self.accepts_errors and at >= error_at):
-                error, error_at = place, at
+                error, error_at = (number, rows, row), at
         return error
 
     def _counts(self, rows: Rows, number: int, row: int) -> bool:

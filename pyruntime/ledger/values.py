@@ -1,4 +1,4 @@
-"""How a result is kept: as JSON, with long lists of floats and with bytes beside it, exact and safe to read.
+"""The form of a kept result: JSON, with long lists of floats and bytes beside it, exact and safe to read.
 
 Reading runs no code, unlike pickle, so a ledger in a shared bucket is no way into a worker; and whoever can
 read Arrow and JSON can read it. What JSON cannot say is an object with one key that begins with `$`. Pure:
@@ -32,9 +32,9 @@ class Encoded(NamedTuple):
 
     json: str
     floats: Sequence[Sequence[float]]
-    """What `{"$floats": i}` in the JSON stands for."""
+    """The lists for which `{"$floats": i}` in the JSON stands."""
     blobs: Sequence[bytes]
-    """What `{"$bytes": i}` stands for."""
+    """The bytes for which `{"$bytes": i}` stands."""
 
 
 # What is dumped was made here, so that nothing in it holds itself.

@@ -214,7 +214,7 @@ MAX_RESULT_BYTES = 2**28
 
 
 class Commit(NamedTuple):
-    """What a commit has made durable."""
+    """The results that a commit has made durable."""
 
     through: int
     """Every result up to this number, as `append` gave it, is durable."""
@@ -223,7 +223,7 @@ class Commit(NamedTuple):
 
 
 class CommitLimits(NamedTuple):
-    """When a commit is due."""
+    """Limits at which a commit is due."""
 
     loss_window: float
     rows: int
@@ -346,7 +346,7 @@ class LedgerWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a result has waited longer than the loss window: hold new calls back until it has not.
+        """True if a result has waited longer than the loss window: hold new calls back until it has not.
 
         So a disk that is slow costs time, not more calls after a kill. Any thread, as an estimate.
         """
@@ -355,7 +355,7 @@ class LedgerWriter:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the writer; None while it works. Any thread."""
+        """The error that ended the writer; None while it works. Any thread."""
         return self._failure
 
     def hurry(self) -> None:

@@ -48,7 +48,7 @@ BATCHES_KEPT = 1
 
 @dataclass(frozen=True)
 class LedgerPlan:
-    """What a task needs to use the ledger of its options.
+    """The plan by which a task uses the ledger of its options.
 
     results: the type of the results, which do not fit another. zone: the session's time zone. columns: those
     of a row. key: the positions of those that identify it, None for the whole row. arguments: the columns of
@@ -174,13 +174,13 @@ class LedgerPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What of the operator, besides its uid and key, decides whose results these are."""
+        """The configuration that, besides its uid and key, decides whose results these are."""
         # One function may be called for several columns, under one uid.
         shape = None if self.results is None else self.results.simpleString()
         return {"shape": shape, "zone": self.zone, "arguments": self.arguments}
 
     def prepare(self) -> Callable[[Any], Any]:
-        """What makes of a result what is kept."""
+        """The function that makes of a result what is kept."""
         if self.results is None:
             return as_fields
         zone = None if self.zone is None else time_zone(self.zone)
@@ -200,7 +200,7 @@ def plan_ledger(
     only_failed: bool = False,
     is_behind: bool = False,
 ) -> LedgerPlan | None:
-    """How tasks use the ledger of `options`; None where there is none. Any thread of the driver.
+    """The plan of how tasks use the ledger of `options`; None where there is none. Any thread of the driver.
 
     columns: those of the input row. streaming: whether the rows are of a streaming query, None where that is
     not known. Raises TypeError, ValueError, and LedgerError for a place that cannot be written.
@@ -345,11 +345,11 @@ def _position(option: str, name: str | int, columns: Sequence[str]) -> int:
         return columns.index(name)
     if isinstance(name, int) and 0 <= name < len(columns):
         return name
-    raise ValueError(f"{option}: {name!r} is no column; the columns are {', '.join(columns)}")
+    raise ValueError(f"{option}: {name!r} is not a column of the DataFrame (columns: {', '.join(columns)})")
 
 
 def _in_micro_batch(session: Any) -> bool:
-    """Whether this is `foreachBatch`; over Connect nobody knows, so the task will say it."""
+    """Return True if this is `foreachBatch`; over Connect nobody knows, so the task will say it."""
     if session is None or is_connect(session):
         return True
     return session.sparkContext.getLocalProperty(QUERY) is not None

@@ -371,7 +371,9 @@ def test_columns_that_do_not_count_may_change_and_must_be_columns(
             named = dataclasses.replace(ledger, key=key)
             async_map(df, call, schema="answer string", ledger=named).collect()
     assert set(counting.calls().values()) == {2}
-    with pytest.raises(ValueError, match="inputs: 'texts' is no column; the columns are id, text, at"):
+    with pytest.raises(
+        ValueError, match="inputs: 'texts' is not a column of the DataFrame .columns: id, text, at"
+    ):
         async_map(df, call, schema="answer string", ledger=dataclasses.replace(ledger, inputs=["texts"]))
 
 
@@ -397,8 +399,8 @@ async def same(row: Any) -> int:
     ("given", "says"),
     [
         ({"run": None}, "run=None: a batch job needs a name"),
-        ({"key": ["name"]}, "key: 'name' is no column; the columns are id"),
-        ({"key": [1]}, "key: 1 is no column"),
+        ({"key": ["name"]}, "key: 'name' is not a column of the DataFrame .columns: id"),
+        ({"key": [1]}, "key: 1 is not a column"),
         ({"uid": None}, "uid=None: with a ledger"),
     ],
 )
