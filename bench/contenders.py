@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import service
-from pillarbox import async_map
+from pillarbox import Buffer, Options, async_map
 
 Run = Callable[[int, int], list[int]]
 
@@ -91,11 +91,11 @@ def operator(ordered: bool, factor: int | None = None) -> Run:
     def run(rows: int, capacity: int) -> list[int]:
         reorder = None if factor is None else factor * capacity
         results = async_map(
-            service.call,
             range(rows),
+            service.call,
             ordered=ordered,
             capacity=capacity,
-            reorder=reorder,
+            options=Options(buffer=Buffer(reorder)),
         )
         return list(results)
 

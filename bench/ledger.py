@@ -45,7 +45,7 @@ class Ledgers:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the operator that concern it."""
-        return {"ledger": Ledger(str(self._at / str(self._number))), "uid": "bench", "run": "bench"}
+        return {"ledger": Ledger(str(self._at / str(self._number)), uid="bench", run="bench")}
 
 
 def contenders(ledgers: Ledgers, spark: Any) -> list[Contender]:
@@ -53,7 +53,7 @@ def contenders(ledgers: Ledgers, spark: Any) -> list[Contender]:
 
     def local(kept: bool, rows: int, capacity: int) -> list[int]:
         more = ledgers.options if kept else {}
-        return list(async_map(service.call, range(rows), capacity=capacity, **more))
+        return list(async_map(range(rows), service.call, capacity=capacity, **more))
 
     def over(key: list[str] | None, kept: bool, rows: int, capacity: int) -> list[int]:
         more = {**ledgers.options, "key": key} if kept else {}

@@ -140,9 +140,15 @@ def _rows(spark: Any, job: dict[str, Any]) -> dict[str, float]:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_IN_BATCH)
     source = source.option("numPartitions", 2).load()
     source = source.select("value", F.lpad(F.col("value").cast("string"), job["size"], "x").alias("text"))
-    ledger = {"ledger": Ledger(job["folder"] + "/ledger"), "uid": "bench"} if job.get("ledger") else {}
+    ledger = Ledger(job["folder"] + "/ledger", uid="bench") if job.get("ledger") else None
     out = async_stream(
-        source, call, schema="double long", keep=["value", "text"], capacity=CAPACITY, ordered=False, **ledger
+        source,
+        call,
+        schema="double long",
+        keep=["value", "text"],
+        capacity=CAPACITY,
+        ordered=False,
+        ledger=ledger,
     )
     marks: list[tuple[float, float, int]] = []
     done = threading.Event()

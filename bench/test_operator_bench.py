@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.conftest import Chunks
-from pillarbox import Retry, async_map
+from pillarbox import Retry, Timeout, async_map
 
 ROWS = 5_000
 CAPACITY = 256
@@ -71,13 +71,13 @@ def test_asyncio_fixed_workers(chunks: Chunks) -> None:
     [
         {},
         {"timeout": 30.0},
-        {"timeout": 30.0, "attempt_timeout": 10.0, "retry": Retry()},
+        {"timeout": Timeout(30.0, attempt=10.0), "retry": Retry()},
     ],
     ids=["bare", "timeout", "timeouts and retry"],
 )
 def test_operator(chunks: Chunks, ordered: bool, options: dict[str, Any]) -> None:
     def run() -> None:
-        results = async_map(in_a_turn, range(ROWS), ordered=ordered, capacity=CAPACITY, **options)
+        results = async_map(range(ROWS), in_a_turn, ordered=ordered, capacity=CAPACITY, **options)
         assert sum(1 for _ in results) == ROWS
 
     chunks(run, ROWS, rounds=ROUNDS)
@@ -87,7 +87,7 @@ def test_operator(chunks: Chunks, ordered: bool, options: dict[str, Any]) -> Non
 @pytest.mark.parametrize("fn", [at_once, several, plain], ids=lambda fn: fn.__name__)
 def test_kind_of_function(chunks: Chunks, fn: Any) -> None:
     def run() -> None:
-        assert sum(1 for _ in async_map(fn, range(ROWS), capacity=CAPACITY)) == ROWS
+        assert sum(1 for _ in async_map(range(ROWS), fn, capacity=CAPACITY)) == ROWS
 
     chunks(run, ROWS, rounds=ROUNDS)
 
@@ -96,6 +96,6 @@ def test_kind_of_function(chunks: Chunks, fn: Any) -> None:
 def test_input_that_is_read_by_a_thread(chunks: Chunks) -> None:
     def run() -> None:
         rows = (row for row in range(ROWS))
-        assert sum(1 for _ in async_map(in_a_turn, rows, capacity=CAPACITY)) == ROWS
+        assert sum(1 for _ in async_map(rows, in_a_turn, capacity=CAPACITY)) == ROWS
 
     chunks(run, ROWS, rounds=ROUNDS)

@@ -41,7 +41,7 @@ async def draw(page: Path, target: Path) -> None:
 def main() -> None:
     random.seed(6)
     retry = Retry(attempts=3, initial=0.05, on=(ConnectionError,))
-    results = async_map(call, range(ROWS), capacity=64, retry=retry)
+    results = async_map(range(ROWS), call, capacity=64, retry=retry)
     with results, Watch(results) as watch:
         for _ in results:
             pass

@@ -1,12 +1,13 @@
 """Pillarbox: slow asynchronous work over Spark DataFrames, bounded, in order or as it finishes.
 
-`pillarbox.async_map` is the operator for any iterable; `pillarbox.spark` has it for DataFrames.
-Importing this package imports neither Spark nor Arrow, and a name's module when the name is first used.
+`async_map` is the operator over a Spark DataFrame or any iterable. Importing this package imports neither
+Spark nor Arrow, and the module of a name when the name is first used.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
         AsyncMapIterator,
         Batch,
         BatchResultError,
+        Budget,
+        Buffer,
         CallFailed,
         CallTimeout,
         Coordinator,
         CoordinatorError,
+        Dedupe,
         ErrorInfo,
+        Errors,
         NotCalled,
         OpenFailed,
         Options,
@@ -30,14 +35,15 @@ if TYPE_CHECKING:
         Retry,
         RetryBudget,
         Step,
+        Timeout,
         TooManyFailures,
         Usage,
-        async_map,
         is_overload,
         is_permanent,
         retry_after_of,
         status_of,
     )
+    from pillarbox.api import async_map
     from pillarbox.kernel import (
         CapacityError,
         Collector,
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
     )
     from pillarbox.ledger import Ledger
     from pillarbox.redaction import Redact
+    from pillarbox.spark import async_stream, async_udf
 
 __version__ = "0.1.0"
 
@@ -56,13 +63,17 @@ __all__ = [
     "AsyncMapIterator",
     "Batch",
     "BatchResultError",
+    "Budget",
+    "Buffer",
     "CallFailed",
     "CallTimeout",
     "CapacityError",
     "Collector",
     "Coordinator",
     "CoordinatorError",
+    "Dedupe",
     "ErrorInfo",
+    "Errors",
     "ForkedError",
     "Ledger",
     "MailboxClosedError",
@@ -78,11 +89,14 @@ __all__ = [
     "Retry",
     "RetryBudget",
     "Step",
+    "Timeout",
     "TooManyFailures",
     "Usage",
     "WrongThreadError",
     "__version__",
     "async_map",
+    "async_stream",
+    "async_udf",
     "is_overload",
     "is_permanent",
     "retry_after_of",
@@ -95,9 +109,11 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         # Imported at the first use: `pillarbox doctor` runs with a broken kernel too.
         if name in __all__:
-            for package in ("redaction", "kernel", "ledger", "aio"):
+            # What needs Spark comes last: nothing else imports it.
+            for package in ("redaction", "kernel", "ledger", "aio", "api", "spark"):
                 value = getattr(import_module(f"pillarbox.{package}"), name, None)
-                if value is not None:
+                # A module may have the name of its function.
+                if not isinstance(value, NoneType | ModuleType):
                     globals()[name] = value
                     return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

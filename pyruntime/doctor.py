@@ -35,7 +35,7 @@ from pillarbox import async_map
 async def double(n):
     return 2 * n
 
-assert list(async_map(double, range(100))) == [2 * n for n in range(100)]
+assert list(async_map(range(100), double)) == [2 * n for n in range(100)]
 print(kernel.__file__)
 """
 WORKER = """

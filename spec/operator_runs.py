@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pillarbox import Batch, Options, Retry
+from pillarbox import Batch, Buffer, Options, Retry
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.snapshots import SnapshotCodec
 from pillarbox.kernel import Collector
@@ -152,7 +152,7 @@ def _make_run(dice: random.Random, folder: Path) -> Run:
             elements,
             getattr(service, kind),
             snapshot,
-            Options(capacity=dice.randint(1, window), reorder=window, **options),
+            Options(capacity=dice.randint(1, window), buffer=Buffer(window), **options),
             dice,
             snapshots_at,
             None if is_last else dice.uniform(0.5, 12.0),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from bench.peers.http import AskRow
 from bench.peers.jobs import Call, Job, call_for
 from bench.peers.serve import Answers, Collect, serve
+from pillarbox import Buffer, Options
 
 REORDER_FACTOR = 8
 Pairs = list[tuple[int, int]]
@@ -93,7 +94,11 @@ def ours(job: Job) -> Collect:
     from pillarbox import async_map
 
     results = async_map(
-        call_for(job), range(job.rows), ordered=job.ordered, capacity=job.capacity, reorder=job.reorder
+        range(job.rows),
+        call_for(job),
+        ordered=job.ordered,
+        capacity=job.capacity,
+        options=Options(buffer=Buffer(job.reorder)),
     )
     answers = list(results)
     return lambda: (None, answers)
@@ -115,7 +120,7 @@ def http_ours(job: Job) -> Collect:
     from pillarbox import async_map
 
     ask = AskRow(job.url, job.capacity)
-    answers = list(async_map(ask, range(job.rows), ordered=job.ordered, capacity=job.capacity))
+    answers = list(async_map(range(job.rows), ask, ordered=job.ordered, capacity=job.capacity))
     return lambda: (None, answers)
 
 

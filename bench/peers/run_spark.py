@@ -34,6 +34,7 @@ from bench.spark_contenders import (
     wait_by_hand,
     window_by_hand,
 )
+from pillarbox import Buffer, Options
 from pillarbox.spark import async_map, async_udf
 
 
@@ -77,7 +78,7 @@ def mapped(df: DataFrame, job: Job) -> DataFrame:
         keep="*",
         ordered=job.ordered,
         capacity=job.capacity,
-        reorder=job.reorder,
+        options=Options(buffer=Buffer(job.reorder)),
     )
 
 

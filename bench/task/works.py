@@ -81,7 +81,7 @@ def loop(kind: str, order: str) -> Work:
 
     def work(rows: int) -> int:
         resource = _OnLoop(fn)
-        results = async_map(resource, range(rows), ordered=order == "ordered", capacity=CAPACITY, **options)
+        results = async_map(range(rows), resource, ordered=order == "ordered", capacity=CAPACITY, **options)
         _check(sum(1 for _ in results), rows)
         return resource.used
 
@@ -159,9 +159,9 @@ def stages(how: str, each: str) -> Work:
         if how == "chain":
             # Whoever checks types knows of one function only, until there are chains.
             both: Any = [first, second]
-            return list(if_there(lambda: async_map(both, range(rows), capacity=CAPACITY)))
-        halves = list(async_map(first, range(rows), capacity=CAPACITY))
-        return list(async_map(second, halves, capacity=CAPACITY))
+            return list(if_there(lambda: async_map(range(rows), both, capacity=CAPACITY)))
+        halves = list(async_map(range(rows), first, capacity=CAPACITY))
+        return list(async_map(halves, second, capacity=CAPACITY))
 
     run(1)
 

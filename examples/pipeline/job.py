@@ -78,11 +78,12 @@ def quoted(records: DataFrame, quote: Quote, out: Path) -> DataFrame:
         capacity=64,
         timeout=10.0,
         retry=ATTEMPTS,
-        ledger=Ledger(str(out / "ledger")),
-        # A query has a name of its own, a batch needs one.
-        run=None if records.isStreaming else "orders",
-        uid="quotes-v1",
-        key=["partition", "offset"],
+        ledger=Ledger(
+            str(out / "ledger"),
+            uid="quotes-v1",
+            run=None if records.isStreaming else "orders",
+            key=["partition", "offset"],
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from fuzz.chaos.durable import DurableLog
 from fuzz.chaos.job import Caller
 from fuzz.chaos.places import SYNCED, environment
 from fuzz.chaos.server import Server
-from pillarbox import Options, async_map
+from pillarbox import Options, Timeout, async_map
 from pillarbox.ledger import Ledger
 
 ROWS = 200
@@ -63,15 +63,12 @@ def run(job: Alone) -> None:
     options = Options(
         ordered=False,
         capacity=CAPACITY,
-        attempt_timeout=ATTEMPT_TIMEOUT_S,
-        ledger=Ledger(job.ledger, loss_window=LOSS_WINDOW),
-        key=["id"],
-        uid="alone",
-        run="alone",
+        timeout=Timeout(attempt=ATTEMPT_TIMEOUT_S),
+        ledger=Ledger(job.ledger, loss_window=LOSS_WINDOW, uid="alone", run="alone", key=["id"]),
     )
     rows = [Row(job.first), *(Row(number) for number in range(job.rows))]
     log = os.open(job.departed, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
-    for result in async_map(_Named(job.url), rows, options=options):
+    for result in async_map(rows, _Named(job.url), options=options):
         line = {"at": time.monotonic(), "rows": [[result["id"], result["call"]]]}
         os.write(log, json.dumps(line).encode() + b"\n")
     os.close(log)

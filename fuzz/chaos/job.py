@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuzz.chaos.calls import CALLER
+from pillarbox import Timeout
 
 if TYPE_CHECKING:
     import aiohttp
@@ -317,23 +318,34 @@ def _called_by_pillarbox(rows: DataFrame, job: Job) -> DataFrame:
     options = Options(
         ordered=job.ordered,
         capacity=CAPACITY,
-        attempt_timeout=ATTEMPT_TIMEOUT,
+        timeout=Timeout(attempt=ATTEMPT_TIMEOUT),
         retry=Retry(ATTEMPTS, initial=PAUSE_S, maximum=MAX_PAUSE_S),
-        ledger=Ledger(job.ledger, loss_window=job.loss_window),
+    )
+    key = "name" if "name" in rows.columns else "id"
+    ledger = Ledger(
+        job.ledger,
+        loss_window=job.loss_window,
         uid=UID,
         run=None if job.kind in STREAMS else job.run,
+        key=[key] if job.kind not in ("state", "column") else None,
     )
     if job.kind == "state":
         from pillarbox.spark import async_stream
 
         return async_stream(
-            rows, caller, schema=schema, keep=keep, options=options, key="lane", max_wait=MAX_WAIT
+            rows,
+            caller,
+            schema=schema,
+            keep=keep,
+            options=options,
+            ledger=ledger,
+            key="lane",
+            max_wait=MAX_WAIT,
         )
     if job.kind == "column":
-        said = async_udf(schema, options=options)(ColumnCaller(job.url))
+        said = async_udf(schema, options=options, ledger=ledger)(ColumnCaller(job.url))
         return rows.select("id", said("id").alias("said")).select("id", "said.*")
-    key = "name" if "name" in rows.columns else "id"
-    return async_map(rows, caller, schema=schema, keep=keep, options=options, key=[key])
+    return async_map(rows, caller, schema=schema, keep=keep, options=options, ledger=ledger)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.aio.async_map import AsyncMapIterator, async_map
+from pillarbox.aio.async_map import AsyncMapIterator
 from pillarbox.aio.batching import Batch
 from pillarbox.aio.chained import Step
 from pillarbox.aio.concurrency import Adaptive
@@ -22,7 +22,7 @@ from pillarbox.aio.errors import (
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import CoordinatorError
 from pillarbox.aio.meter import Usage
-from pillarbox.aio.options import Options
+from pillarbox.aio.options import Budget, Buffer, Dedupe, Errors, Options, Timeout
 from pillarbox.aio.retry import Retry, RetryBudget
 from pillarbox.aio.service_errors import is_overload, is_permanent, retry_after_of, status_of
 
@@ -35,11 +35,15 @@ __all__ = [
     "AsyncMapIterator",
     "Batch",
     "BatchResultError",
+    "Budget",
+    "Buffer",
     "CallFailed",
     "CallTimeout",
     "Coordinator",
     "CoordinatorError",
+    "Dedupe",
     "ErrorInfo",
+    "Errors",
     "NotCalled",
     "OpenFailed",
     "Options",
@@ -50,9 +54,9 @@ __all__ = [
     "Retry",
     "RetryBudget",
     "Step",
+    "Timeout",
     "TooManyFailures",
     "Usage",
-    "async_map",
     "is_overload",
     "is_permanent",
     "retry_after_of",

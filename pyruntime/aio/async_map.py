@@ -8,38 +8,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import threading
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar
 
-from pillarbox.aio.batching import Batch
-from pillarbox.aio.chained import Stage, Step, as_fields, form_of_failures, settle_chain
+from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
-from pillarbox.aio.function import check_function
-from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
 from pillarbox.aio.observe.totals import Totals
-from pillarbox.aio.options import Options, settle_options
-from pillarbox.aio.signature import with_options
+from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
 from pillarbox.aio.task_run import CLOSE_TIMEOUT_S, ResultStream
 from pillarbox.ledger.consistency import code_hash, record_code, warn_if_changed
 from pillarbox.ledger.keys import ChainedIdentity, execution_id, identity_of_source
 from pillarbox.rpc.loop_thread import LoopThread
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from typing_extensions import Unpack
-
-    from pillarbox.aio.options import CommonOptionNames, OptionNames
-    from pillarbox.kernel import Collector
-
-T = TypeVar("T")
 R = TypeVar("R")
 
 log = logging.getLogger("pillarbox")
@@ -107,10 +94,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         if self._stream is None:
             if self._start is None:
                 return None
+            # Taken away first: what fails here is not tried again by the next `next`.
             (stages, rows), self._start = self._start, None
             stages = open_ledgers(stages)
             self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
             self._stream = _stream_of(stages, rows, thread)
+            # It must not hold this iterator, or that would never be dropped.
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = self._stream.take()
         if self._dead_letters is not None and chunk is not None:
@@ -161,6 +150,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             try:
                 chunk = await self._take_in_loop()
             except BaseException:
+                # The cancellation of the task that waits, for one: its calls are cancelled with it.
                 await self._close_quietly_in_loop()
                 raise
             finally:
@@ -178,8 +168,10 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
                 return None
             (stages, rows), self._start = self._start, None
             if any(stage.options.ledger is not None for stage in stages):
+                # It reads files or a bucket.
                 stages = await asyncio.to_thread(open_ledgers, stages)
             self._stream = _stream_of(stages, rows, None)
+            # Nobody waits for the end then: the loop goes on, and runs it.
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = await self._stream.take_async()
         if self._dead_letters is not None and chunk is not None and _has_failed(chunk):
@@ -244,7 +236,8 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
 def _stream_of(
     stages: Sequence[Stage], rows: Iterable[Any] | AsyncIterable[Any], thread: LoopThread | None
 ) -> ResultStream:
-    key = next((stage.options.key for stage in stages if stage.options.ledger is not None), None)
+    ledgers = [stage.options.ledger for stage in stages if stage.options.ledger is not None]
+    key = ledgers[0].key if ledgers else None
     return ResultStream(
         stages,
         rows,
@@ -292,16 +285,18 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
     """The functions with what their ledgers have. Blocks. Raises LedgerError and OSError."""
     opened: list[Stage] = []
     for position, stage in enumerate(stages):
-        options = budget_of_run(stage.options, stage.options.run)
+        ledger = stage.options.ledger
+        options = budget_of_run(stage.options, None if ledger is None else ledger.run)
         ledger_session = None
-        if options.ledger is not None:
-            record_code(options.ledger, scope_of(options, str(options.run)), code_hash(stage.fn))
-            ledger_session = open_session(
+        if ledger is not None:
+            run = str(ledger.run)
+            record_code(ledger, scope_of(ledger, run), code_hash(stage.fn))
+            ledger_session = LedgerSession(
                 options,
-                str(options.run),
+                run,
                 execution=execution_id(),
                 alone=True,
-                identify=ChainedIdentity(options.ledger.inputs) if position else None,
+                identify=ChainedIdentity(ledger.inputs) if position else None,
                 prepare=None if position == len(stages) - 1 else as_fields,
             )
             if opened and opened[0].ledger_session is not None:
@@ -346,255 +341,39 @@ _RESULTS: dict[str, Callable[[Chunk], Iterator[Any]]] = {
 }
 
 
-@overload
-def async_map(
-    fn: Callable[[Any], Any],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["column"],
-    batch: Batch | None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[Outcome]: ...
-@overload
-def async_map(
-    fn: Callable[[T], AsyncIterator[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[list[R] | None]: ...
-@overload
-def async_map(
-    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: Batch,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    fn: Callable[[list[T]], Iterable[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: Batch,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    fn: Callable[[T], Awaitable[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    fn: Callable[[T, Collector[R]], object],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    fn: Callable[[T], Future[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    fn: Callable[[T], R],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["null"],
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R | None]: ...
-@overload
-def async_map(
-    fn: Callable[[T], AsyncIterator[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[list[R]]: ...
-@overload
-def async_map(
-    fn: Callable[[list[T]], Awaitable[Iterable[R]]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: Batch,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    fn: Callable[[list[T]], Iterable[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: Batch,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    fn: Callable[[T], Awaitable[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    fn: Callable[[T, Collector[R]], object],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    fn: Callable[[T], Future[R]],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    fn: Callable[[T], R],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    errors: Literal["fail", "drop"] = ...,
-    batch: None = ...,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: None = ...,
-    **more: Unpack[CommonOptionNames],
-) -> AsyncMapIterator[R]: ...
-@overload
-def async_map(
-    fn: Callable[[Any], Any],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: Options,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[Any]: ...
-@overload
-def async_map(
-    fn: Sequence[Callable[..., Any] | Step],
-    iterable: Iterable[T] | AsyncIterable[T],
-    *,
-    dead_letter: str | os.PathLike[str] | None = ...,
-    options: Options | None = ...,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[Any]: ...
-@with_options()
-def async_map(
-    fn: Callable[..., Any] | Sequence[Callable[..., Any] | Step],
-    iterable: Iterable[Any] | AsyncIterable[Any],
-    *,
-    dead_letter: str | os.PathLike[str] | None = None,
-    options: Options | None = None,
-    **more: Unpack[OptionNames],
-) -> AsyncMapIterator[Any]:
-    """Call `fn` with each item of `iterable`, many at a time; give the results to `for` or `async for`.
-
-    fn: an async function; a plain function, which runs in threads; a plain function of the item and a
-        `Collector`, which starts work elsewhere and returns; or an object with one of them
-        as its `__call__`, whose `__aenter__`/`__aexit__` (or `__enter__`/`__exit__`), if it has them, are run
-        around all calls. An async generator gives the list of what it yields. A list of such functions is a
-        chain: each gets what the one in front gives, as it finishes, and the last one's results are given.
-        What one gives goes on as a record if it has names (a dict, a dataclass, a Row), a list as several
-        rows or none. A `Step` in the list is a function with options of its own; all others hold for each
-        function.
-    iterable: lists, tuples, ranges, sets and dicts are read in place, an async iterable on the event loop,
-        anything else in a thread of its own; some 256 items ahead at most.
-    dead_letter: a file where items that fail for good are put aside as JSON lines, with the item, the error
-        and the time; what JSON has no form for stands as its repr. `errors` is then "drop" unless given.
-    options: an `Options`; options that are given by name go before those in it.
-
-    With `errors="column"` each result is an `Outcome(result, error)`, with "null" a failed item gives None,
-    with "drop" nothing. In a chain an item that failed for good is not called by the functions behind, it
-    keeps its place, and `error.uid` names the function in which it failed.
-
-    Calls run in a copy of the caller's context (`contextvars`). With `for` they run on an event loop in a
-    thread of their own, and waiting for a result blocks the caller's thread. With `async for` they run on
-    the caller's event loop, which is not blocked: sessions, locks and queues of that loop may be used. May be
-    called in any thread. Raises TypeError or ValueError at once for a bad argument.
-
-    The operator is Flink's async I/O (FLIP-12).
-    """
-    is_list = isinstance(fn, list | tuple)
-    if isinstance(fn, list | tuple):
-        stages = settle_chain(fn, options, dict(more), dead_letter)
-    else:
-        chosen = settle_options(options, dict(more), dead_letter, instead="drop")
-        check_function(fn, in_batches=chosen.batch is not None)
-        stages = [Stage(cast("Callable[..., Any]", fn), chosen, dead_letter=dead_letter)]
-    if not isinstance(iterable, Iterable | AsyncIterable):
+def iterate(rows: Iterable[Any] | AsyncIterable[Any], stages: Sequence[Stage]) -> AsyncMapIterator[Any]:
+    """The iterator that `async_map` gives for an iterable. Raises TypeError or ValueError."""
+    if not isinstance(rows, Iterable | AsyncIterable):
         raise TypeError(
-            f"iterable={iterable!r}: must be an iterable or an async iterable, not {type(iterable).__name__}"
+            f"rows={rows!r}: must be an iterable, an async iterable or a Spark DataFrame, "
+            f"not {type(rows).__name__}"
         )
     for stage in stages:
-        _check_ledger(stage.fn, stage.options)
+        _check_options(stage.fn, stage.options)
     results_of = _RESULTS[form_of_failures(stages)]
-    places = {stage.uid: stage.dead_letter for stage in stages if stage.dead_letter is not None}
+    places = {
+        stage.uid: stage.options.errors.dead_letter
+        for stage in stages
+        if stage.options.errors.dead_letter is not None
+    }
     dead_letters = DeadLetterFiles(places, has_source=len(stages) > 1) if places else None
     drops = frozenset(stage.uid for stage in stages if stage.drops)
-    if is_list and drops:
+    if stages[0].uid is not None and drops:
         results_of = partial(_without, drops, results_of)
-    return AsyncMapIterator(stages, iterable, results_of, dead_letters)
+    return AsyncMapIterator(stages, rows, results_of, dead_letters)
 
 
 def _has_failed(chunk: Chunk) -> bool:
     return any(type(each) is Failed for _, each in chunk)
 
 
-def _check_ledger(fn: Callable[..., Any], options: Options) -> None:
-    if options.ledger is None:
+def _check_options(fn: Callable[..., Any], options: Options) -> None:
+    if options.where is not None or options.latency != "normal":
+        raise ValueError("where, latency: are for a DataFrame; filter an iterable before it is given")
+    ledger = options.ledger
+    if ledger is None:
         return
-    if options.run is None:
-        raise ValueError("run=None: with a ledger a run needs a name, such as run='2026-11-21'")
-    options.ledger.check()
-    warn_if_changed(options.ledger, scope_of(options, options.run), fn, code_hash(fn))
+    if ledger.run is None:
+        raise ValueError("run=None: with a ledger a run needs a name: Ledger(folder, run='2026-11-21')")
+    ledger.check()
+    warn_if_changed(ledger, scope_of(ledger, ledger.run), fn, code_hash(fn))

@@ -6,9 +6,25 @@ the results before. So whoever takes the results can say of each what it belongs
 operator has a key that is the same when the task runs again, in whatever order calls finish. A row that
 failed for good goes the same way, finished, so that it keeps its place.
 
-`Step`, `settle_chain`, `as_record` and `as_fields` are for any thread; a `ChainPlace` is confined to the
+`Step`, `resolve_stages`, `as_record` and `as_fields` are for any thread; a `ChainPlace` is confined to the
 mailbox thread.
 """
+
+# Alternatives, and why they are worse.
+#
+# One operator that calls the functions one after the other for a row: they share a window, a rate and a
+# retry, and a row whose last call fails pays for the first ones again.
+#
+# To know a row of a later function by its own value: two equal inputs would get one answer, which a function
+# need not give. By the source row alone: where the first function answers otherwise this time, the answer for
+# another input would be taken. So its key is the source's identity and the places in the lists on the way,
+# and the ledger compares the function's own input besides.
+#
+# To take a row that has failed out of the stream and put it back behind the last function: it would lose its
+# place in the order. It takes an entry of each window on its way, finished.
+#
+# A function that was given alone is a list of one whose operator has no name (`ONLY_PLACE`): it takes the
+# same way, and nothing is said of a name.
 
 from __future__ import annotations
 
@@ -16,52 +32,70 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from pillarbox.aio.batching import Batch
 from pillarbox.aio.calls import Call
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed, TooManyFailures, shorten
 from pillarbox.aio.function import check_function
-from pillarbox.aio.options import Options, settle_options
-from pillarbox.aio.signature import with_options
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.options import (
+    UNSET,
+    Budget,
+    ErrorMode,
+    Errors,
+    Options,
+    Timeout,
+    given_options,
+    resolve_options,
+)
+from pillarbox.ledger import Ledger
 from pillarbox.task import RowBatch
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from pillarbox.aio.calls import ResultConverter
     from pillarbox.aio.ledger_session import LedgerSession
-    from pillarbox.aio.options import OptionNames
 
 
 C = TypeVar("C", bound=Call)
 
 
-@with_options()
 class Step:
     """A function of a chain with options of its own: an element of the list that `async_map` takes.
 
     fn: as for `async_map` of this function alone; behind another one it gets the rows that that one gives.
     uid: the name of the operator in the chain, in `_error` and in a ledger; the function's name unless given.
-    dead_letter: where rows that fail for good in this function are put aside; else as said beside the list.
     options: an `Options` that stands in for all options beside the list; those given by name go before it.
+    The others: as for `async_map`.
 
     A value: safe in any thread. `async_map` raises TypeError or ValueError for a bad argument.
     """
 
-    __slots__ = ("dead_letter", "fn", "given", "options", "uid")
+    __slots__ = ("fn", "given", "options", "uid")
 
     def __init__(
         self,
         fn: Callable[..., Any],
         *,
-        dead_letter: Any = None,
+        uid: str | None = None,
+        # From `Options`:
+        ordered: bool = UNSET,
+        capacity: int | Literal["auto"] | Adaptive = UNSET,
+        timeout: float | Timeout | None = UNSET,
+        retry: Any = UNSET,
+        rate: Rate | None = UNSET,
+        batch: Batch | None = UNSET,
+        errors: ErrorMode | Errors = UNSET,
+        budget: Budget | None = UNSET,
+        ledger: Ledger | None = UNSET,
+        limits: SharedLimits | None = UNSET,
         options: Options | None = None,
-        **given: Unpack[OptionNames],
     ) -> None:
+        self.given = given_options(locals())
         self.fn = fn
-        self.given: dict[str, Any] = dict(given)
-        self.uid: Any = self.given.pop("uid", None)
-        self.dead_letter = dead_letter
+        self.uid = uid
         self.options = options
 
     def __repr__(self) -> str:
@@ -69,41 +103,40 @@ class Step:
 
 
 class Stage(NamedTuple):
-    """A function as a task takes it, with its options settled.
+    """A function as a task takes it, with its options.
 
-    uid: its name among those of a list; None for a function that was given alone. dead_letter: where its
-    failed rows are put aside, or None. ledger_session, convert: as `AsyncWaitOperator` says.
+    uid: its name among those of a list; None for a function that was given alone. ledger_session, convert: as
+    `AsyncWaitOperator` says.
     """
 
     fn: Callable[..., Any]
     options: Options
     uid: str | None = None
-    dead_letter: Any = None
     ledger_session: LedgerSession | None = None
     convert: ResultConverter | None = None
 
     @property
     def drops(self) -> bool:
         """True if nothing comes of a row that failed for good in this function."""
-        return self.options.errors == "drop"
+        return self.options.errors.mode == "drop"
 
 
-def settle_chain(
-    functions: Sequence[Any], options: Options | None, given: dict[str, Any], dead_letter: Any
-) -> list[Stage]:
-    """The functions of a list that `async_map` was given, each with its options. Any thread.
+def resolve_stages(fn: Any, options: Options | None, given: Mapping[str, Any]) -> list[Stage]:
+    """The function, or those of a list, that `async_map` was given, each with its options. Any thread.
 
-    options, given, dead_letter: those beside the list, which hold for each function but where its `Step` says
-    otherwise. Raises TypeError or ValueError.
+    options, given: those beside a list hold for each of its functions, but where its `Step` says otherwise.
+    Raises TypeError or ValueError.
     """
-    if not functions:
+    if not isinstance(fn, list | tuple):
+        resolved = resolve_options(options, given)
+        check_function(fn, in_batches=resolved.batch is not None)
+        return [Stage(fn, resolved)]
+    if not fn:
         raise ValueError("fn=[]: must hold one function at least")
-    if given.get("uid") is not None or (options is not None and getattr(options, "uid", None) is not None):
+    beside = given.get("ledger") or (options.ledger if isinstance(options, Options) else None)
+    if getattr(beside, "uid", None) is not None:
         raise ValueError("uid: each function of a list has its own; give it there: Step(fn, uid='embed-v1')")
-    stages = [
-        _settle_step(one if isinstance(one, Step) else Step(one), options, given, dead_letter)
-        for one in functions
-    ]
+    stages = [_resolve_step(one if isinstance(one, Step) else Step(one), options, given) for one in fn]
     uids = [str(stage.uid) for stage in stages]
     twice = sorted({uid for uid in uids if uids.count(uid) > 1})
     if twice:
@@ -111,63 +144,51 @@ def settle_chain(
             f"uid {', '.join(map(repr, twice))}: stands twice in the list; give each function a name of "
             "its own: Step(fn, uid='first')"
         )
-    _check_together(stages, given)
+    _check_together(stages)
     return stages
 
 
-def _settle_step(step: Step, options: Options | None, beside: dict[str, Any], dead_letter: Any) -> Stage:
-    own = dict(step.given)
-    base = options
-    if step.options is None:
-        own = {**beside, **own}
-    else:
-        base = step.options
-    uid = step.uid
-    if isinstance(base, Options):
-        uid = base.uid if uid is None else uid
+def _resolve_step(step: Step, options: Options | None, beside: Mapping[str, Any]) -> Stage:
+    base, own = (options, {**beside, **step.given}) if step.options is None else (step.options, step.given)
     ledger = own["ledger"] if "ledger" in own else getattr(base, "ledger", None)
-    if ledger is None:
-        for name in ("run", "key"):
-            # Beside the list they are meant for those that have a ledger.
-            if name not in step.given and step.options is None:
-                own.pop(name, None)
-    elif uid is None:
-        raise ValueError(
-            f"uid=None: with a ledger each function of a list needs a name: Step({_name_of(step.fn)}, "
-            "uid='embed-v1'); give another when the function changes, and its old results are not found"
-        )
+    uid = step.uid
+    if isinstance(ledger, Ledger):
+        uid = ledger.uid if uid is None else uid
+        if uid is None:
+            raise ValueError(
+                f"uid=None: with a ledger each function of a list needs a name: Step({_name_of(step.fn)}, "
+                "uid='embed-v1'); give another when the function changes, and its old results are not found"
+            )
     if uid is not None and (not isinstance(uid, str) or not uid):
         raise TypeError(f"uid={uid!r}: must be a text that names the operator")
-    letter = dead_letter if step.dead_letter is None else step.dead_letter
-    if ledger is not None:
-        own["uid"] = uid
-    settled = settle_options(base, own, letter, instead="drop")
-    check_function(step.fn, in_batches=settled.batch is not None)
-    return Stage(step.fn, settled, _name_of(step.fn) if uid is None else uid, letter)
+    if isinstance(ledger, Ledger):
+        own = {**own, "ledger": dataclasses.replace(ledger, uid=uid)}
+    resolved = resolve_options(base, own)
+    if resolved.where is not None:
+        raise ValueError("where: is for one function; with a list take the rows with df.where(...)")
+    check_function(step.fn, in_batches=resolved.batch is not None)
+    return Stage(step.fn, resolved, _name_of(step.fn) if uid is None else uid)
 
 
-def _check_together(stages: list[Stage], beside: dict[str, Any]) -> None:
-    forms = {stage.options.errors for stage in stages}
-    if {"null", "column"} <= forms:
+def _check_together(stages: Sequence[Stage]) -> None:
+    modes = {stage.options.errors.mode for stage in stages}
+    if {"null", "column"} <= modes:
         raise ValueError(
             "errors: one function has 'null', another 'column'; a failed row leaves the chain in one form, "
             "so give both the same"
         )
-    kept = [stage.options for stage in stages if stage.options.ledger is not None]
-    for name in ("run", "key"):
-        if not kept and beside.get(name) is not None:
-            raise ValueError(f"{name}={beside[name]!r}: is for a ledger, and no function has one")
-    if len({options.key for options in kept}) > 1:
-        keys = ", ".join(sorted({repr(options.key) for options in kept}))
+    found = {stage.options.ledger.key for stage in stages if stage.options.ledger is not None}
+    if len(found) > 1:
+        keys = ", ".join(sorted(map(repr, found)))
         raise ValueError(
             f"key: the functions have different ones ({keys}); it names columns of the input, by which a row "
-            "is known in each of them: give it beside the list"
+            "is known in each of them: give it in the ledger beside the list"
         )
 
 
 def form_of_failures(stages: Sequence[Stage]) -> str:
     """The form in which failed rows leave a chain: "column", "null", "drop" or "fail". Any thread."""
-    forms = {stage.options.errors for stage in stages}
+    forms = {stage.options.errors.mode for stage in stages}
     return next(form for form in ("column", "null", "drop", "fail") if form in forms)
 
 
@@ -219,8 +240,6 @@ class ChainPlace(NamedTuple):
 
     def pass_on(self, results: list[tuple[Call, Any]], held: int) -> RowBatch | None:
         """The batch that goes on of finished rows that hold so many bytes; None if nothing does."""
-        if self.uid is None:
-            return RowBatch(results, held_bytes=held)
         failed = self._name_failures(results)
         if failed and self.drops:
             results = [
@@ -258,6 +277,7 @@ class ChainPlace(NamedTuple):
                 source, ordinal, identity = call.source, call.ordinal, call.identity
             kind = type(result)
             if kind is Failed:
+                # Nobody calls it, and it keeps its place.
                 append(ChainedRow(result, source, ordinal, identity))
             elif kind is list:
                 for place, each in enumerate(result):
@@ -299,7 +319,7 @@ def places_of(stages: Sequence[Stage], identify: Identify | None) -> list[ChainP
             stage.uid,
             not place,
             place == len(stages) - 1,
-            stage.drops and stage.dead_letter is None,
+            stage.drops and stage.options.errors.dead_letter is None,
             identity,
         )
         for place, stage in enumerate(stages)

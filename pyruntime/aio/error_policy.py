@@ -25,7 +25,7 @@ from pillarbox.aio.errors import (
     shorten,
 )
 from pillarbox.aio.meter import Meter
-from pillarbox.aio.options import RAISE, Options
+from pillarbox.aio.options import UNSET, Options
 from pillarbox.aio.service_errors import describe
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ class FailureCounts(NamedTuple):
 class ErrorPolicy:
     """Decides by the options what a failure gives: a result, or an error that ends the job."""
 
-    __slots__ = ("_clock", "_fail_after", "_last", "_logged", "_meter", "_on_timeout", "_policy", "_redact")
+    __slots__ = ("_clock", "_fallback", "_last", "_logged", "_meter", "_policy", "_redact", "_stop_after")
 
     def __init__(self, options: Options, meter: Meter, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._policy = options.errors
-        self._fail_after = options.fail_after
-        self._on_timeout = options.on_timeout
-        self._redact = options.redaction
+        self._policy = options.errors.mode
+        self._stop_after = options.errors.stop_after
+        self._fallback = options.timeout.fallback
+        self._redact = options.errors.redaction
         self._meter = meter
         self._logged: set[str] = set()
         self._last: CallFailed | CallTimeout | None = None
@@ -65,9 +65,9 @@ class ErrorPolicy:
 
         finished: rows that have finished, this one included.
         """
-        if isinstance(error, CallTimeout) and self._on_timeout is not RAISE:
+        if isinstance(error, CallTimeout) and self._fallback is not UNSET:
             try:
-                return self._on_timeout(call.row) if callable(self._on_timeout) else self._on_timeout
+                return self._fallback(call.row) if callable(self._fallback) else self._fallback
             except BaseException as raised:
                 error = CallFailed(call.attempt, raised)
         meter = self._meter
@@ -85,7 +85,7 @@ class ErrorPolicy:
             self._logged.add(kind)
             log.warning("a row failed, the first one for %s: %s", kind, error)
         self._last = error
-        limit = self._fail_after
+        limit = self._stop_after
         if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
             self.check(finished)
         latency = call.elapsed(self._clock()) if call.attempt else 0.0
@@ -105,13 +105,13 @@ class ErrorPolicy:
             # Found in the ledger, which keeps what was said of the error.
             info = failed.info
             self._last = CallFailed(info.attempts, KeptError(f"{info.type}: {info.message}"))
-        limit = self._fail_after
+        limit = self._stop_after
         if limit is not None and (isinstance(limit, int) or finished >= FRACTION_FROM):
             self.check(finished)
 
     def check(self, finished: int) -> None:
         """Raise `TooManyFailures` if more rows failed than are allowed of `finished`."""
-        limit = self._fail_after
+        limit = self._stop_after
         if limit is not None and self._last is not None:
             errors = self._meter.errors
             if errors > (limit if isinstance(limit, int) else limit * finished):
@@ -121,7 +121,7 @@ class ErrorPolicy:
                 raise TooManyFailures(errors, finished, limit, last)
 
     def snapshot(self) -> FailureCounts:
-        """The failures so far, of which `fail_after` decides."""
+        """The failures so far, of which `Errors.stop_after` decides."""
         last = self._last
         info = None if last is None else describe(last, 0.0)
         return FailureCounts(self._meter.errors, dict(self._meter.errors_by_type), info)

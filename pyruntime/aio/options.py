@@ -1,9 +1,23 @@
-"""The options of one operator, checked when they are given. A value without state: safe in any thread."""
+"""The options of one operator, checked when they are given. Values without state: safe in any thread.
+
+`Options` is the one source of the names, types and descriptions of options: `make options` writes them into
+the signatures and docstrings of the public functions and into the documentation.
+"""
+
+# Options that belong together are one value (`Timeout`, `Errors`, `Budget`, `Ledger`), for which a plain
+# value stands in the usual case. `Options` turns plain values into the objects when it is made, so that the
+# code below it reads one form only, `options.timeout.attempt`. That is why `__init__` is written out: its
+# parameters take what users write, the fields hold what the operator reads. Converters of fields would say it
+# in half the lines, but neither mypy nor dataclasses know them.
+#
+# The functions that take options by name default each to `UNSET`, not to the default of `Options`: a name
+# that is given stands above `options=`, and `Step(fn, retry=None)` has to be told apart from `Step(fn)`.
+# `**kwargs` would know that too, but few editors complete them, and a misspelt name is found when it runs.
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
@@ -11,8 +25,8 @@ from pillarbox.aio.batching import Batch
 from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.limits.shared import SharedLimits
-from pillarbox.aio.retry import check_retry
-from pillarbox.ledger import KeyMaker, Ledger, Scope
+from pillarbox.aio.retry import Retry, check_retry
+from pillarbox.ledger import Ledger
 from pillarbox.redaction import Redact, check_redact
 from pillarbox.validate import (
     check_bool,
@@ -26,323 +40,385 @@ from pillarbox.validate import (
 
 DEFAULT_CAPACITY = 100
 REORDER_FACTOR = 8
-MAX_WINDOW = 2**24
+MAX_WINDOW_ROWS = 2**24
 """Rows that a result queue can hold."""
 DEFAULT_MAX_BYTES = 256 * 2**20
 
-ERRORS = ("fail", "null", "column", "drop")
+ERROR_MODES = ("fail", "null", "column", "drop")
+LATENCIES = ("normal", "low")
 
 ErrorMode: TypeAlias = Literal["fail", "null", "column", "drop"]
+Latency: TypeAlias = Literal["normal", "low"]
 
 
-class _Raise:
-    """The default of `on_timeout`: a time-out is an error like others."""
+class _Unset:
+    """The default of an argument that was not given, where None is a value like others."""
 
     def __repr__(self) -> str:
-        return "RAISE"
+        return "UNSET"
 
     def __reduce__(self) -> str:
-        return "RAISE"
+        return "UNSET"
 
 
-RAISE = _Raise()
+UNSET: Any = _Unset()
 
 
 @dataclass(frozen=True)
-class Options:
-    """What bounds the calls of one operator and what becomes of their outcomes.
+class Timeout:
+    """Bounds the time of a row's calls.
 
-    ordered: results leave in the order of their rows; otherwise as calls finish.
-    capacity: calls in flight, at most (1 or more). A call that waits for its retry or for the rate is not
-        counted. "auto" or an `Adaptive` finds the number while it runs.
-    reorder: rows admitted and not yet emitted, at most; None for 8 x `capacity`. At least `capacity`.
-    max_bytes: bytes of rows admitted and not yet emitted, and of their results, at most, by estimate; None
-        for no limit. One row is always admitted, however large. What `memo` keeps has a bound of as many.
-    timeout: seconds over all attempts of a row, from the start of its first; None for no limit.
-    attempt_timeout: seconds for one attempt; None for no limit.
-    on_timeout: what a row gets that times out for good: a value, or a function of the row that gives it.
-        Default: a time-out is an error, and `errors` says what becomes of it.
-    retry: a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to call once.
-    rate: a `Rate`: calls a second, units a minute, for this task or shared.
-    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
-    errors: what becomes of a row that fails for good. "fail" (the default) ends the job with the first;
-        "null" gives None for it; "column" says it beside the results; "drop" leaves it out.
-    fail_after: with `errors` other than "fail", end the job after all when more rows than this have failed:
-        a number (int), or a fraction of the rows (float below 1).
-    dedupe: equal rows in flight share one call; True to compare whole rows, or a function that gives what
-        is compared, which must be hashable.
-    memo: results kept for equal rows that come later, at most; 0 for none. Implies `dedupe`.
-    usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
-        call cost: a number, or a `Usage`.
-    max_calls: attempts, at most; of batches, where there are batches. max_cost: cost, as `usage` gives it.
-        Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
-    coordinator: a `Coordinator`: `rate`, `max_calls` and `max_cost` hold for all tasks that share it
-        together, otherwise for each task alone.
-    ledger: a `Ledger`: what a call gave is kept before its row is emitted, and not called again by whoever
-        runs the same rows again.
-    uid: the operator's name in the ledger, to be changed with what the function does. Needed with a ledger;
-        each operator of a run has another.
-    run: the name of what may be run again. None in a streaming query, which has names of its own.
-    key: the names of the columns by which a row is known again (where a row is one value, leave it out);
-        None for the whole row, where equal rows are counted. A row whose key is null is known by its content.
-    redact: what is taken out of the texts of errors, besides keys, passwords and queries of URLs: a
-        function of the text, or a `Redact`, which can leave rows out as well.
+    total: seconds over all attempts of a row, from the start of its first; None for no limit.
+    attempt: seconds for one attempt; None for no limit. One that takes longer is a failed attempt, and
+        `retry` says whether another follows.
+    fallback: what a row gets that times out for good: a value, or a function of the row that gives it.
+        Unless it is given a time-out is an error like others.
 
     Raises TypeError or ValueError that name the argument, its value and what is allowed.
     """
 
-    ordered: bool = True
-    capacity: int | Literal["auto"] | Adaptive = DEFAULT_CAPACITY
-    reorder: int | None = None
-    max_bytes: int | None = DEFAULT_MAX_BYTES
-    timeout: float | None = None
-    attempt_timeout: float | None = None
-    on_timeout: Any = RAISE
-    retry: Any = None
-    rate: Rate | None = None
-    batch: Batch | None = None
-    errors: ErrorMode = "fail"
-    fail_after: int | float | None = None
-    dedupe: bool | Callable[[Any], Hashable] = False
-    memo: int = 0
-    usage: Callable[[Any, Any], Any] | None = None
-    max_calls: int | None = None
-    max_cost: float | None = None
-    coordinator: SharedLimits | None = None
-    ledger: Ledger | None = None
-    uid: str | None = None
-    run: str | None = None
-    key: Sequence[str | int] | None = None
-    redact: Callable[[str], str] | Redact | None = None
+    total: float | None = None
+    attempt: float | None = dataclasses.field(default=None, kw_only=True)
+    fallback: Any = dataclasses.field(default=UNSET, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_bool("ordered", self.ordered)
-        self._check_capacity()
-        for name in ("timeout", "attempt_timeout"):
-            check_limit_of_time(name, getattr(self, name))
-        if self.max_bytes is not None:
-            check_positive_int("max_bytes", self.max_bytes)
-        if self.retry is not None:
-            # The parts of an object of tenacity: not each version of the object can be pickled.
-            object.__setattr__(self, "retry", check_retry(self.retry))
-        for name, kind, shown in (
-            ("rate", Rate, "Rate"),
-            ("batch", Batch, "Batch"),
-            ("coordinator", SharedLimits, "Coordinator"),
-        ):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise TypeError(f"{name}={value!r}: must be a pillarbox.{shown} or None")
-        if self.coordinator is not None:
-            # One that cannot be reached is refused here; what it is called is settled for each operator.
-            self.coordinator.named()
+        check_limit_of_time("timeout", self.total)
+        check_limit_of_time("attempt", self.attempt)
+        if callable(self.fallback):
+            check_function_or_none("fallback", self.fallback)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Says what becomes of rows that fail for good.
+
+    mode: "fail" ends the job with the first; "null" gives None for it; "column" says it beside the results;
+        "drop" leaves it out. Unless given, "drop" where there is a `dead_letter`, else "fail".
+    stop_after: end the job after all when more rows than this have failed: a number (int), or a fraction of
+        the rows (float below 1). Not with "fail".
+    redact: removes more from the texts of errors than keys, passwords and queries of URLs, which are always
+        removed: a function of the text, or a `Redact`, which can leave rows out as well.
+    dead_letter: where rows that fail for good are put aside, besides what `mode` says. For a DataFrame a
+        folder, or a `DeadLetter`; else a file of JSON lines, with the item, the error and the time.
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    mode: ErrorMode = UNSET
+    stop_after: int | float | None = dataclasses.field(default=None, kw_only=True)
+    redact: Callable[[str], str] | Redact | None = dataclasses.field(default=None, kw_only=True)
+    dead_letter: Any = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.mode is UNSET:
+            object.__setattr__(self, "mode", "fail" if self.dead_letter is None else "drop")
+        check_choice("errors", self.mode, ERROR_MODES)
         object.__setattr__(self, "redact", None if self.redact is None else check_redact(self.redact))
-        self._check_errors()
-        self._check_sharing()
-        self._check_ledger()
-
-    def _check_ledger(self) -> None:
-        if self.ledger is None:
-            for name in ("uid", "run", "key"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name}={getattr(self, name)!r}: is for a ledger, and ledger is None")
+        if self.dead_letter is not None and self.mode == "fail":
+            raise ValueError(
+                "errors='fail', dead_letter: a row that fails either ends the job or is put aside; "
+                "leave out the mode, or use 'drop', 'null' or 'column'"
+            )
+        limit = self.stop_after
+        if limit is None:
             return
-        if not isinstance(self.ledger, Ledger):
-            raise TypeError(f"ledger={self.ledger!r}: must be a pillarbox.Ledger or None")
-        if self.uid is None:
+        if isinstance(limit, bool) or not isinstance(limit, int | float):
+            raise TypeError(f"stop_after={limit!r}: must be a number of rows or a fraction of them")
+        if not (limit >= 0 if isinstance(limit, int) else 0.0 <= limit < 1.0):
             raise ValueError(
-                "uid=None: with a ledger the operator needs a name, such as uid='embed-v1'; "
-                "give another when the function changes, and its old results are not found"
+                f"stop_after={limit!r}: must be a number of rows (int, 0 or more) "
+                "or a fraction of them (float, below 1)"
             )
-        Scope("run" if self.run is None else self.run, self.uid)
-        if self.key is not None:
-            try:
-                KeyMaker(self.key)
-            except (TypeError, ValueError) as error:
-                raise type(error)(str(error).replace("columns=", "key=", 1)) from None
-            object.__setattr__(self, "key", tuple(self.key))
-
-    def _check_capacity(self) -> None:
-        if isinstance(self.capacity, str):
-            check_choice("capacity", self.capacity, ("auto",))
-        elif not isinstance(self.capacity, Adaptive):
-            check_positive_int("capacity", self.capacity)
-        if self.reorder is not None:
-            check_positive_int("reorder", self.reorder)
-            if self.reorder < self.most:
-                raise ValueError(
-                    f"reorder={self.reorder!r}: must be at least capacity ({self.most}), "
-                    f"or None for {REORDER_FACTOR} x capacity"
-                )
-        if self.window > MAX_WINDOW:
-            batch = "" if self.batch is None else f", batch={self.batch!r}"
+        if self.mode == "fail":
             raise ValueError(
-                f"capacity={self.capacity!r}, reorder={self.reorder!r}{batch}: "
-                f"the window of rows may be at most {MAX_WINDOW:,}"
+                f"stop_after={limit!r}: errors='fail' ends the job with the first failed row; "
+                "use another of " + ", ".join(repr(each) for each in ERROR_MODES[1:])
             )
 
-    def _check_errors(self) -> None:
-        check_choice("errors", self.errors, ERRORS)
-        limit = self.fail_after
-        if limit is not None:
-            if isinstance(limit, bool) or not isinstance(limit, int | float):
-                raise TypeError(f"fail_after={limit!r}: must be a number of rows or a fraction of them")
-            if not (limit >= 0 if isinstance(limit, int) else 0.0 <= limit < 1.0):
-                raise ValueError(
-                    f"fail_after={limit!r}: must be a number of rows (int, 0 or more) "
-                    "or a fraction of them (float, below 1)"
-                )
-            if self.errors == "fail":
-                raise ValueError(
-                    f"fail_after={limit!r}: errors='fail' ends the job with the first failed row; "
-                    "use another of " + ", ".join(repr(each) for each in ERRORS[1:])
-                )
+    @property
+    def redaction(self) -> Redact:
+        """The value that redacts the texts of errors."""
+        return check_redact(self.redact)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bounds the calls and the cost of a whole job, or counts the cost.
+
+    max_calls: attempts, at most; of batches, where there are batches.
+    max_cost: cost, at most, as `usage` gives it.
+    usage: a function of row and result (for `async_udf`: of the arguments and the result) that gives what a
+        call cost: a number, or a `Usage`. Without `max_cost` the cost is only counted.
+
+    Rows beyond are not called: they fail with `NotCalled`, so `errors` may not be "fail".
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    max_calls: int | None = None
+    max_cost: float | None = None
+    usage: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_function_or_none("usage", self.usage)
         if self.max_calls is not None:
             check_positive_int("max_calls", self.max_calls)
         if self.max_cost is not None:
             check_positive_number("max_cost", self.max_cost)
             if self.usage is None:
                 raise ValueError(f"max_cost={self.max_cost!r}: needs usage, which says what a call cost")
-        if self.limits_calls and self.errors == "fail":
+
+    @property
+    def limits_calls(self) -> bool:
+        """True if there may be rows that are not called at all."""
+        return not (self.max_calls is None and self.max_cost is None)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Bounds the rows admitted and not yet emitted.
+
+    rows: at most; None for 8 x `capacity`. At least `capacity`.
+    max_bytes: bytes of these rows and of their results, at most, by estimate; None for no limit. One row is
+        always admitted, however large. What `Dedupe.memo` keeps has a bound of as many.
+    """
+
+    rows: int | None = None
+    max_bytes: int | None = DEFAULT_MAX_BYTES
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            check_positive_int("buffer", self.rows)
+        if self.max_bytes is not None:
+            check_positive_int("max_bytes", self.max_bytes)
+
+
+@dataclass(frozen=True)
+class Dedupe:
+    """Has equal rows share one call.
+
+    key: gives what is compared of a row, which must be hashable; None to compare whole rows.
+    memo: results kept for equal rows that come later, at most; 0 to share only calls in flight.
+    """
+
+    key: Callable[..., Hashable] | None = None
+    memo: int = 0
+
+    def __post_init__(self) -> None:
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"dedupe={self.key!r}: must be True, False, a function of the row, or a Dedupe")
+        check_function_or_none("dedupe", self.key)
+        check_int("memo", self.memo, 0)
+
+
+@dataclass(frozen=True, init=False)
+class Options:
+    """The options of one operator: bounds of its calls, and what becomes of their outcomes.
+
+    ordered: results leave in the order of their rows; otherwise as calls finish.
+    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
+    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
+    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
+        call once.
+    rate: a `Rate`: calls a second, units a minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
+    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
+        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
+    budget: a `Budget`: calls and cost of the whole job, at most.
+    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
+        called again by whoever runs the same rows again.
+    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+        together, otherwise `rate` for each task alone.
+    buffer: a `Buffer`: rows and bytes admitted and not yet emitted, at most.
+    dedupe: equal rows in flight share one call: True to compare whole rows, a function that gives what is
+        compared, or a `Dedupe`, which also keeps results for equal rows that come later.
+    latency: "low" hands each result of a DataFrame on at once, for streams; the session must be set up with
+        `LOW_LATENCY`.
+    where: call only rows of a DataFrame for which this holds, a Column or SQL; the others give a row of
+        nulls. Not for a list of functions.
+
+    Raises TypeError or ValueError that name the argument, its value and what is allowed.
+    """
+
+    ordered: bool
+    capacity: int | Adaptive
+    timeout: Timeout
+    retry: Any
+    rate: Rate | None
+    batch: Batch | None
+    errors: Errors
+    budget: Budget
+    ledger: Ledger | None
+    limits: SharedLimits | None
+    buffer: Buffer
+    dedupe: Dedupe | None
+    latency: Latency
+    where: Any
+
+    def __init__(
+        self,
+        *,
+        ordered: bool = True,
+        capacity: int | Literal["auto"] | Adaptive = DEFAULT_CAPACITY,
+        timeout: float | Timeout | None = None,
+        retry: Any = None,
+        rate: Rate | None = None,
+        batch: Batch | None = None,
+        errors: ErrorMode | Errors = "fail",
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        limits: SharedLimits | None = None,
+        buffer: Buffer | None = None,
+        dedupe: bool | Callable[..., Hashable] | Dedupe | None = None,
+        latency: Latency = "normal",
+        where: Any = None,
+    ) -> None:
+        if isinstance(retry, int) and not isinstance(retry, bool):
+            retry = Retry(attempts=retry)
+        if dedupe is None or isinstance(dedupe, bool):
+            dedupe = Dedupe() if dedupe else None
+        values = {
+            "ordered": check_bool("ordered", ordered),
+            "capacity": _check_capacity(capacity),
+            "timeout": timeout if isinstance(timeout, Timeout) else Timeout(timeout),
+            # The parts of an object of tenacity: not each version of the object can be pickled.
+            "retry": None if retry is None else check_retry(retry),
+            "rate": _check_instance("rate", rate, Rate),
+            "batch": _check_instance("batch", batch, Batch),
+            "errors": errors if isinstance(errors, Errors) else Errors(errors),
+            "budget": Budget() if budget is None else _check_instance("budget", budget, Budget),
+            "ledger": _check_instance("ledger", ledger, Ledger),
+            "limits": _check_instance("limits", limits, SharedLimits, "Coordinator"),
+            "buffer": Buffer() if buffer is None else _check_instance("buffer", buffer, Buffer),
+            "dedupe": dedupe if dedupe is None or isinstance(dedupe, Dedupe) else Dedupe(dedupe),
+            "latency": check_choice("latency", latency, LATENCIES),
+            "where": where,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        if limits is not None:
+            # One that cannot be reached is refused here; each operator gets a name of its own later.
+            limits.named()
+
+    def check_together(self) -> None:
+        """Raise ValueError for options that cannot be together, which is asked once all of them are known."""
+        rows = self.buffer.rows
+        if rows is not None and rows < self.max_capacity:
+            raise ValueError(
+                f"buffer={rows!r}: must be at least capacity ({self.max_capacity}), "
+                f"or None for {REORDER_FACTOR} x capacity"
+            )
+        if self.window > MAX_WINDOW_ROWS:
+            batch = "" if self.batch is None else f", batch={self.batch!r}"
+            raise ValueError(
+                f"capacity={self.capacity!r}, buffer={rows!r}{batch}: "
+                f"the window of rows may be at most {MAX_WINDOW_ROWS:,}"
+            )
+        if self.budget.limits_calls and self.errors.mode == "fail":
             raise ValueError(
                 "max_calls, max_cost: rows that are not called must be marked, "
                 "so errors may not be 'fail': use 'column', 'null' or 'drop'"
             )
-
-    def _check_sharing(self) -> None:
-        if not isinstance(self.dedupe, bool) and not callable(self.dedupe):
-            raise TypeError(f"dedupe={self.dedupe!r}: must be True, False or a function of the row")
-        check_int("memo", self.memo, 0)
-        check_function_or_none("usage", self.usage)
-        if callable(self.dedupe):
-            check_function_or_none("dedupe", self.dedupe)
-        if callable(self.on_timeout):
-            check_function_or_none("on_timeout", self.on_timeout)
-
-    @property
-    def redaction(self) -> Redact:
-        """What is taken out of the texts of errors."""
-        return check_redact(self.redact)
-
-    @property
-    def limits_calls(self) -> bool:
-        """Whether there may be rows that are not called at all."""
-        return not (self.max_calls is None and self.max_cost is None)
+        if self.ledger is not None and self.ledger.uid is None:
+            raise ValueError(
+                "uid=None: with a ledger the operator needs a name, such as Ledger(folder, uid='embed-v1'); "
+                "give another when the function changes, and its old results are not found"
+            )
 
     @property
     def adaptive(self) -> Adaptive | None:
         """How the capacity is found, or None where it is given."""
-        if isinstance(self.capacity, Adaptive):
-            return self.capacity
-        return Adaptive() if self.capacity == "auto" else None
+        return self.capacity if isinstance(self.capacity, Adaptive) else None
 
     @property
-    def most(self) -> int:
+    def max_capacity(self) -> int:
         """Calls in flight, at most, whatever is found."""
-        if isinstance(self.capacity, int):
-            return self.capacity
-        adaptive = self.adaptive
-        assert adaptive is not None
-        return adaptive.most
+        return self.capacity if isinstance(self.capacity, int) else self.capacity.most
 
     @property
     def rows_in_flight(self) -> int:
         """Rows whose calls may be in flight at a time."""
-        return self.most * (1 if self.batch is None else self.batch.size)
+        return self.max_capacity * (1 if self.batch is None else self.batch.size)
 
     @property
     def window(self) -> int:
         """Rows admitted and not yet emitted, at most."""
-        return self.rows_in_flight * REORDER_FACTOR if self.reorder is None else self.reorder
+        return self.rows_in_flight * REORDER_FACTOR if self.buffer.rows is None else self.buffer.rows
 
     def spread(self) -> Options:
         """The same for rows that are tuples of arguments: the functions of a row get the arguments."""
-        rate = self.rate
-        if rate is not None and rate.weight is not None:
-            rate = dataclasses.replace(rate, weight=_spread(rate.weight))
-        batch = self.batch
-        if batch is not None and batch.weight is not None:
-            batch = dataclasses.replace(batch, weight=_spread(batch.weight))
         return dataclasses.replace(
             self,
-            rate=rate,
-            batch=batch,
-            dedupe=self.dedupe if isinstance(self.dedupe, bool) else _spread(self.dedupe),
-            usage=None if self.usage is None else _spread(self.usage),
-            on_timeout=_spread(self.on_timeout) if callable(self.on_timeout) else self.on_timeout,
+            rate=_spread_field(self.rate, "weight"),
+            batch=_spread_field(self.batch, "weight"),
+            dedupe=_spread_field(self.dedupe, "key"),
+            budget=_spread_field(self.budget, "usage"),
+            timeout=_spread_field(self.timeout, "fallback"),
         )
 
 
-def _spread(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda row, *more: fn(*row, *more)
+def _check_capacity(capacity: Any) -> int | Adaptive:
+    if isinstance(capacity, str):
+        check_choice("capacity", capacity, ("auto",))
+        return Adaptive()
+    return capacity if isinstance(capacity, Adaptive) else check_positive_int("capacity", capacity)
 
 
-def merge_options(options: Options | None, given: dict[str, Any]) -> Options:
+def _check_instance(name: str, value: Any, kind: type, shown: str | None = None) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name}={value!r}: must be a pillarbox.{shown or kind.__name__} or None")
+    return value
+
+
+def _spread_field(value: Any, name: str) -> Any:
+    """`value` with the function in its field `name`, where there is one, called with the parts of a row."""
+    fn = getattr(value, name, None)
+    if not callable(fn):
+        return value
+    return dataclasses.replace(value, **{name: lambda row, *more: fn(*row, *more)})
+
+
+OPTION_NAMES = frozenset(field.name for field in dataclasses.fields(Options))
+
+
+def given_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options that a function was given by name.
+
+    arguments: all of the function's, by name, as `locals()` has them at its begin.
+    """
+    return {name: value for name, value in arguments.items() if value is not UNSET and name in OPTION_NAMES}
+
+
+def resolve_options(options: Options | None, given: Mapping[str, Any]) -> Options:
     """The options of one operator: `options`, or the defaults, with those given by name.
 
-    Raises TypeError for an unknown name.
+    Raises TypeError or ValueError for what cannot be together.
     """
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options={options!r}: must be a pillarbox.Options or None")
-    unknown = sorted(set(given) - _NAMES)
-    if unknown:
-        raise TypeError(f"unknown option {', '.join(unknown)}: the options are {', '.join(sorted(_NAMES))}")
-    merged = Options(**given) if options is None else dataclasses.replace(options, **given)
-    if merged.coordinator is None:
-        return merged
+    resolved = Options(**given) if options is None else dataclasses.replace(options, **given)
+    resolved.check_together()
+    if resolved.limits is None:
+        return resolved
     # Operators share their limits only if they were given one name.
-    return dataclasses.replace(merged, coordinator=merged.coordinator.named())
+    return dataclasses.replace(resolved, limits=resolved.limits.named())
 
-
-def settle_options(
-    options: Options | None, given: dict[str, Any], dead_letter: Any, *, instead: str
-) -> Options:
-    """The options that were given, by name or as one object.
-
-    instead: `errors` where dead letters are asked for and `errors` is not. Raises TypeError or ValueError.
-    """
-    if dead_letter is not None:
-        if given.get("errors") == "fail":
-            raise ValueError(
-                "errors='fail', dead_letter: a row that fails either ends the job or is put aside; "
-                "leave out errors, or use 'drop', 'null' or 'column'"
-            )
-        if "errors" not in given and (options is None or getattr(options, "errors", "fail") == "fail"):
-            given = {**given, "errors": instead}
-    return merge_options(options, given)
-
-
-_NAMES = frozenset(field.name for field in dataclasses.fields(Options))
 
 if TYPE_CHECKING:
 
-    class CommonOptionNames(TypedDict, total=False):
-        """The options by name, but for those on which the type of a result depends. For type checkers."""
+    class ColumnOptionNames(TypedDict, total=False):
+        """The options of a column by name, but for those on which the type of a result depends."""
 
-        ordered: bool
+        # From `Options`, but ordered, batch, errors:
         capacity: int | Literal["auto"] | Adaptive
-        reorder: int | None
-        max_bytes: int | None
-        timeout: float | None
-        attempt_timeout: float | None
-        on_timeout: Any
+        timeout: float | Timeout | None
         retry: Any
         rate: Rate | None
-        fail_after: int | float | None
-        dedupe: bool | Callable[[Any], Hashable]
-        memo: int
-        usage: Callable[[Any, Any], Any] | None
-        max_calls: int | None
-        max_cost: float | None
-        coordinator: SharedLimits | None
+        budget: Budget | None
         ledger: Ledger | None
-        uid: str | None
-        run: str | None
-        key: Sequence[str | int] | None
-        redact: Callable[[str], str] | Redact | None
+        limits: SharedLimits | None
 
-    class OptionNames(CommonOptionNames, total=False):
-        """The options by name, for type checkers."""
+    class OptionNames(ColumnOptionNames, total=False):
+        """The options of rows by name, in the same way."""
 
-        batch: Batch | None
-        errors: ErrorMode
+        ordered: bool

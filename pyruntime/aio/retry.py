@@ -82,7 +82,7 @@ class Retry:
 
     attempts: calls of one row in all, the first one included (1 or more).
     initial, maximum: seconds. multiplier: 1 or more.
-    on: exception types that are tried again (None: `Exception`). An attempt that met `attempt_timeout` counts
+    on: exception types that are tried again (None: `Exception`). An attempt that met `Timeout.attempt` counts
         as `CallTimeout`, a `TimeoutError`; `timeout` over all attempts is final.
     when: a function of the error: whether it is tried again. `on` and `when` must both say so. Without
         either, an error that `is_permanent` knows (400, 401, 403, 404, 422 and their like, an account

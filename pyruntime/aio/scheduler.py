@@ -93,25 +93,29 @@ class CallScheduler:
         self._error_policy = ErrorPolicy(options, meter, clock)
         self._retry = None if options.retry is None else retry_policy(options.retry, clock)
         self._counted = self._retry if self._retry is not None and self._retry.counts_attempts else None
-        self.concurrency = ConcurrencyLimit(options.most, options.adaptive)
+        self.concurrency = ConcurrencyLimit(options.max_capacity, options.adaptive)
         # Results that nobody looks at take the short way.
-        self.looks_at_results = options.usage is not None or (
+        self.looks_at_results = options.budget.usage is not None or (
             self._retry is not None and self._retry.checks_results
         )
         # There is a breaker since the service was overloaded, or not reached, for the first time.
         self.breaker: CircuitBreaker | None = None
         self._can_break = self._retry is not None and self._retry.max_outage > 0.0
         limiter = open_limiter(
-            options.rate, options.max_calls, options.max_cost, options.coordinator, cools=self._can_break
+            options.rate,
+            options.budget.max_calls,
+            options.budget.max_cost,
+            options.limits,
+            cools=self._can_break,
         )
         units = None if options.rate is None or options.rate.weight is None else options.rate.units_of
         self.throttle = None if limiter is None else Throttle(limiter, units, loop, self._dispatch_guarded)
-        self._costs = CostTracker(options.usage, meter, limiter, options.redaction)
+        self._costs = CostTracker(options.budget.usage, meter, limiter, options.errors.redaction)
         # Calls and cost of the lives before, of which a snapshot has told.
         self._spent_before = 0, 0.0
-        self._timeouts = self._make_deadlines(options.timeout, self._timed_out)
+        self._timeouts = self._make_deadlines(options.timeout.total, self._timed_out)
         # A batch has one time to live for all of its rows, see `deadlines_of_batches`.
-        one = options.attempt_timeout if options.batch is None else None
+        one = options.timeout.attempt if options.batch is None else None
         self._attempt_timeouts = self._make_deadlines(one, self._attempt_timed_out)
         self._batch_timeouts: CallDeadlines[Any] | None = None
         # The usual case, on the path of every row: a call that has one attempt and ends when it ends.
@@ -121,7 +125,7 @@ class CallScheduler:
 
     def deadlines_of_batches(self, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
         """Deadlines of the calls of batches, whose first row is `calls[0]`; None where they have no limit."""
-        self._batch_timeouts = self._make_deadlines(self.options.attempt_timeout, expired)
+        self._batch_timeouts = self._make_deadlines(self.options.timeout.attempt, expired)
         return self._batch_timeouts
 
     def _make_deadlines(self, seconds: float | None, expired: Callable[[T], None]) -> CallDeadlines[T] | None:
@@ -567,7 +571,7 @@ class CallScheduler:
         if self._retry is not None:
             self._retry.restore(state.retries)
         limiter = None if self.throttle is None else self.throttle.limiter
-        if limiter is not None and self.options.ledger is None and self.options.coordinator is None:
+        if limiter is not None and self.options.ledger is None and self.options.limits is None:
             limiter.count_before("snapshot", state.calls, state.cost)
 
     def snapshot_call(self, call: Call, now: float) -> CallState:

@@ -20,6 +20,7 @@ from pillarbox.aio.sizes import SMALL_TYPES, size_of
 
 if TYPE_CHECKING:
     from pillarbox.aio.calls import Call
+    from pillarbox.aio.options import Dedupe
 
 WAITING = object()
 """Answer of `SingleFlight.join` for a row that waits for the outcome of another row's call."""
@@ -92,13 +93,11 @@ class SingleFlight:
             self._held -= self._results.popitem(last=False)[1][1]
 
 
-def single_flight(
-    dedupe: bool | Callable[[Any], Hashable], memo: int, max_bytes: int | None = None
-) -> SingleFlight | None:
+def single_flight(dedupe: Dedupe | None, max_bytes: int | None = None) -> SingleFlight | None:
     """Make what the options ask for; None where every row is called for itself."""
-    if dedupe is False and not memo:
+    if dedupe is None:
         return None
-    return SingleFlight(_itself if isinstance(dedupe, bool) else dedupe, memo, max_bytes)
+    return SingleFlight(dedupe.key or _itself, dedupe.memo, max_bytes)
 
 
 def _itself(row: Any) -> Hashable:

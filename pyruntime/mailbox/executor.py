@@ -3,6 +3,13 @@
 `execute`, `submit` and `shutdown` are for any thread; the yields are for the mailbox thread.
 """
 
+# Why an executor of `concurrent.futures`. `asyncio.wrap_future`, `wait` and `as_completed` work with it as
+# it is. What that interface cannot say is added beside it: mail without a future (`execute`), which costs
+# half, and the yields.
+#
+# Why `yield_` runs mail of its priority or higher only. A yield runs in the middle of an operator's work:
+# mail of an operator in front could put an element into the one that waits.
+
 from __future__ import annotations
 
 import threading

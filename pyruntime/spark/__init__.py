@@ -2,7 +2,7 @@
 
 import warnings
 
-from pillarbox.spark.async_map import async_map
+from pillarbox.api import async_map
 from pillarbox.spark.async_udf import AsyncUdf, async_udf
 from pillarbox.spark.dead_letters import DeadLetter, DeadLetterError
 from pillarbox.spark.error_column import call_failed, failed, not_done

@@ -10,9 +10,9 @@ import dataclasses
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,14 +22,26 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.util import PythonEvalType
 
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
 from pillarbox.aio.errors import Failed, shorten
 from pillarbox.aio.function import collector_parameter, is_async_generator
-from pillarbox.aio.options import Options, settle_options
-from pillarbox.aio.signature import with_options
-from pillarbox.spark.dead_letters import DeadLetter, DeadLetterWriter, dead_letter_of
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.options import (
+    UNSET,
+    Budget,
+    ErrorMode,
+    Errors,
+    Options,
+    Timeout,
+    given_options,
+    resolve_options,
+)
+from pillarbox.ledger import Ledger
+from pillarbox.spark.dead_letters import DeadLetterWriter, dead_letter_of
 from pillarbox.spark.error_column import ERROR, ERROR_ARROW, ERROR_TYPE, error_array
 from pillarbox.spark.function import Shipment, check_sendable, name_of, ship
-from pillarbox.spark.latency import LATENCIES, Latency
 from pillarbox.spark.progress import Progress
 from pillarbox.spark.records import MAX_SLICE_ROWS, ArrowInput, decode_column
 from pillarbox.spark.results import ValueEncoder
@@ -38,12 +50,12 @@ from pillarbox.spark.work import Work, check_progress, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.spark.writer import SkippedRows, put_nulls
 from pillarbox.task import RowBatch
-from pillarbox.validate import check_bool, check_choice
+from pillarbox.validate import check_bool
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from pillarbox.aio.options import OptionNames
+    from pillarbox.aio.options import ColumnOptionNames
 
 Slice: TypeAlias = tuple[pa.Array, ...]
 """The argument columns of some rows."""
@@ -52,31 +64,63 @@ ROW_BYTES = 72
 """What a row of arguments holds besides its share of its columns."""
 
 
-@with_options(but=["ordered"])
+@overload
 def async_udf(
+    fn: str | T.DataType,
+    *,
+    skip_null: bool = ...,
+    batch: Batch | None = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: Progress | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[ColumnOptionNames],
+) -> Callable[[Callable[..., Any]], AsyncUdf]: ...
+@overload
+def async_udf(
+    fn: Callable[..., Any],
     returnType: str | T.DataType,
     *,
+    skip_null: bool = ...,
+    batch: Batch | None = ...,
+    errors: ErrorMode | Errors = ...,
+    progress: Progress | None = ...,
+    options: Options | None = ...,
+    **more: Unpack[ColumnOptionNames],
+) -> AsyncUdf: ...
+def async_udf(
+    fn: Any,
+    returnType: Any = None,
+    *,
     skip_null: bool = False,
+    # From `Options`, but ordered:
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
+    timeout: float | Timeout | None = UNSET,
+    retry: Any = UNSET,
+    rate: Rate | None = UNSET,
+    batch: Batch | None = UNSET,
+    errors: ErrorMode | Errors = UNSET,
+    budget: Budget | None = UNSET,
+    ledger: Ledger | None = UNSET,
+    limits: SharedLimits | None = UNSET,
     progress: Progress | None = None,
-    dead_letter: str | DeadLetter | None = None,
-    latency: Latency = "normal",
     options: Options | None = None,
-    **given: Unpack[OptionNames],
-) -> Callable[[Callable[..., Any]], AsyncUdf]:
+) -> Any:
     """Make a column function of an async function: called with each row's values, many at a time.
 
-        @async_udf("array<float>", capacity=64, timeout=30.0, retry=Retry(attempts=4))
+        df.withColumn("vector", async_udf(embeddings, "array<float>")("text"))
+
+        @async_udf("array<float>", capacity=64, timeout=30.0, retry=4)
         async def embed(text: str) -> list[float]: ...
 
         df.withColumn("vector", embed("text"))
 
+    fn: the function; a decorator gets the type in its place, as `pyspark.sql.functions.udf` does.
     returnType: the type of one result, as a DDL string or a DataType. With `errors="column"` the column is
         a struct of `result`, of this type, and `_error`: type, message, attempts, latency and status,
         null for good rows.
     skip_null: a row that has a null among the arguments is not called, and gives null.
-    dead_letter: a folder, or a `DeadLetter`, where rows that fail for good are put aside, with the values of
-        all arguments; `errors` is then "null" unless given.
-    progress, latency, options: as for `async_map`.
+    progress, options: as for `async_map`. Dead letters hold the values of all arguments, and a row that fails
+        gives null unless `errors` says otherwise.
     The function gets the columns as arguments and returns one value; it may be plain (it then runs in
     threads), it may bring the value by a `Collector`, its last parameter, and it may be an object with
     `__aenter__`/`__aexit__`, as in `async_map`.
@@ -89,33 +133,58 @@ def async_udf(
     No session is needed before the function is called with columns, so it may stand in any module.
     Raises TypeError or ValueError at once for a bad argument; errors in the task are those of
     `async_map`.
+
+    Options:
+    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
+    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
+    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
+        call once.
+    rate: a `Rate`: calls a second, units a minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
+    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
+        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
+    budget: a `Budget`: calls and cost of the whole job, at most.
+    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
+        called again by whoever runs the same rows again.
+    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+        together, otherwise `rate` for each task alone.
     """
-    settled = settle_options(options, dict(given), dead_letter, instead="null")
-    if not settled.ordered:
-        raise ValueError("ordered=False: results of a column stand with their rows; use async_map")
-    if settled.errors == "drop":
-        if dead_letter is None:
-            raise ValueError("errors='drop': a column cannot leave out rows; use 'null' or 'column'")
-        settled = dataclasses.replace(settled, errors="null")
+    resolved = _resolve(options, given_options(locals()))
     check_bool("skip_null", skip_null)
     check_progress(progress)
-    check_choice("latency", latency, LATENCIES)
-    dead_letter = dead_letter_of(dead_letter, ())
+    is_decorator = returnType is None and not callable(fn)
+    result = fn if is_decorator else returnType
     if _session() is not None:
         # An error in it then comes here, and not where the function is used.
-        parse_type("returnType", returnType)
-    elif not isinstance(returnType, str | T.DataType):
-        raise TypeError(f"returnType={returnType!r}: must be a DDL string or a DataType")
+        parse_type("returnType", result)
+    elif not isinstance(result, str | T.DataType):
+        raise TypeError(f"returnType={result!r}: must be a DDL string or a DataType")
 
     def decorate(fn: Callable[..., Any]) -> AsyncUdf:
-        token = check_sendable(fn, settled)
+        token = check_sendable(fn, resolved)
         if is_async_generator(fn):
             raise TypeError(
                 f"fn={shorten(fn)}: must return one value, an async generator gives several: use async_map"
             )
-        return AsyncUdf(fn, token, settled, returnType, progress, dead_letter, latency, skip_null)
+        return AsyncUdf(fn, token, resolved, result, progress, skip_null)
 
-    return decorate
+    return decorate if is_decorator else decorate(fn)
+
+
+def _resolve(options: Options | None, given: Mapping[str, Any]) -> Options:
+    """The options of a column, which has a value for each row."""
+    resolved = resolve_options(options, given)
+    errors = resolved.errors
+    if not resolved.ordered:
+        raise ValueError("ordered=False: results of a column stand with their rows; use async_map")
+    if resolved.where is not None:
+        raise ValueError("where: say it where the column is made: embed('text', where='text is not null')")
+    if errors.mode == "drop" and errors.dead_letter is None:
+        raise ValueError("errors='drop': a column cannot leave out rows; use 'null' or 'column'")
+    letter = dead_letter_of(errors.dead_letter, ())
+    mode = "null" if errors.mode == "drop" else errors.mode
+    return dataclasses.replace(resolved, errors=dataclasses.replace(errors, mode=mode, dead_letter=letter))
 
 
 class AsyncUdf:
@@ -133,8 +202,6 @@ class AsyncUdf:
         options: Options,
         result: str | T.DataType,
         progress: Progress | None,
-        dead_letter: DeadLetter | None,
-        latency: Latency,
         skip_null: bool,
     ) -> None:
         if hasattr(fn, "__name__"):
@@ -144,8 +211,6 @@ class AsyncUdf:
         self._token = token
         self._options = options
         self._progress = progress
-        self._dead_letter = dead_letter
-        self._latency = latency
         self._skip_null = skip_null
         self._in_sql: UdfTask | None = None
 
@@ -157,7 +222,7 @@ class AsyncUdf:
     @property
     def returnType(self) -> T.DataType:
         """The type of the column. Raises ValueError for a type that cannot be."""
-        if self._options.errors == "column":
+        if self._options.errors.mode == "column":
             return T.StructType().add("result", self._result).add(ERROR, ERROR_TYPE)
         return self._result
 
@@ -197,7 +262,7 @@ class AsyncUdf:
         parameters = self._signature().parameters.values()
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         names = [each.name for each in parameters if each.kind in plain]
-        if self._dead_letter is not None and not all(
+        if self._options.errors.dead_letter is not None and not all(
             each.kind in plain and each.default is each.empty for each in parameters
         ):
             raise ValueError(
@@ -213,8 +278,8 @@ class AsyncUdf:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By what it was given: what is made of it belongs to a session.
-        given = self._fn, self._token, self._options, self._given_result, self._progress
-        return AsyncUdf, (*given, self._dead_letter, self._latency, self._skip_null)
+        given = self._fn, self._token, self._options, self._given_result, self._progress, self._skip_null
+        return AsyncUdf, given
 
     def __call__(self, *columns: Column | str, **named: Column | str) -> Column:
         """The column of the results for the given columns, or names of columns.
@@ -256,8 +321,6 @@ class AsyncUdf:
             token=self._token,
             session=_session(),
             progress=self._progress,
-            dead_letter=self._dead_letter,
-            latency=self._latency,
             columns=names,
             shape=f"{arguments} {self.returnType.simpleString()}",
             results=self._result,
@@ -296,7 +359,7 @@ def _call(task: UdfTask, arguments: tuple[Any, ...], name: str) -> Column:
 
 
 class UdfTask:
-    """What a column of `async_udf` runs in each task. Sent to the workers as it is.
+    """The part of a column of `async_udf` that runs in each task. Sent to the workers as it is.
 
     result: the type of what the function gives. return_type: that of the column. has_where: whether the last
     column says which rows are called. skip_null: whether rows with a null are not.
@@ -336,7 +399,7 @@ class UdfTask:
                     aside.put(results)
                 arrays, _ = encoder.encode(results)
                 array = arrays[0]
-                if work.options.errors == "column":
+                if work.options.errors.mode == "column":
                     array = self._with_errors(array, results)
                 if skipped is not None:
                     array = put_nulls(array, skipped.beside(len(chunk))[0])

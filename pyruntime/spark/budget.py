@@ -23,24 +23,25 @@ def share_budget(options: Options, session: Any) -> Options:
     the budget alone, and the rate is still that of each task. Elsewhere
     nothing is started that listens beyond loopback unasked: raises ValueError, which says to give one.
     """
-    if not options.limits_calls or options.coordinator is not None:
+    budget = options.budget
+    if not budget.limits_calls or options.limits is not None:
         return options
-    name = "max_calls" if options.max_calls is not None else "max_cost"
-    given = f"{name}={getattr(options, name)!r}"
+    name = "max_calls" if budget.max_calls is not None else "max_cost"
+    given = f"{name}={getattr(budget, name)!r}"
     master = None if session is None else _master(session)
     if master is None or not master.startswith("local"):
         where = f"on {master}" if master else "over Spark Connect" if session else "without an active session"
         raise ValueError(
             f"{given}: is for the whole job, whose tasks count together through a coordinator; "
-            f"{where} give one that the workers reach: coordinator=Coordinator(...)"
+            f"{where} give one that the workers reach: limits=Coordinator(...)"
         )
     # Several jobs of one run in this process count together, unless one has another budget.
-    place = None if options.ledger is None or options.run is None else options.ledger.location
+    ledger = options.ledger
     gate: str | None = None
-    if place is not None:
-        named = repr((place, options.run, options.uid, options.max_calls, options.max_cost))
+    if ledger is not None and ledger.run is not None:
+        named = repr((ledger.location, ledger.run, ledger.uid, budget.max_calls, budget.max_cost))
         gate = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
-    return dataclasses.replace(options, coordinator=SharedBudget(_local().named(gate)))
+    return dataclasses.replace(options, limits=SharedBudget(_local().named(gate)))
 
 
 def _local() -> Coordinator:

@@ -17,17 +17,29 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import SharedLimits
 from pillarbox.aio.meter import usage_of
 from pillarbox.aio.observe.formatting import number, seconds
 from pillarbox.aio.observe.totals import Totals, from_json, to_json
-from pillarbox.aio.options import Options, merge_options
-from pillarbox.aio.signature import with_options
+from pillarbox.aio.options import (
+    UNSET,
+    Budget,
+    ErrorMode,
+    Errors,
+    Options,
+    Timeout,
+    given_options,
+    resolve_options,
+)
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.records import ArrowInput, sliced
 from pillarbox.spark.results import RowEncoder
@@ -35,11 +47,6 @@ from pillarbox.spark.schema import parse_schema
 from pillarbox.spark.work import Work, settle
 from pillarbox.spark.worker import run_job
 from pillarbox.validate import check_positive_int
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from pillarbox.aio.options import OptionNames
 
 SEED = 20
 """Of the sample, so that two estimates of the same data call for the same rows."""
@@ -105,7 +112,6 @@ class Estimate:
         return "\n".join(lines)
 
 
-@with_options()
 def estimate_cost(
     df: DataFrame,
     fn: Callable[[Any], Any],
@@ -115,8 +121,16 @@ def estimate_cost(
     tasks: int | None = None,
     schema: str | T.StructType | None = None,
     file: TextIO | None = None,
+    # From `Options`, but ordered, ledger:
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
+    timeout: float | Timeout | None = UNSET,
+    retry: Any = UNSET,
+    rate: Rate | None = UNSET,
+    batch: Batch | None = UNSET,
+    errors: ErrorMode | Errors = UNSET,
+    budget: Budget | None = UNSET,
+    limits: SharedLimits | None = UNSET,
     options: Options | None = None,
-    **given: Unpack[OptionNames],
 ) -> Estimate:
     """Call `fn` for a sample of `df`, and say what `async_map` over all of it would take, call and cost.
 
@@ -127,6 +141,7 @@ def estimate_cost(
     tasks: tasks that run at a time; None for what the session and the partitions of `df` allow.
     schema: of results, to see whether they fit. file: where the estimate is printed; None for standard
         output.
+    options: an `Options`, for those that have no name here.
 
     The bounds are those of 19 in 20 samples (bootstrap for means, Wilson's interval for shares). They know
     what the sample has seen: a kind of row that is rarer than 3 in `sample` may well be missing, and a
@@ -135,6 +150,7 @@ def estimate_cost(
     Raises TypeError or ValueError for a bad argument or an empty `df`. A result that does not fit is a
     failure of its row, as in the job.
     """
+    given = given_options(locals())
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     if df.isStreaming:
@@ -143,7 +159,7 @@ def estimate_cost(
     for name, value in (("rows", rows), ("tasks", tasks)):
         if value is not None:
             check_positive_int(name, value)
-    settled = merge_options(options, dict(given))
+    settled = resolve_options(options, given)
     token = check_sendable(fn, settled)
     results = None if schema is None else parse_schema("schema", schema)
     if tasks is None:
@@ -151,17 +167,21 @@ def estimate_cost(
     known = rows is None
     if rows is None:
         rows = df.count()
-    free = dataclasses.replace(settled, errors="null", fail_after=None, max_calls=None, max_cost=None)
-    # Results that a ledger has take no time, which is not the question.
-    free = dataclasses.replace(free, ledger=None, uid=None, run=None, key=None)
+    free = dataclasses.replace(
+        settled,
+        errors=Errors("null", redact=settled.errors.redact),
+        budget=Budget(usage=settled.budget.usage),
+        # Results that a ledger has take no time, which is not the question.
+        ledger=None,
+        latency="normal",
+        where=None,
+    )
     work = settle(
         fn,
         free,
         session=df.sparkSession,
         token=token,
         progress=None,
-        dead_letter=None,
-        latency="normal",
         columns=df.columns,
         shape="",
         results=T.NullType() if results is None else results,
@@ -245,15 +265,15 @@ class SampleTask:
 
 def _watched(options: Options, costs: list[float], units: list[float]) -> Options:
     """The options, with functions that also write down what they give."""
-    if options.usage is not None:
-        usage = options.usage
+    if options.budget.usage is not None:
+        usage = options.budget.usage
 
         def watched_usage(row: Any, result: Any) -> Any:
             used = usage_of(usage(row, result))
             costs.append(used.cost)
             return used
 
-        options = dataclasses.replace(options, usage=watched_usage)
+        options = dataclasses.replace(options, budget=Budget(usage=watched_usage))
     if options.rate is not None and options.rate.weight is not None:
         weight = options.rate.weight
 
@@ -268,7 +288,7 @@ def _watched(options: Options, costs: list[float], units: list[float]) -> Option
 def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Estimate:
     """The estimate for `rows` rows, given what the rows of the sample took."""
     totals, chance = sample.totals, random.Random(0)
-    capacity = options.most if options.adaptive is None else totals.capacity
+    capacity = options.max_capacity if options.adaptive is None else totals.capacity
     retried = wilson(totals.calls - sample.called, max(1, totals.calls))
     called = _rows_called(sample, options, rows)
     calls = called.times(Range(*(1.0 / (1.0 - min(share, 0.99)) for share in retried)))
@@ -306,7 +326,7 @@ def forecast(sample: Sample, options: Options, *, rows: int, tasks: int) -> Esti
 
 def _rows_called(sample: Sample, options: Options, rows: int) -> Range:
     """Rows that have calls of their own; more rows have more equals, down to as many calls as were seen."""
-    if sample.called == sample.totals.rows_in and not (options.dedupe or options.memo):
+    if sample.called == sample.totals.rows_in and not options.dedupe:
         return Range(rows, rows, rows)
     share = wilson(sample.called, sample.totals.rows_in).times(rows)
     return share._replace(low=min(float(sample.called), share.low))
@@ -318,7 +338,7 @@ def _seconds_by_rate(
     found = Range(0.0, 0.0, 0.0)
     if options.rate is None:
         return found
-    shares = 1 if options.coordinator is not None else tasks
+    shares = 1 if options.limits is not None else tasks
     if options.rate.per_second is not None:
         found = calls.times(1.0 / (options.rate.per_second * shares))
     if options.rate.units_per_minute is not None:
@@ -334,7 +354,7 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
             f"what fewer than {300 / totals.rows_in:.2g} % of the rows do may be missing from the sample, "
             "and with it the longest calls"
         )
-    if options.dedupe or options.memo:
+    if options.dedupe:
         yield (
             f"{totals.rows_in - sample.called:,} of {totals.rows_in:,} rows shared a call; among more rows "
             "more are equal, so that calls, cost and duration may be far below"
@@ -345,12 +365,12 @@ def _notes(sample: Sample, options: Options, rows: int, tasks: int, capacity: in
             f"the sample had at most {at_once:,} calls in flight, the job has up to {tasks * capacity:,}: "
             "a service that slows down under load was not seen to"
         )
-    if totals.errors and options.errors == "fail":
+    if totals.errors and options.errors.mode == "fail":
         kinds = ", ".join(sorted(totals.errors_by_type))
         yield f"rows failed ({kinds}), and errors='fail' would end the job with the first"
     for name in ("max_calls", "max_cost"):
-        if getattr(options, name) is not None:
-            yield f"{name}={getattr(options, name):,.12g} may end the calls before"
+        if getattr(options.budget, name) is not None:
+            yield f"{name}={getattr(options.budget, name):,.12g} may end the calls before"
 
 
 def bootstrap(values: Sequence[float], chance: random.Random) -> Range:

@@ -8,15 +8,11 @@ the JVM looks one row ahead, so a row reaches a worker once the next is there, o
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from pillarbox.validate import check_choice
-
-LATENCIES = ("normal", "low")
-
-Latency: TypeAlias = Literal["normal", "low"]
+from pillarbox.aio.options import Latency
 
 PIPELINED = "spark.python.udf.pipelined.enabled"
 BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
@@ -34,16 +30,16 @@ _MOST = {BUFFER: ("65536", 4096), RECORDS: ("10000", 1000)}
 
 
 def knows_pipelined() -> bool:
-    """Whether this PySpark has workers that read, call and write at the same time."""
+    """True if this PySpark has workers that read, call and write at the same time."""
     return "flush_per_batch" in inspect.signature(ArrowStreamSerializer.__init__).parameters
 
 
-def check_latency(latency: Any, session: Any) -> bool:
-    """Whether latency is to be low. Raises TypeError or ValueError, also if the session is not set up for it.
+def check_latency(latency: Latency, session: Any) -> bool:
+    """True if latency is to be low. Raises ValueError if the session is not set up for it.
 
     session: a Spark session, or None where there is none yet.
     """
-    if check_choice("latency", latency, LATENCIES) == "normal":
+    if latency == "normal":
         return False
     if not knows_pipelined():
         raise ValueError(f"latency='low': needs a PySpark that knows {PIPELINED}, which 4.3 does")

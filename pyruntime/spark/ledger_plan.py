@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.accumulators import Accumulator, AccumulatorParam, AddingAccumulatorParam
 from pyspark.sql import types as T
 
 from pillarbox.aio.chained import as_fields
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, scope_of
 from pillarbox.aio.options import Options
 from pillarbox.ledger import Ledger, LedgerError, LedgerWarning
 from pillarbox.ledger.consistency import code_hash, is_other_code, record_code, recorded_code, warn_if_changed
@@ -92,7 +92,7 @@ class LedgerPlan:
         other_code = False
         if context is not None and context.partitionId() == 0 and not self.only_failed:
             other_code = self.record_code(options, run, batch)
-        session = open_session(
+        session = LedgerSession(
             options,
             run,
             batch=batch,
@@ -114,8 +114,8 @@ class LedgerPlan:
         micro-batch the code of its first execution stays noted, so that each one with other code says so.
         """
         assert options.ledger is not None
-        scope = scope_of(options, run, batch=batch, config=self.config)
-        other = options.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
+        scope = scope_of(options.ledger, run, batch=batch, config=self.config)
+        other = options.ledger.run is None and is_other_code(recorded_code(options.ledger, scope), self.code)
         if batch is None or not other:
             record_code(options.ledger, scope, self.code)
         return other
@@ -126,8 +126,7 @@ class LedgerPlan:
             self._tell(stale)
             return
         assert options.ledger is not None
-        for message in stale.messages(options.ledger, run, str(options.uid), "the function"):
-            log.warning("%s", message)
+        stale.log(options.ledger, run, str(options.ledger.uid), "the function")
 
     def execution(self) -> bytes:
         """The execution of which the present task is: one action over this plan."""
@@ -185,10 +184,7 @@ class LedgerPlan:
         if self.results is None:
             return as_fields
         zone = None if self.zone is None else time_zone(self.zone)
-        if self.arguments is None:
-            assert isinstance(self.results, T.StructType)
-            return KeptRows(self.results, zone)
-        return KeptValues(self.results, zone)
+        return ResultCodec(self.results, zone, is_row=self.arguments is None)
 
 
 def plan_ledger(
@@ -212,15 +208,15 @@ def plan_ledger(
     ledger = options.ledger
     if ledger is None:
         return None
-    key = None if options.key is None else tuple(_position("key", name, columns) for name in options.key)
+    key = None if ledger.key is None else tuple(_position("key", name, columns) for name in ledger.key)
     inputs = None
     # Behind another function they are columns of its rows, which nobody knows yet.
     if ledger.inputs is not None and not is_behind:
         inputs = tuple(_position("inputs", name, columns) for name in ledger.inputs)
-    if options.run is None and streaming is False and not _in_micro_batch(session):
+    if ledger.run is None and streaming is False and not _in_micro_batch(session):
         raise ValueError(
             "run=None: a batch job needs a name by which it is known when it is run again, such as "
-            "run='2026-11-21'; only a streaming query has one of its own"
+            "Ledger(folder, run='2026-11-21'); only a streaming query has one of its own"
         )
     if results is not None:
         check_keepable(results)
@@ -246,17 +242,14 @@ def plan_ledger(
         _check_has_run(options, plan)
     else:
         _check_alone(fn, options, plan)
-        if options.run is not None and identity is not None:
-            scope = scope_of(options, options.run, config=plan.config)
+        if ledger.run is not None and identity is not None:
+            scope = scope_of(ledger, ledger.run, config=plan.config)
             warn_if_changed(ledger, scope, fn, plan.code)
     return plan
 
 
 class _StaleAnswersOfTasks(AccumulatorParam[Any]):
-    """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end.
-
-    In a task it only collects.
-    """
+    """Adds up on the driver what the tasks of a stage called again, and says it once, at the stage's end."""
 
     def __init__(self, context: Any, options: Options, name: str) -> None:
         self._context = context
@@ -266,7 +259,8 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
         self._stages: dict[int, StaleAnswers] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_Collected, ())
+        # In a task it only collects.
+        return (AddingAccumulatorParam, ([],))
 
     def zero(self, value: Any) -> Any:
         return []
@@ -295,19 +289,8 @@ class _StaleAnswersOfTasks(AccumulatorParam[Any]):
             stale = self._stages.pop(stage)
         options = self._options
         assert options.ledger is not None
-        run = "of the streaming query" if options.run is None else options.run
-        for message in stale.messages(options.ledger, run, str(options.uid), self._name):
-            log.warning("%s", message)
-
-
-class _Collected(AccumulatorParam[Any]):
-    """The form that it has in a task."""
-
-    def zero(self, value: Any) -> Any:
-        return []
-
-    def addInPlace(self, value1: Any, value2: Any) -> Any:
-        return value1 + value2
+        run = "of the streaming query" if options.ledger.run is None else options.ledger.run
+        stale.log(options.ledger, run, str(options.ledger.uid), self._name)
 
 
 def _listen(session: Any, options: Options, name: str) -> Accumulator[Any] | None:
@@ -326,13 +309,13 @@ def _check_has_run(options: Options, plan: LedgerPlan) -> None:
     """Raise ValueError where the ledger has nothing of the earlier run."""
     ledger = options.ledger
     assert ledger is not None
-    scope = scope_of(options, str(options.run), config=plan.config)
+    scope = scope_of(ledger, str(ledger.run), config=plan.config)
     if ledger.folder(scope).segments():
         return
     there = sorted({f"run={each.run!r} uid={each.uid!r}" for each in ledger.scopes()})
     more = f"; it has {', '.join(there[:10])}" if there else ", and nothing else"
     raise ValueError(
-        f"run={options.run!r}, uid={options.uid!r}, key={options.key!r}: the ledger has nothing of these "
+        f"run={ledger.run!r}, uid={ledger.uid!r}, key={ledger.key!r}: the ledger has nothing of these "
         f"names and this type of results{more}"
     )
 
@@ -341,15 +324,16 @@ def _check_alone(fn: Callable[..., Any], options: Options, plan: LedgerPlan) -> 
     """Warn where two operators of a run would take each other's results for their own."""
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     own = f"{named.__module__}.{named.__qualname__}", plan.columns
-    assert options.ledger is not None
-    place = options.ledger.location, options.run, options.uid, options.key, *plan.config.values()
+    ledger = options.ledger
+    assert ledger is not None
+    place = ledger.location, ledger.run, ledger.uid, ledger.key, *plan.config.values()
     other = _operators.setdefault(place, own)
     if other != own:
         _operators[place] = own
         warnings.warn(
             LedgerWarning(
-                f"uid={options.uid!r}: was that of {other[0]} over the columns {', '.join(other[1])} before, "
-                f"in the same run={options.run!r}, and is now that of {own[0]} over {', '.join(own[1])}. "
+                f"uid={ledger.uid!r}: was that of {other[0]} over the columns {', '.join(other[1])} before, "
+                f"in the same run={ledger.run!r}, and is now that of {own[0]} over {', '.join(own[1])}. "
                 "Their results are not told apart: unless one replaces the other, give each a uid of its own"
             ),
             stacklevel=2,
@@ -377,14 +361,15 @@ def is_connect(session: Any) -> bool:
 
 
 def _run(options: Options) -> tuple[str, int | None]:
-    if options.run is not None:
-        return options.run, None
+    assert options.ledger is not None
+    if options.ledger.run is not None:
+        return options.ledger.run, None
     context = TaskContext.get()
     query = None if context is None else context.getLocalProperty(QUERY)
     batch = None if context is None else context.getLocalProperty(BATCH)
     if query is None or batch is None:
         raise ValueError(
-            "run=None: this is no streaming query, so the run needs a name, such as run='2026-11-21'"
+            "run=None: not a streaming query, so the run needs a name: Ledger(folder, run='2026-11-21')"
         )
     return query, int(batch)
 
@@ -396,7 +381,7 @@ def expire_committed(options: Options, query: str, batch: int) -> None:
     """
     assert options.ledger is not None
     try:
-        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.uid)
+        expire_batches(options.ledger, query, batch - BATCHES_KEPT - 1, uid=options.ledger.uid)
     except (OSError, LedgerError) as error:
         log.warning(
             "results of committed micro-batches were not deleted: %s: %s", type(error).__name__, error
@@ -421,37 +406,29 @@ def check_keepable(results: T.DataType) -> None:
         raise ValueError(f"schema={results.simpleString()!r}: a ledger keeps no user-defined types")
 
 
-class KeptRows:
-    """Makes of converted results of `async_map` what is kept. results: the columns of a row."""
+class ResultCodec:
+    """Makes of converted results (see `results`) what a ledger keeps: as their schema reads them.
 
-    def __init__(self, results: T.StructType, zone: datetime.tzinfo | None) -> None:
-        self._encoder = RowEncoder(results, zone)
+    results: the columns of a row of `async_map`, or with is_row=False the type of the values of `async_udf`.
+    Most are plain values that a ledger gives back as they were; all others are made into Arrow columns and
+    back. For the thread of the event loop.
+    """
+
+    def __init__(self, results: Any, zone: datetime.tzinfo | None, *, is_row: bool = True) -> None:
+        self._encoder = RowEncoder(results, zone) if is_row else ValueEncoder(results, zone)
+        self._is_row = is_row
         self._is_exact = _is_exact(results)
 
     def __call__(self, result: Any) -> Any:
-        """The kept form of `result`: a result that gives the same rows."""
+        """The kept form of `result`: one that gives the same rows, or an equal value."""
         if self._is_exact:
             is_plain = self._encoder.is_plain
-            if all(map(is_plain, result)) if type(result) is list else is_plain(result):
+            if all(map(is_plain, result)) if self._is_row and type(result) is list else is_plain(result):
                 return result
         arrays, _ = self._encoder.encode([result])
-        columns = [decode_column(array) for array in arrays]
-        return [tuple([plain(value) for value in row]) for row in zip(*columns, strict=True)]
-
-
-class KeptValues:
-    """The same for a function of `async_udf`, whose results are values of one type."""
-
-    def __init__(self, result: T.DataType, zone: datetime.tzinfo | None) -> None:
-        self._encoder = ValueEncoder(result, zone)
-        self._is_exact = _is_exact(result)
-
-    def __call__(self, result: Any) -> Any:
-        """The kept form of `result`: an equal value."""
-        if self._is_exact and self._encoder.is_plain(result):
-            return result
-        (array,), _ = self._encoder.encode([result])
-        return plain(decode_column(array)[0])
+        columns = [[plain(value) for value in decode_column(array)] for array in arrays]
+        rows = list(zip(*columns, strict=True))
+        return rows if self._is_row else rows[0][0]
 
 
 def _is_exact(kind: T.DataType) -> bool:

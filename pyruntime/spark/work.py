@@ -99,8 +99,6 @@ def settle(
     session: Any,
     token: str,
     progress: Progress | None,
-    dead_letter: Any,
-    latency: Any,
     columns: Sequence[str],
     shape: str,
     results: T.DataType | None,
@@ -120,7 +118,7 @@ def settle(
     one in front of it.
     """
     use_driver_python(session)
-    letter = dead_letter_of(dead_letter, columns)
+    letter = dead_letter_of(options.errors.dead_letter, columns)
     target = None
     if letter is not None:
         # By name, since the pickled function changes with any edit, and with each process if it holds a set.
@@ -128,8 +126,9 @@ def settle(
         identity = f"{named.__module__}.{named.__qualname__} {shape}"
         operator = hashlib.sha256(identity.encode()).hexdigest()[:16]
         target = DeadLetterTarget(letter, tuple(columns), operator, uuid.uuid4().hex[:16])
-    prompt = check_latency(latency, session)
-    options = budget_of_run(share_budget(options, session), options.run)
+    prompt = check_latency(options.latency, session)
+    ledger = options.ledger
+    options = budget_of_run(share_budget(options, session), None if ledger is None else ledger.run)
     way = None if progress is None else progress.new_operator()
     zone = None if session is None else session.conf.get("spark.sql.session.timeZone")
     ledger_plan = plan_ledger(

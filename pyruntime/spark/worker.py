@@ -195,7 +195,7 @@ def run_job(
         # Spark prints it, with all that it was raised from and with lines of code.
         failure = error
         for each in (work, *then):
-            failure = each.options.redaction.sealed(failure)
+            failure = each.options.errors.redaction.sealed(failure)
         if failure is error:
             raise
     # Out here it has no context.
@@ -223,7 +223,7 @@ def _run_job(
         for each, ledger_session in zip(works, ledger_sessions, strict=True):
             entered = here.acquire(each.token, each.fn)
             acquired.append(each)
-            stages.append(Stage(entered, each.options, each.uid, each.dead_letters, ledger_session))
+            stages.append(Stage(entered, each.options, each.uid, ledger_session))
         stages[-1] = stages[-1]._replace(convert=convert)
         job = ResultStream(
             stages,

@@ -56,12 +56,12 @@ class RowWriter:
     ) -> None:
         self._kept = kept
         self._is_ordered = options.ordered
-        self._says_errors = options.errors == "column"
+        self._says_errors = options.errors.mode == "column"
         self.counts: list[int] | None = None
         self._dead_letters = dead_letters
         # The row of the input that a call belongs to.
         self._row_of: Callable[[Call], Any] = attrgetter("row")
-        self.encoder = RowEncoder(schema, zone, drop=options.errors == "drop")
+        self.encoder = RowEncoder(schema, zone, drop=options.errors.mode == "drop")
         self._types = [arrow_field(field).type for field in schema.fields]
         self._names = [*kept, *schema.names, *([ERROR] if self._says_errors else [])]
 

@@ -21,6 +21,9 @@ Confined to the mailbox thread, or to the holder of the lock where a task shares
 # Why a barrier is an element of the first link only. Between the operators it would have to be sorted among
 # watermarks that are merged and batches that are cut; instead the chain works everything off and then asks
 # each operator in turn.
+#
+# Why a mail of an operator is told by its priority and not by who put it. An executor may be handed on, and
+# its mail is still that operator's: while it yields, nothing may pass it.
 
 from __future__ import annotations
 

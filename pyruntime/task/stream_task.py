@@ -21,6 +21,10 @@ checkpoint requests, the notices and `state` are for any thread.
 # Why errors have two ways. What an action raises ends the loop by itself, as any exception does. An error
 # of a coroutine comes while no action runs, so `fail` must stop the operators at once: until the loop has
 # its turn they could still emit.
+#
+# Why `_close` exists twice. Operators may close by a coroutine, which only the event loop can end: a
+# blocking close on the loop's thread would wait for itself. What the two share are the steps before,
+# between and behind.
 
 from __future__ import annotations
 

@@ -20,6 +20,10 @@ Confined to the mailbox thread, on which the service is made; `current_processin
 # Why the deadlines have a clock that stands still. `Deadlines` takes lengths; with a clock at 0 a length is
 # a moment, so that timers of one timestamp are of one length and cost a constant, whenever they were
 # registered.
+#
+# Why what comes next is settled before the first timer of a mail is called (`_prepare`). A callback may
+# yield, and the timers that are due meanwhile must fire in that yield; were the alarm set afterwards, it
+# would not ring until the callback had returned.
 
 from __future__ import annotations
 

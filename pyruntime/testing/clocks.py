@@ -10,6 +10,10 @@ for trio.
 # Why the loop's selector lets time pass, and not `loop.time` alone. Only the selector knows that nothing is
 # ready: a loop whose time ran ahead while callbacks wait would fire a time-out before the answer that had
 # come already.
+#
+# Why the loop refuses to sleep for ever. A test that waits for what never comes hangs until somebody ends
+# it, and then shows a stack of the selector; an error where nothing is ready and no timer is armed shows
+# the test's own line.
 
 from __future__ import annotations
 

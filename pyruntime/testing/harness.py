@@ -6,6 +6,9 @@ Made and used on one thread, which is the mailbox thread of the operator's task.
 # Why a whole task around one operator, and not calls of its methods. An operator that is called directly
 # gets elements without room, timers without a mailbox, and snapshots that no restore has read: it passes
 # tests that its task fails.
+#
+# Why snapshots go through `pickle`. A state that shares a list with the operator changes after the
+# snapshot; a test that restored the very object would see the later state and pass.
 
 from __future__ import annotations
 

@@ -11,6 +11,9 @@ clock.
 #
 # Why the subject's stand-in looks its methods up once. A history of a fast subject is only of use if
 # recording is short beside the operation, or no two of them ever overlap.
+#
+# Why the pause is the caller's. Under a GIL two operations overlap only where one gives it up; a recorder
+# that slept by itself would change the timing of a subject that has races of its own.
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class OperatorTrace:
         # In a chain: what is handed on has the form of the rows of the operator behind.
         self.is_chained = self.is_behind = False
         is_virtual = self.clock is not time.monotonic
-        timeout = 0 if options.timeout is None else _ms(options.timeout)
+        timeout = 0 if options.timeout.total is None else _ms(options.timeout.total)
         self.write(
             "create",
             int(options.ordered),
@@ -487,7 +487,7 @@ def record_operators(folder: str | Path) -> None:
         _traces.append(trace)
         original(operator, fn, options, **more)
         operator._queue = _RecordedQueue(operator._queue, trace)
-        trace.is_chained, trace.is_behind = operator._place is not None, operator._is_behind
+        trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
     for name, before in _WRAPPERS.items():

@@ -11,6 +11,10 @@ between two mails, between two elements, and wherever a task would wait. The sam
 # Why not Hypothesis, which would look for the shortest order: an order of some hundred events has few that
 # can be left out without another course of events, and the search for it takes longer than reading the
 # trace.
+#
+# Why events happen where the task would wait and between its mails, and nowhere else. Within a mail only
+# the kernel's own promises matter, which the suites and the schedules of its headers look at; the task's
+# code between two mails cannot be seen from outside.
 
 from __future__ import annotations
 

@@ -10,6 +10,9 @@ thread.
 # contract says it: a take that gave one mail and accepts another one shows which was put before. Hints that
 # are wrong refuse a witness, so each has its proof beside it, and the search goes once more without them
 # before it says no.
+#
+# Why a hint may only refuse or settle, and not choose. One that chose the next event would be believed
+# where it is wrong; one that refuses too much is found out, because the search without it gets through.
 
 from __future__ import annotations
 

@@ -11,6 +11,9 @@ without a channel. What is written down goes through JSON, as it would in a chec
 #
 # Why what is written down goes through JSON each time: a split that holds more than JSON can is right in
 # every test that keeps the object, and lost in the first restart.
+#
+# Why a reader that restarts loses what it had fetched: a process that dies does too. A harness that handed
+# the rows on would pass a connector whose positions run ahead of its rows.
 
 from __future__ import annotations
 

@@ -6,6 +6,10 @@ its switch, which any thread may turn. `ReplayedInput` and `RestingOutput` belon
 
 # Why real outputs that are full, and no mock that says so. What an operator does without room shows only
 # when room comes back, and who calls back, on which thread and how often is just what goes wrong.
+#
+# Why an output takes what comes although it is full. One call of an operator may emit several records, and
+# the contract of `TaskOutput` says that they are taken; an output that dropped them would test another
+# contract.
 
 from __future__ import annotations
 

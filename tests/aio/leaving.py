@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pillarbox import CallFailed, Rate, Retry, async_map
+from pillarbox import CallFailed, Rate, Retry, Timeout, async_map
 from pillarbox.aio import Batch
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.options import Options
@@ -136,8 +136,7 @@ def options(mode: str, soon: bool) -> dict[str, Any]:
         "capacity": 8,
         "ordered": False,
         "rate": Rate(per_second=2000.0 if soon else 20.0),
-        "timeout": HOUR,
-        "attempt_timeout": 0.05 if soon else HOUR / 2,
+        "timeout": Timeout(HOUR, attempt=0.05 if soon else HOUR / 2),
         "retry": Retry(20, initial=0.001, maximum=0.001) if soon else Retry(initial=HOUR, maximum=HOUR),
     }
     if "batches" in mode:
@@ -308,7 +307,7 @@ class Starter:
         self.peer = Peer()
 
     def __call__(self, rows: Iterator[int], soon: bool = False) -> Any:
-        return async_map(FUNCTIONS[self.mode](self.peer, soon), rows, **options(self.mode, soon))
+        return async_map(rows, FUNCTIONS[self.mode](self.peer, soon), **options(self.mode, soon))
 
 
 def end_on_a_loop_that_stays(mode: str) -> dict[str, list[str]]:
@@ -319,7 +318,7 @@ def end_on_a_loop_that_stays(mode: str) -> dict[str, list[str]]:
     entered = fn.__enter__() if "threads" in mode else thread.submit(fn.__aenter__()).result()
     given = options(mode, False)
     # The first calls to hang are cancelled before the job ends.
-    given.update(timeout=0.3, on_timeout="timed out", rate=Rate(per_second=200.0))
+    given.update(timeout=Timeout(0.3, fallback="timed out"), rate=Rate(per_second=200.0))
     stages = [Stage(entered, Options(**given))]
     job = ResultStream(stages, endless(), loop_thread=thread, read_ahead_items=8)
     seen: list[Any] = []

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pillarbox import Options
+from pillarbox import Buffer, Options
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.snapshots import SnapshotCodec, SnapshotFolder
 from pillarbox.aio.task_io import OutputState
@@ -68,7 +68,7 @@ def main(folder: Path, is_ordered: bool, is_first: bool) -> None:
     thread = LoopThread("loop")
     calls = Calls(folder, is_first)
     job = ResultStream(
-        [Stage(calls, Options(capacity=10, reorder=30, ordered=is_ordered))],
+        [Stage(calls, Options(capacity=10, buffer=Buffer(30), ordered=is_ordered))],
         rows(),
         loop_thread=thread,
         read_ahead_items=4,

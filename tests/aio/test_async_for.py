@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, CallFailed, OpenFailed, Outcome, async_map
+from pillarbox import Batch, Buffer, CallFailed, Errors, OpenFailed, Options, Outcome, async_map
 from pillarbox.aio.async_map import READ_AHEAD_ITEMS
 from pillarbox.aio.loop_watcher import CAN_READ_FRAMES
 from tests.aio.virtual import VirtualLoop, play
@@ -88,7 +88,7 @@ def test_async_for_gives_every_result_once_in_the_order_asked_for(
     rows: Callable[[], Any], ordered: bool
 ) -> None:
     async def script() -> list[int]:
-        return [each async for each in async_map(identity, rows(), capacity=7, ordered=ordered)]
+        return [each async for each in async_map(rows(), identity, capacity=7, ordered=ordered)]
 
     found = asyncio.run(_without_pauses(script))
     assert (found if ordered else sorted(found)) == [*range(300)]
@@ -107,7 +107,7 @@ def test_calls_run_at_the_same_time_on_the_callers_loop() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        assert [each async for each in async_map(after_a_while, range(100), capacity=50)] == [*range(100)]
+        assert [each async for each in async_map(range(100), after_a_while, capacity=50)] == [*range(100)]
         assert loop.now == pytest.approx(2 * LONG_S)
 
     play(script)
@@ -129,7 +129,7 @@ def test_a_call_may_use_what_belongs_to_the_callers_loop() -> None:
                 return row, await queue.get()
 
         answering = asyncio.create_task(answer())
-        found = [each async for each in async_map(call, items(20))]
+        found = [each async for each in async_map(items(20), call)]
         await answering
         return found
 
@@ -147,7 +147,7 @@ def test_other_tasks_of_the_loop_go_on_while_results_are_waited_for() -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        async for _ in async_map(after_a_while, range(4), capacity=1):
+        async for _ in async_map(range(4), after_a_while, capacity=1):
             pass
         ticking.cancel()
         return ticks
@@ -165,7 +165,7 @@ def test_a_blocking_function_runs_in_threads_and_leaves_the_loop_free() -> None:
             return threading.current_thread().name
 
         asyncio.get_running_loop().call_later(0.01, free.set)
-        return {each async for each in async_map(call, range(4), capacity=2)}
+        return {each async for each in async_map(range(4), call, capacity=2)}
 
     assert all(name.startswith("pillarbox-call-") for name in asyncio.run(script()))
 
@@ -173,14 +173,14 @@ def test_a_blocking_function_runs_in_threads_and_leaves_the_loop_free() -> None:
 @pytest.mark.contract("An iteration by for reads an async iterable too.")
 def test_for_reads_an_async_iterable_too() -> None:
     pages = Pages(500)
-    assert list(async_map(identity, pages(), capacity=7)) == [*range(500)]
+    assert list(async_map(pages(), identity, capacity=7)) == [*range(500)]
     assert pages.closed
 
 
 def test_results_of_one_async_map_are_the_input_of_another() -> None:
     async def script() -> list[int]:
-        first = async_map(after_a_while, range(10))
-        return [each async for each in async_map(after_a_while, first)]
+        first = async_map(range(10), after_a_while)
+        return [each async for each in async_map(first, after_a_while)]
 
     assert play(script) == [*range(10)]
 
@@ -195,8 +195,8 @@ def test_batches_and_outcomes_are_those_of_for() -> None:
         return row
 
     async def script() -> None:
-        assert [each async for each in async_map(embed, items(9), batch=Batch(4))] == [*range(0, 18, 2)]
-        found: list[Any] = [each async for each in async_map(picky, range(3), errors="column")]
+        assert [each async for each in async_map(items(9), embed, batch=Batch(4))] == [*range(0, 18, 2)]
+        found: list[Any] = [each async for each in async_map(range(3), picky, errors="column")]
         assert found[:2] == [Outcome(0, None), Outcome(1, None)]
         assert found[2].error.attempts == 1
 
@@ -214,7 +214,7 @@ def test_context_variables_of_the_caller_are_seen_by_calls_and_by_the_iterable()
 
     async def script() -> list[tuple[str, str]]:
         user.set("ann")
-        return [each async for each in async_map(call, names())]
+        return [each async for each in async_map(names(), call)]
 
     assert play(script) == [("ann", "ann")]
 
@@ -227,7 +227,7 @@ def test_failed_items_are_put_aside(tmp_path: Any) -> None:
 
     async def script() -> list[int]:
         path = tmp_path / "failed.jsonl"
-        found = [each async for each in async_map(picky, range(4), dead_letter=path)]
+        found = [each async for each in async_map(range(4), picky, errors=Errors(dead_letter=path))]
         assert len(path.read_text().splitlines()) == 1
         return found
 
@@ -241,7 +241,7 @@ def test_failed_items_are_put_aside(tmp_path: Any) -> None:
 def test_an_async_iterable_is_read_no_further_than_the_window_and_what_is_read_ahead() -> None:
     async def script() -> None:
         pages = Pages()
-        results = async_map(after_a_while, pages(), capacity=4, reorder=8)
+        results = async_map(pages(), after_a_while, capacity=4, options=Options(buffer=Buffer(8)))
         assert await results.__anext__() == 0
         assert pages.read <= 1 + 8 + 2 * READ_AHEAD_ITEMS + 8
         await results.aclose()
@@ -253,10 +253,10 @@ def test_an_async_iterable_is_read_no_further_than_the_window_and_what_is_read_a
 @pytest.mark.parametrize("way", ["for", "async for"])
 def test_an_error_of_the_async_iterable_reaches_the_consumer(way: str) -> None:
     async def by_async_for() -> list[int]:
-        return [each async for each in async_map(identity, pages())]
+        return [each async for each in async_map(pages(), identity)]
 
     def by_for() -> list[int]:
-        return list(async_map(identity, pages()))
+        return list(async_map(pages(), identity))
 
     pages = Pages(fails_at=300)
     run = by_for if way == "for" else lambda: play(by_async_for)
@@ -266,8 +266,10 @@ def test_an_error_of_the_async_iterable_reaches_the_consumer(way: str) -> None:
 
 
 def test_what_is_no_iterable_of_either_kind_is_refused_at_the_call() -> None:
-    with pytest.raises(TypeError, match="iterable=7: must be an iterable or an async iterable, not int"):
-        async_map(identity, 7)  # type: ignore[call-overload]
+    with pytest.raises(
+        TypeError, match="rows=7: must be an iterable, an async iterable or a Spark DataFrame, not int"
+    ):
+        async_map(7, identity)  # type: ignore[call-overload]
 
 
 # -- the end ----------------------------------------------------------------------------------
@@ -311,14 +313,14 @@ class Endless:
 
 
 async def leave_by_break(endless: Endless, pages: Pages) -> None:
-    async for _ in async_map(endless, pages(), capacity=8):
+    async for _ in async_map(pages(), endless, capacity=8):
         await endless.full
         break
     await asyncio.sleep(1.0)
 
 
 async def leave_by_async_with(endless: Endless, pages: Pages) -> None:
-    async with async_map(endless, pages(), capacity=8) as results:
+    async with async_map(pages(), endless, capacity=8) as results:
         assert await results.__anext__() == 0
         await endless.full
     assert endless.is_closed
@@ -326,7 +328,7 @@ async def leave_by_async_with(endless: Endless, pages: Pages) -> None:
 
 async def leave_by_cancelling(endless: Endless, pages: Pages) -> None:
     async def consume() -> None:
-        async for _ in async_map(endless, pages(), capacity=8):
+        async for _ in async_map(pages(), endless, capacity=8):
             pass
 
     consuming = asyncio.create_task(consume())
@@ -339,7 +341,7 @@ async def leave_by_cancelling(endless: Endless, pages: Pages) -> None:
 
 async def leave_by_an_error(endless: Endless, pages: Pages) -> None:
     async def consume() -> None:
-        async with async_map(endless, pages(), capacity=8) as results:
+        async with async_map(pages(), endless, capacity=8) as results:
             async for _ in results:
                 await endless.full
                 raise ZeroDivisionError
@@ -371,7 +373,7 @@ def test_what_closes_the_input_already_is_not_cancelled_again() -> None:
     async def script() -> bool:
         endless = Endless()
         pages = Pages()
-        results = async_map(endless, pages(), capacity=8)
+        results = async_map(pages(), endless, capacity=8)
         async for _ in results:
             await endless.full
             break
@@ -393,7 +395,7 @@ def test_a_program_that_ends_right_after_break_reports_nothing(kept: bool) -> No
         endless = Endless()
         pages = Pages()
         there.extend([endless, pages])
-        results = async_map(endless, pages(), capacity=8)
+        results = async_map(pages(), endless, capacity=8)
         if kept:
             there.append(results)
         async for _ in results:
@@ -415,7 +417,7 @@ def test_a_loop_that_was_closed_too_early_is_told_of_by_asyncio_alone(
         return await iteration.__anext__()
 
     loop = asyncio.new_event_loop()
-    iteration = async_map(identity, range(10), capacity=2).__aiter__()
+    iteration = async_map(range(10), identity, capacity=2).__aiter__()
     assert loop.run_until_complete(first_of(iteration)) == 0
     loop.close()
     del iteration, loop
@@ -433,7 +435,7 @@ def test_a_failing_call_ends_the_iteration_and_what_runs() -> None:
         return await after_a_while(row)
 
     async def script() -> None:
-        results = async_map(fail, Pages()(), capacity=8)
+        results = async_map(Pages()(), fail, capacity=8)
         with pytest.raises(CallFailed, match="ValueError"):
             async for _ in results:
                 pass
@@ -457,7 +459,7 @@ def test_an_error_of_opening_the_function_reaches_the_consumer() -> None:
 
     async def script() -> None:
         with pytest.raises(OpenFailed, match="no route"):
-            async for _ in async_map(Client(), items(3)):
+            async for _ in async_map(items(3), Client()):
                 pass
 
     play(script)
@@ -466,7 +468,7 @@ def test_an_error_of_opening_the_function_reaches_the_consumer() -> None:
 def test_nothing_runs_before_the_first_result_is_asked_for() -> None:
     async def script() -> None:
         pages = Pages()
-        async_map(identity, pages())
+        async_map(pages(), identity)
         await asyncio.sleep(1.0)
         assert pages.read == 0
 
@@ -480,7 +482,7 @@ def test_one_object_is_iterated_one_way() -> None:
         return row
 
     async def script() -> None:
-        results = async_map(after_a_while, range(10), capacity=1)
+        results = async_map(range(10), after_a_while, capacity=1)
         assert await results.__anext__() == 0
         with pytest.raises(RuntimeError, match="iterated with `async for`"):
             next(results)
@@ -489,7 +491,7 @@ def test_one_object_is_iterated_one_way() -> None:
         assert [each async for each in results] == [*range(1, 10)]
 
     play(script)
-    results = async_map(first_only, range(10))
+    results = async_map(range(10), first_only)
     assert next(results) == 0
     with pytest.raises(RuntimeError, match="iterated with `for`"):
         asyncio.run(_next(results))
@@ -502,7 +504,7 @@ async def _next(results: Any) -> Any:
 
 def test_two_tasks_cannot_take_results_at_once() -> None:
     async def script() -> None:
-        results = async_map(after_a_while, range(10))
+        results = async_map(range(10), after_a_while)
         first = asyncio.create_task(_next(results))
         await asyncio.sleep(1.0)
         with pytest.raises(RuntimeError, match="two tasks"):
@@ -529,7 +531,7 @@ def test_an_iterable_that_ignores_its_cancellation_is_left_behind_with_a_warning
                 continue
 
     async def script() -> None:
-        results = async_map(identity, stubborn())
+        results = async_map(stubborn(), identity)
         assert await results.__anext__() == 0
         with caplog.at_level(logging.WARNING, "pillarbox"):
             await results.aclose()
@@ -543,14 +545,14 @@ def test_an_iterable_that_ignores_its_cancellation_is_left_behind_with_a_warning
 def test_a_loop_whose_tasks_begin_at_once_carries_the_calls() -> None:
     async def script() -> list[int]:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
-        return [each async for each in async_map(identity, items(20), capacity=3)]
+        return [each async for each in async_map(items(20), identity, capacity=3)]
 
     assert play(script) == [*range(20)]
 
 
 def test_an_input_that_cannot_block_has_no_thread() -> None:
     async def script(rows: Any) -> set[str]:
-        results = async_map(after_a_while, rows)
+        results = async_map(rows, after_a_while)
         await results.__anext__()
         names = {thread.name.rsplit("-", 1)[0] for thread in begun()}
         await results.aclose()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, CallTimeout, async_map
+from pillarbox import Budget, CallFailed, CallTimeout, Timeout, async_map
 from pillarbox.aio import Adaptive, Batch, Rate, concurrency, task_run
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play
 from tests.threads import begun
@@ -35,7 +35,7 @@ def generated_squares(rows: list[int]) -> Iterator[int]:
 @pytest.mark.parametrize("ordered", [True, False])
 def test_each_row_gets_its_own_result(fn: Callable[[list[int]], Any], ordered: bool) -> None:
     for rows in (range(1000), iter(range(1000))):
-        results = async_map(fn, rows, batch=Batch(7, linger=0.001), capacity=5, ordered=ordered)
+        results = async_map(rows, fn, batch=Batch(7, linger=0.001), capacity=5, ordered=ordered)
         found = list(results)
         assert (found if ordered else sorted(found)) == [row * row for row in range(1000)]
         counts = results.statistics()
@@ -74,7 +74,7 @@ def test_batches_of_a_blocking_function_run_in_threads_up_to_the_capacity() -> N
         barrier.wait(30)
         return rows
 
-    assert list(async_map(call, range(24), batch=Batch(4), capacity=3)) == list(range(24))
+    assert list(async_map(range(24), call, batch=Batch(4), capacity=3)) == list(range(24))
     assert all(name.startswith("pillarbox-batch-") for name in names)
 
 
@@ -84,7 +84,7 @@ def test_a_failed_batch_of_a_blocking_function_is_split_too() -> None:
             raise ValueError("bad row")
         return rows
 
-    results = list(async_map(call, range(16), batch=Batch(8), errors="null"))
+    results = list(async_map(range(16), call, batch=Batch(8), errors="null"))
     assert results == [None if row == 5 else row for row in range(16)]
 
 
@@ -93,7 +93,7 @@ def test_a_plain_function_of_batches_that_returns_an_awaitable_is_refused_with_a
         return squares(rows)
 
     with pytest.raises(CallFailed, match="make it `async def`"):
-        list(async_map(call, [1], batch=Batch(1)))
+        list(async_map([1], call, batch=Batch(1)))
 
 
 def test_a_blocking_batch_that_meets_its_time_out_is_ignored_and_joined_at_the_end() -> None:
@@ -111,7 +111,7 @@ def test_a_blocking_batch_that_meets_its_time_out_is_ignored_and_joined_at_the_e
             release.set()
         return f"late {row}"
 
-    results = async_map(call, range(4), batch=Batch(2), capacity=1, timeout=0.05, on_timeout=give_up)
+    results = async_map(range(4), call, batch=Batch(2), capacity=1, timeout=Timeout(0.05, fallback=give_up))
     first, second, *others = results
     assert (first, second) == ("late 0", "late 1")
     # The other batch ends at once, which is late where the machine is busy.
@@ -138,7 +138,7 @@ def test_what_one_batch_sets_in_its_context_reaches_no_other() -> None:
         return [seen] * len(rows)
 
     for fn in (call, blocking):
-        assert list(async_map(fn, range(9), batch=Batch(2), capacity=1)) == ["caller"] * 9
+        assert list(async_map(range(9), fn, batch=Batch(2), capacity=1)) == ["caller"] * 9
 
 
 def test_a_batch_that_cancels_its_own_task_cancels_no_other() -> None:
@@ -150,7 +150,7 @@ def test_a_batch_that_cancels_its_own_task_cancels_no_other() -> None:
             await asyncio.sleep(0)
         return rows
 
-    results = list(async_map(call, range(6), batch=Batch(1), capacity=1, errors="null"))
+    results = list(async_map(range(6), call, batch=Batch(1), capacity=1, errors="null"))
     assert results == [0, 1, None, 3, 4, 5]
 
 
@@ -161,7 +161,7 @@ def test_a_batch_that_raises_what_ends_loops_fails_its_poison_row_alone(kind: ty
             raise kind
         return rows
 
-    assert list(async_map(call, range(5), batch=Batch(4), errors="null")) == [0, 1, None, 3, 4]
+    assert list(async_map(range(5), call, batch=Batch(4), errors="null")) == [0, 1, None, 3, 4]
 
 
 # -- with the other options ----------------------------------------------------------------------
@@ -201,7 +201,9 @@ def test_a_row_that_the_rate_cannot_weigh_fails_alone() -> None:
 def test_max_calls_counts_calls_of_batches_and_marks_the_rows_that_are_left() -> None:
     async def script() -> None:
         service = Service()
-        rig = Rig(service, capacity=1, max_calls=2, batch=Batch(3, linger=HOUR), errors="column")
+        rig = Rig(
+            service, capacity=1, budget=Budget(max_calls=2), batch=Batch(3, linger=HOUR), errors="column"
+        )
         rig.push(*range(10))
         await rig.end()
         assert [rows for _, rows in service.calls] == [[0, 1, 2], [3, 4, 5]]
@@ -219,7 +221,9 @@ def test_halves_that_may_not_be_called_any_more_are_marked_with_the_error_of_the
 
     async def script() -> None:
         service = Scripted(reply)
-        rig = Rig(service, capacity=1, max_calls=2, batch=Batch(4, linger=HOUR), errors="column")
+        rig = Rig(
+            service, capacity=1, budget=Budget(max_calls=2), batch=Batch(4, linger=HOUR), errors="column"
+        )
         rig.push(*range(4))
         await rig.end()
         assert [rows for _, rows in service.calls] == [[0, 1, 2, 3], [0, 1]]
@@ -299,7 +303,7 @@ def test_rows_that_share_a_poison_row_fail_with_it() -> None:
 
 def test_usage_is_asked_for_each_row() -> None:
     async def script() -> None:
-        rig = Rig(Service(), usage=lambda row, result: row, batch=Batch(3))
+        rig = Rig(Service(), budget=Budget(usage=lambda row, result: row), batch=Batch(3))
         rig.push(1, 2, 3, 4)
         await rig.end()
         assert rig.operator.statistics().cost == 10
@@ -341,7 +345,7 @@ def test_stopping_in_mid_batch_leaves_no_task_and_no_timer_and_calls_nothing_mor
         before = rig_loop().armed()
         service = Scripted(reply, seconds=1)
         retry = again(9, 1.2)
-        rig = Rig(service, capacity=2, batch=Batch(3, linger=5), timeout=60, attempt_timeout=50, retry=retry)
+        rig = Rig(service, capacity=2, batch=Batch(3, linger=5), timeout=Timeout(60, attempt=50), retry=retry)
         rig.push(*range(10))
         await asyncio.sleep(when)
         calls = len(service.calls)
@@ -381,8 +385,9 @@ def test_a_batch_that_blocks_the_loop_is_found_and_named(monkeypatch: pytest.Mon
         release.wait(30)
         return rows
 
+    timeout = {"timeout": Timeout(0.1), "attempt_timeout": Timeout(attempt=0.1)}[limit]
     with pytest.raises(CallTimeout) as caught:
-        list(async_map(blocks, [7, 8], batch=Batch(2), **{limit: 0.1}))  # type: ignore[misc]
+        list(async_map([7, 8], blocks, batch=Batch(2), timeout=timeout))
     release.set()
     assert (caught.value.limit, caught.value.seconds, caught.value.row) == (limit, 0.1, "7")
     assert "release.wait(30)" in str(caught.value)

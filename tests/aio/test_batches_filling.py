@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Buffer
 from pillarbox.aio import Batch
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, play
 
@@ -139,7 +140,7 @@ def test_a_batch_that_no_row_can_join_before_a_result_leaves_does_not_wait() -> 
     async def script() -> None:
         service = Service()
         # The window holds 3 rows: a batch of 100 can never be full.
-        rig = Rig(service, capacity=1, reorder=3, batch=Batch(100, linger=HOUR))
+        rig = Rig(service, capacity=1, buffer=Buffer(3), batch=Batch(100, linger=HOUR))
         rig.push(*range(7))
         await asyncio.sleep(1)
         assert service.calls == [(0, [0, 1, 2]), (0, [3, 4, 5])]
@@ -153,7 +154,7 @@ def test_a_batch_that_no_row_can_join_before_a_result_leaves_does_not_wait() -> 
 def test_rows_that_max_bytes_keeps_out_are_not_waited_for() -> None:
     async def script() -> None:
         service = Service()
-        rig = Rig(service, max_bytes=2, batch=Batch(100, linger=HOUR))
+        rig = Rig(service, buffer=Buffer(max_bytes=2), batch=Batch(100, linger=HOUR))
         rig.push(*range(4))
         await rig.end()
         assert service.calls == [(0, [0, 1]), (0, [2, 3])]

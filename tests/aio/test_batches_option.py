@@ -74,8 +74,8 @@ async def one_by_one(rows: list[int]) -> AsyncIterator[int]:
 
 def test_an_async_generator_is_refused_at_the_call() -> None:
     with pytest.raises(TypeError, match="one_by_one.*: an async generator cannot be called with batches"):
-        async_map(one_by_one, [1], batch=Batch())
-    assert list(async_map(one_by_one, [[1, 2]])) == [[1, 2]]
+        async_map([1], one_by_one, batch=Batch())
+    assert list(async_map([[1, 2]], one_by_one)) == [[1, 2]]
 
 
 def test_an_async_generator_that_a_resource_gives_is_refused_before_any_call() -> None:
@@ -90,4 +90,4 @@ def test_an_async_generator_that_a_resource_gives_is_refused_before_any_call() -
             raise AssertionError("what __aenter__ gave is to be called")
 
     with pytest.raises(TypeError, match="an async generator cannot be called with batches"):
-        list(async_map(Client(), [1], batch=Batch()))
+        list(async_map([1], Client(), batch=Batch()))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from pillarbox import Buffer, Timeout
 from pillarbox.aio import Batch
 from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, Service, again, answers, play
@@ -136,12 +137,11 @@ async def play_out(plan: Plan) -> tuple[Rig, Planned]:
         service,
         batch=batch,
         capacity=plan.capacity,
-        reorder=plan.reorder,
+        buffer=Buffer(plan.reorder),
         ordered=plan.ordered,
         errors="column",
         retry=again(plan.attempts, PAUSE),
-        attempt_timeout=ATTEMPT_TIMEOUT,
-        timeout=TIMEOUT if plan.limited else None,
+        timeout=Timeout(TIMEOUT if plan.limited else None, attempt=ATTEMPT_TIMEOUT),
     )
     rows = range(len(plan.kinds))
     at = 0
@@ -256,8 +256,7 @@ def test_a_job_that_is_stopped_at_any_time_leaves_nothing(plan: Plan, when: floa
             capacity=plan.capacity,
             errors="column",
             retry=again(plan.attempts, PAUSE),
-            attempt_timeout=ATTEMPT_TIMEOUT,
-            timeout=TIMEOUT,
+            timeout=Timeout(TIMEOUT, attempt=ATTEMPT_TIMEOUT),
         )
         rig.push(*range(len(plan.kinds)))
         await asyncio.sleep(when)

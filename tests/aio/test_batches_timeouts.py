@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallTimeout
+from pillarbox import CallTimeout, Timeout
 from pillarbox.aio import Batch
 from tests.aio.virtual import HOUR, Rig, Scripted, Service, again, answers, infos, play, poison
 
@@ -22,14 +22,18 @@ def test_attempt_timeout_cancels_the_call_of_a_batch_which_is_then_tried_again_w
                 return answers(*rows)
 
         service = SlowOnce()
-        rig = Rig(service, batch=Batch(3), attempt_timeout=5, retry=again(2, 10))
+        rig = Rig(service, batch=Batch(3), timeout=Timeout(attempt=5), retry=again(2, 10))
         rig.push(1, 2, 3)
         await rig.end()
         assert service.calls == [(0, [1, 2, 3]), (15, [1, 2, 3])]
         assert service.cancelled == 1
         assert rig.results == answers(1, 2, 3)
         counts = rig.operator.statistics()
-        assert (counts.timeouts, counts.late, counts.retries_by_reason) == (3, 0, {"attempt_timeout": 3})
+        assert (counts.timeouts, counts.late, counts.retries_by_reason) == (
+            3,
+            0,
+            {"attempt_timeout": 3},
+        )
 
     play(script)
 
@@ -44,7 +48,7 @@ def test_a_row_that_makes_every_batch_too_slow_is_found_and_times_out_alone() ->
                 return answers(*rows)
 
         service = Slow()
-        rig = Rig(service, batch=Batch(4), attempt_timeout=5, on_timeout=lambda row: f"slow {row}")
+        rig = Rig(service, batch=Batch(4), timeout=Timeout(attempt=5, fallback=lambda row: f"slow {row}"))
         rig.push(0, 1, 2, 3)
         await rig.end()
         assert [rows for _, rows in service.calls] == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
@@ -56,7 +60,7 @@ def test_a_row_that_makes_every_batch_too_slow_is_found_and_times_out_alone() ->
 
 def test_the_attempt_timeout_of_a_batch_is_said_as_such() -> None:
     async def script() -> None:
-        rig = Rig(Service(seconds=HOUR), batch=Batch(1), attempt_timeout=5)
+        rig = Rig(Service(seconds=HOUR), batch=Batch(1), timeout=Timeout(attempt=5))
         rig.push(7)
         await rig.end()
         assert isinstance(rig.error, CallTimeout)

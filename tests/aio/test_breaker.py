@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, CallFailed, Retry, RetryBudget, async_map
+from pillarbox import Batch, CallFailed, Retry, RetryBudget, Timeout, async_map
 from tests.aio.virtual import HOUR, Rig, answers, infos, play
 from tests.search import examples
 
@@ -297,7 +297,7 @@ def test_a_real_service_whose_port_is_closed_for_three_seconds_loses_no_row() ->
         outage: asyncio.Task[None] | None = None
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
             mapped = async_map(
-                call, range(20_000), retry=Retry(4), capacity=100, errors="null", ordered=False
+                range(20_000), call, retry=Retry(4), capacity=100, errors="null", ordered=False
             )
             async for row in mapped:
                 done.append(row)
@@ -440,7 +440,7 @@ def test_a_service_that_hangs_after_a_refusal_is_probed_and_no_more() -> None:
             await asyncio.sleep(HOUR)
         return row
 
-    rig, _ = run(service, 500, retry=Retry(50), capacity=500, attempt_timeout=0.5, errors="null")
+    rig, _ = run(service, 500, retry=Retry(50), capacity=500, timeout=Timeout(attempt=0.5), errors="null")
     assert lost(rig, 500) == 0
     assert len([at for at in begun if 1.0 <= at < 6.0]) <= 5 * 10 + 1
 

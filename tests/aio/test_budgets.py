@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pillarbox import Batch, Coordinator, Options, Rate, Retry, async_map
+from pillarbox import Batch, Budget, Coordinator, Dedupe, Options, Rate, Retry, async_map
 
 
 @pytest.mark.contract
@@ -19,7 +19,9 @@ def test_a_result_that_comes_too_late_is_paid_for_all_the_same() -> None:
             assert release.wait(30)
         return row
 
-    results = async_map(call, range(3), capacity=1, timeout=0.05, errors="null", usage=lambda row, result: 1)
+    results = async_map(
+        range(3), call, capacity=1, timeout=0.05, errors="null", budget=Budget(usage=lambda row, result: 1)
+    )
     assert next(results) is None
     release.set()
     assert list(results) == [1, 2]
@@ -44,7 +46,7 @@ def test_rows_that_are_tried_again_do_not_overtake_one_that_the_rate_holds_back(
     rate = Rate(units_per_minute=6000, weight=lambda row: weights.get(row, 1.0), burst=0.1)
     rows = ["light 1", "light 2", "heavy"]
     retry = Retry(1000, initial=0.0)
-    with async_map(call, rows, rate=rate, retry=retry, batch=batch, timeout=60.0) as results:
+    with async_map(rows, call, rate=rate, retry=retry, batch=batch, timeout=60.0) as results:
         assert list(results) == rows
     # As many as had begun, and those that came back, before the heavy row was the next.
     assert begun.index("heavy") <= 16
@@ -55,8 +57,10 @@ def test_rows_that_were_not_called_are_not_kept_as_results() -> None:
     async def call(row: int) -> int:
         return row
 
-    options = Options(memo=1, max_calls=1, capacity=1, errors="column", ordered=True)
-    outcomes = list(async_map(call, [1, 2, 2, 1], options=options))
+    options = Options(
+        dedupe=Dedupe(memo=1), budget=Budget(max_calls=1), capacity=1, errors="column", ordered=True
+    )
+    outcomes = list(async_map([1, 2, 2, 1], call, options=options))
     assert [outcome.error.type if outcome.error else outcome.result for outcome in outcomes] == [
         1,
         "NotCalled",
@@ -74,7 +78,7 @@ def test_an_error_whose_attributes_raise_fails_its_row() -> None:
     async def call(row: int) -> int:
         raise Bad
 
-    outcomes = list(async_map(call, range(2), errors="column", rate=Rate(per_second=1000.0)))
+    outcomes = list(async_map(range(2), call, errors="column", rate=Rate(per_second=1000.0)))
     assert [outcome.error and outcome.error.type for outcome in outcomes] == ["Bad", "Bad"]
 
 
@@ -84,6 +88,6 @@ def test_options_that_are_used_twice_are_two_budgets() -> None:
         return row
 
     with Coordinator() as coordinator:
-        options = Options(max_calls=5, errors="drop", coordinator=coordinator)
+        options = Options(budget=Budget(max_calls=5), errors="drop", limits=coordinator)
         for _ in range(2):
-            assert len(list(async_map(call, range(8), options=options))) == 5
+            assert len(list(async_map(range(8), call, options=options))) == 5

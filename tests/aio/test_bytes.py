@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, async_map
+from pillarbox import Batch, Buffer, Dedupe, Options, async_map
 from pillarbox.aio.calls import Call
 from pillarbox.aio.single_flight import SingleFlight
 from pillarbox.aio.sizes import size_of
@@ -109,7 +109,10 @@ def test_a_slow_row_holds_back_calls_whose_results_would_not_find_room(batch: Ba
             return [await get(row) for row in rows]
 
         rig = Rig(
-            get if batch is None else get_all, capacity=20, reorder=2000, max_bytes=4 * MIB, batch=batch
+            get if batch is None else get_all,
+            capacity=20,
+            buffer=Buffer(2000, max_bytes=4 * MIB),
+            batch=batch,
         )
         rig.push(*range(2000))
         await asyncio.sleep(60.0)
@@ -134,7 +137,9 @@ def test_results_that_nobody_takes_are_bounded_by_bytes() -> None:
         await asyncio.sleep(0)
         return Page(SIZE, living)
 
-    with async_map(get, range(3000), capacity=20, reorder=2000, max_bytes=4 * MIB) as results:
+    with async_map(
+        range(3000), get, capacity=20, options=Options(buffer=Buffer(2000, max_bytes=4 * MIB))
+    ) as results:
         taken = 0
         for _ in results:
             taken += 1
@@ -150,7 +155,9 @@ def test_every_result_comes_where_each_has_more_than_max_bytes() -> None:
         return bytes(300_000 + row)
 
     for ordered in (True, False):
-        found = async_map(get, range(60), capacity=8, max_bytes=100_000, ordered=ordered)
+        found = async_map(
+            range(60), get, capacity=8, ordered=ordered, options=Options(buffer=Buffer(max_bytes=100_000))
+        )
         assert sorted(map(len, found)) == [*range(300_000, 300_060)]
 
 
@@ -158,7 +165,12 @@ async def _consume(rows: int) -> list[int]:
     async def get(row: int) -> bytes:
         return bytes(300_000 + row)
 
-    return [len(each) async for each in async_map(get, range(rows), capacity=8, max_bytes=1_000_000)]
+    return [
+        len(each)
+        async for each in async_map(
+            range(rows), get, capacity=8, options=Options(buffer=Buffer(max_bytes=1_000_000))
+        )
+    ]
 
 
 def test_async_for_gives_every_large_result() -> None:
@@ -167,7 +179,7 @@ def test_async_for_gives_every_large_result() -> None:
 
 def test_small_results_are_not_weighed() -> None:
     async def script() -> int:
-        rig = Rig(identity, max_bytes=1000, capacity=100)
+        rig = Rig(identity, buffer=Buffer(max_bytes=1000), capacity=100)
         rig.push(*range(100))
         await rig.end()
         return rig.operator._held
@@ -253,7 +265,9 @@ def test_a_key_does_not_keep_the_batch_of_its_row() -> None:
         return row.index
 
     batch = [bytes(10 + number) for number in range(5)]
-    results = async_map(length, (View(batch, number % 5) for number in range(50)), memo=100)
+    results = async_map(
+        (View(batch, number % 5) for number in range(50)), length, options=Options(dedupe=Dedupe(memo=100))
+    )
     assert [next(results) for _ in range(50)] == [number % 5 for number in range(50)]
     stream = results._stream
     assert stream is not None

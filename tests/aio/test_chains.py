@@ -6,6 +6,7 @@ import asyncio
 import collections
 import contextvars
 import copy
+import dataclasses
 import json
 import pickle
 import threading
@@ -22,8 +23,10 @@ from pyspark.sql import Row
 
 from pillarbox import (
     Batch,
+    Buffer,
     CallFailed,
     Collector,
+    Errors,
     Ledger,
     Options,
     Retry,
@@ -82,7 +85,7 @@ def results_of(functions: list[Any], rows: Any, **options: Any) -> list[Any]:
     """The results of a chain, in virtual time."""
 
     async def script() -> list[Any]:
-        async with async_map(functions, rows, **options) as results:
+        async with async_map(rows, functions, **options) as results:
             return [result async for result in results]
 
     return play(script)
@@ -96,7 +99,7 @@ def test_behind_a_slower_function_each_row_leaves_once_at_any_window(
 ) -> None:
     first = Function(lambda row: row + 1, lambda row: 0.1 * (row % 3))
     second = Function(lambda row: row * 10, lambda row: 1.0 + row % 2)
-    options: dict[str, Any] = {"capacity": window, "reorder": window}
+    options: dict[str, Any] = {"capacity": window, "options": Options(buffer=Buffer(window))}
     found = results_of(
         [Step(first, uid="a", ordered=ordered[0]), Step(second, uid="b", ordered=ordered[1])],
         range(60),
@@ -110,7 +113,7 @@ def test_behind_a_slower_function_each_row_leaves_once_at_any_window(
 @pytest.mark.contract
 def test_a_row_goes_on_to_the_next_function_as_it_finishes() -> None:
     first, second = Function(lambda row: row), Function(lambda row: row)
-    options: dict[str, Any] = {"capacity": 1, "reorder": 4, "ordered": False}
+    options: dict[str, Any] = {"capacity": 1, "options": Options(buffer=Buffer(4)), "ordered": False}
     assert results_of([Step(first, uid="a"), Step(second, uid="b")], range(10), **options) == list(range(10))
     # One second each and one at a time: the tenth leaves the second function after eleven, not after twenty.
     assert second.calls[0][0] == 1.0 and second.calls[-1][0] == pytest.approx(10.0)
@@ -123,7 +126,10 @@ def test_a_task_reads_no_more_than_the_windows_of_a_chain_hold() -> None:
 
     async def script() -> tuple[int, int]:
         async with async_map(
-            [Step(first, uid="a"), Step(second, uid="b")], range(1000), capacity=2, reorder=3
+            range(1000),
+            [Step(first, uid="a"), Step(second, uid="b")],
+            capacity=2,
+            options=Options(buffer=Buffer(3)),
         ) as some:
             await anext(some)
             return len(first.calls), len(second.calls)
@@ -136,7 +142,7 @@ def test_a_task_reads_no_more_than_the_windows_of_a_chain_hold() -> None:
 WIDTHS = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 SECONDS = st.lists(st.sampled_from([0.0, 0.1, 1.0, 5.0]), min_size=1, max_size=4)
 LIMITS = st.fixed_dictionaries(
-    {"capacity": st.integers(1, 4), "reorder": st.integers(4, 9), "ordered": st.booleans()}
+    {"capacity": st.integers(1, 4), "buffer": st.builds(Buffer, st.integers(4, 9)), "ordered": st.booleans()}
 )
 
 
@@ -181,7 +187,10 @@ def test_a_chain_gives_what_its_functions_one_after_the_other_give(
         Function(lambda path, at=position: answer(at, path), lambda path, at=position: time_of(at, path))
         for position in range(3)
     ]
-    steps = [Step(fn, uid=str(at), **limits[at]) for at, fn in enumerate(functions)]
+    steps = [
+        Step(fn, uid=str(at), options=Options(**limits[at], errors="column"))
+        for at, fn in enumerate(functions)
+    ]
     outcomes = results_of(steps, [(row,) for row in range(rows)], errors="column")
     found = [each.result if each.error is None else ("failed in", each.error.uid) for each in outcomes]
     wanted = [each for row in range(rows) for each in expected(0, (row,))]
@@ -337,24 +346,30 @@ def test_a_function_of_a_chain_of_which_too_many_rows_failed_is_named_at_the_end
 
     # A fraction of so few rows is looked at when all have come.
     with pytest.raises(TooManyFailures, match="in 'odd' of the chain"):
-        results_of([Function(lambda row: row), Step(odd, uid="odd", errors="null", fail_after=0.2)], range(9))
+        results_of(
+            [Function(lambda row: row), Step(odd, uid="odd", errors=Errors("null", stop_after=0.2))], range(9)
+        )
 
 
 @pytest.mark.contract
 def test_each_function_of_a_chain_puts_its_failed_items_aside_for_itself(tmp_path: Path) -> None:
     second = Function(lambda row: 1 // (row - 20))
     steps = [
-        Step(lambda_of(lambda row: 10 * odd_fails(row)), uid="first", dead_letter=tmp_path / "first"),
-        Step(second, uid="second", dead_letter=tmp_path / "second"),
+        Step(
+            lambda_of(lambda row: 10 * odd_fails(row)),
+            uid="first",
+            errors=Errors(dead_letter=tmp_path / "first"),
+        ),
+        Step(second, uid="second", errors=Errors(dead_letter=tmp_path / "second")),
     ]
     # Without virtual time: files are written in a thread.
-    assert list(async_map(steps, range(4))) == [-1]
+    assert list(async_map(range(4), steps)) == [-1]
     assert letters_in(tmp_path / "first") == [(1, "first"), (3, "first")]
     # The item as it was given, with which the chain may begin again.
     assert letters_in(tmp_path / "second") == [(2, "second")]
     assert second.rows == [0, 20]
     found = list(
-        async_map([odd_fails_async, second], range(2), dead_letter=tmp_path / "both", errors="column")
+        async_map(range(2), [odd_fails_async, second], errors=Errors("column", dead_letter=tmp_path / "both"))
     )
     assert [each.error is None for each in found] == [True, False]
     assert letters_in(tmp_path / "both") == [(1, "odd_fails_async")]
@@ -372,7 +387,7 @@ def test_the_counts_of_a_chain_belong_to_each_function() -> None:
             Step(Function(lambda row: [row, row]), uid="b", batch=None),
             Step(Function(lambda row: row), uid="c"),
         ]
-        async with async_map(steps, range(4), errors="null") as results:
+        async with async_map(range(4), steps, errors="null") as results:
             found = [each async for each in results]
         assert len(found) == 6
         return results.statistics_by_uid()
@@ -429,7 +444,7 @@ class Opened:
 def test_functions_of_every_kind_stand_in_one_chain(ordered: bool, awaits: bool) -> None:
     opened = Opened()
     steps = [Step(tens, batch=Batch(7)), blocking, called_back, spelled, Step(opened, uid="opened")]
-    results = async_map(steps, range(40), ordered=ordered, capacity=5)
+    results = async_map(range(40), steps, ordered=ordered, capacity=5)
 
     async def taken() -> list[Any]:
         return [each async for each in results]
@@ -445,7 +460,7 @@ def test_a_list_of_one_function_is_that_function() -> None:
     outcomes = results_of([Step(fn, uid="only")], range(3), errors="column")
     assert [each.result for each in outcomes] == [0, None, 2] and outcomes[1].error.uid == "only"
     assert results_of([fn], range(3), errors="drop") == [0, 2]
-    alone = async_map(odd_fails, [0])
+    alone = async_map([0], odd_fails)
     assert list(alone) == [0] and alone.statistics_by_uid() == {}
 
 
@@ -476,28 +491,32 @@ def test_options_beside_a_list_hold_for_each_function_and_those_of_a_step_stand_
     [
         ([], {}, "must hold one function at least"),
         ([f, f], {}, "uid 'f': stands twice in the list"),
-        ([f, g], {"uid": "x"}, "each function of a list has its own"),
+        ([f, g], {"ledger": Ledger("calls", uid="x")}, "each function of a list has its own"),
         ([f, 3], {}, "fn=3: must be an async function"),
         ([f, Step(g, errors="null")], {"errors": "column"}, "leaves the chain in one form"),
-        ([f, g], {"run": "r"}, "run='r': is for a ledger"),
         ([f, Step(g, capacity=0)], {}, "capacity=0"),
-        ([f, Step(g, nothing=1)], {}, "unknown option nothing"),
         ([f, Step(g, uid="")], {}, "uid='': must be a text"),
     ],
 )
 def test_a_chain_that_cannot_be_is_refused_at_the_call(functions: Any, options: Any, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
-        async_map(functions, [], **options)
+        async_map([], functions, **options)
 
 
 def test_a_ledger_in_a_chain_asks_for_names_and_one_key(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path))
     with pytest.raises(ValueError, match=r"Step\(f, uid='embed-v1'\)"):
-        async_map([f, g], [], ledger=ledger, run="r")
+        async_map([], [f, g], ledger=dataclasses.replace(ledger, run="r"))
     with pytest.raises(ValueError, match="key: the functions have different ones"):
-        async_map([Step(f, uid="f", key=["a"]), Step(g, uid="g", key=["b"])], [], ledger=ledger, run="r")
+        async_map(
+            [],
+            [
+                Step(f, ledger=dataclasses.replace(ledger, uid="f", run="r", key=["a"])),
+                Step(g, ledger=dataclasses.replace(ledger, uid="g", run="r", key=["b"])),
+            ],
+        )
     with pytest.raises(ValueError, match="run=None"):
-        async_map([Step(f, uid="f"), Step(g, uid="g")], [], ledger=ledger)
+        async_map([], [Step(f, uid="f"), Step(g, uid="g")], ledger=ledger)
 
 
 # -- snapshots ---------------------------------------------------------------------------------------
@@ -615,7 +634,7 @@ def test_a_chain_restored_from_a_snapshot_of_any_moment_loses_doubles_and_repeat
         done = [set(), set()] if snapshot is None else [finished_in(snapshot, uid) for uid in "ab"]
         before = [len(fn.calls) for fn in functions]
         limits = [
-            {"capacity": capacity, "reorder": capacity, "ordered": order}
+            {"capacity": capacity, "buffer": Buffer(capacity), "ordered": order}
             for capacity, order in zip((one, other), ordered, strict=True)
         ]
         life = ChainLife(given_in, functions, snapshot, limits)
@@ -701,7 +720,9 @@ def test_a_second_run_of_a_chain_calls_no_function_again(ledger: Ledger, key: An
     rows = [(n, f"row {n}") for n in range(40)]
 
     def run() -> list[Any]:
-        found = list(async_map(steps, rows, ledger=ledger, run="run", key=key, ordered=ordered))
+        found = list(
+            async_map(rows, steps, ledger=dataclasses.replace(ledger, run="run", key=key), ordered=ordered)
+        )
         return found if ordered else sorted(found)
 
     expected = [f"ROW {n} {place}" for n in range(40) for place in range(n % 3)]
@@ -719,11 +740,11 @@ def test_a_function_is_called_again_where_the_one_in_front_answers_otherwise_and
     # The first one has no ledger: it is called in each run, and what it gives may be another.
     steps = [
         Step(Counted(lambda n: answers[n]), uid="first", ledger=None),
-        Step(second, uid="second", key=None),
+        Step(second, uid="second"),
     ]
 
     def run() -> list[Any]:
-        return list(async_map(steps, range(20), ledger=ledger, run="run"))
+        return list(async_map(range(20), steps, ledger=dataclasses.replace(ledger, run="run")))
 
     assert run() == [n + 1 for n in range(20)]
     answers[3] = 300
@@ -749,7 +770,7 @@ def test_what_failed_in_a_chain_is_called_again_by_the_next_run_and_nothing_else
 
     def run(retry: bool) -> list[Any]:
         kept = Ledger(ledger.location, retry_errors=retry)
-        return list(async_map(steps, range(6), ledger=kept, run="run", errors="column"))
+        return list(async_map(range(6), steps, ledger=dataclasses.replace(kept, run="run"), errors="column"))
 
     told = [(None, "second") if n % 2 else (n, None) for n in range(6)]
     assert [(each.result, each.error and each.error.uid) for each in run(False)] == told
@@ -768,5 +789,5 @@ def test_rows_with_one_key_whose_first_answers_differ_are_both_called_and_no_err
     steps = [Step(Counted(lambda row: next(numbers)), uid="first", ledger=None), Step(second, uid="second")]
     rows = [{"id": 1}, {"id": 1}, {"id": 2}]
     unhashable = [Row(**row) for row in rows]
-    found = list(async_map(steps, unhashable, ledger=ledger, run="run", key=["id"]))
+    found = list(async_map(unhashable, steps, ledger=dataclasses.replace(ledger, run="run", key=["id"])))
     assert sorted(found) == [0, 1, 2] and set(second.calls.values()) == {1}

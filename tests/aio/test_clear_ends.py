@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, OpenFailed, Retry, async_map
+from pillarbox import CallFailed, OpenFailed, Retry, Timeout, async_map
 from pillarbox.aio import runners
 from pillarbox.aio.errors import leaves, said
 from pillarbox.aio.service_errors import describe, is_overload
@@ -42,7 +42,7 @@ class Pool:
 
 
 async def _first(fn: Any) -> None:
-    await async_map(fn, range(3)).__anext__()
+    await async_map(range(3), fn).__anext__()
 
 
 @pytest.mark.contract
@@ -52,7 +52,7 @@ def test_a_function_that_cannot_be_opened_is_named_with_what_opening_raised(
     fn: Any, method: str, way: str
 ) -> None:
     def by_for() -> None:
-        next(async_map(fn, range(3)))
+        next(async_map(range(3), fn))
 
     run = by_for if way == "for" else lambda: play(lambda: _first(fn))
     with pytest.raises(OpenFailed) as failed:
@@ -74,7 +74,7 @@ def test_an_error_text_of_a_megabyte_is_cut_wherever_it_is_shown() -> None:
         raise ValueError(f"answer {row}: " + "x" * 1_000_000)
 
     with pytest.raises(CallFailed) as failed:
-        list(async_map(call, range(3)))
+        list(async_map(range(3), call))
     text = str(failed.value)
     assert "ValueError: answer 0: xxx" in text
     assert text.endswith("x…")
@@ -131,7 +131,7 @@ def test_a_task_group_that_fails_is_said_with_its_cause() -> None:
         raise ConnectionError("refused")
 
     with pytest.raises(CallFailed, match=r"TaskGroup \(1 sub-exception\): ConnectionError: refused$"):
-        list(async_map(call, range(2)))
+        list(async_map(range(2), call))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_threads_left_behind_by_time_outs_end_the_job_before_they_are_many(
         release.wait(60)
         return row
 
-    results = async_map(hang, range(10_000), capacity=2, attempt_timeout=0.01, errors="null")
+    results = async_map(range(10_000), hang, capacity=2, timeout=Timeout(attempt=0.01), errors="null")
     with pytest.raises(
         RuntimeError, match=r"^6 calls of .*hang still run in their threads .* at most 6 may:"
     ):
@@ -224,7 +224,7 @@ def plain(row):
 
 
 async def main():
-    async for row in async_map(Client(), range(3)):
+    async for row in async_map(range(3), Client()):
         pass
 
 
@@ -232,7 +232,7 @@ if phase == "async for":
     phase = "call"
     asyncio.run(main())
 # One call at a time: threads that print at once share a line.
-for row in async_map(plain if phase == "thread" else Client(), iter(range(3)), capacity=1):
+for row in async_map(iter(range(3)), plain if phase == "thread" else Client(), capacity=1):
     if here("body"):
         # Without a GIL, CPython 3.13 does not notice a signal that comes while a lock spins before it blocks.
         while not never.wait(1.0):

@@ -88,7 +88,7 @@ def test_closing_early_cancels_the_calls_and_ends_the_threads(
     end: Callable[[object], None], source: Callable[[], object]
 ) -> None:
     endless = Endless()
-    results = async_map(endless, source(), capacity=8)  # type: ignore[call-overload]
+    results = async_map(source(), endless, capacity=8)  # type: ignore[call-overload]
     assert next(results) == 0
     assert endless.full.wait(30)
     end(results)
@@ -99,7 +99,7 @@ def test_closing_early_cancels_the_calls_and_ends_the_threads(
 
 def test_dropping_the_iterator_ends_the_threads() -> None:
     endless = Endless()
-    results = async_map(endless, range(100), capacity=8)
+    results = async_map(range(100), endless, capacity=8)
     assert next(results) == 0
     assert endless.full.wait(30)
     del results
@@ -109,13 +109,13 @@ def test_dropping_the_iterator_ends_the_threads() -> None:
 
 
 def test_an_iterator_that_was_never_used_starts_nothing() -> None:
-    async_map(identity, range(3))
+    async_map(range(3), identity)
     assert pillarbox_threads() == []
 
 
 @pytest.mark.contract
 def test_after_the_last_result_no_thread_is_left() -> None:
-    results = async_map(identity, rows())
+    results = async_map(rows(), identity)
     assert len(list(results)) == 100
     assert pillarbox_threads() == []
 
@@ -125,7 +125,7 @@ def test_after_an_error_no_thread_is_left() -> None:
         raise ValueError(row)
 
     with pytest.raises(CallFailed):
-        list(async_map(fail, rows()))
+        list(async_map(rows(), fail))
 
 
 class Session:
@@ -153,13 +153,13 @@ class Session:
 @pytest.mark.contract
 def test_a_resource_is_opened_before_the_first_call_and_closed_after_the_last() -> None:
     session = Session()
-    assert list(async_map(session, range(3))) == [0, 1, 2]
+    assert list(async_map(range(3), session)) == [0, 1, 2]
     assert session.log == ["open", "call", "call", "call", "close"]
 
 
 def test_a_resource_is_closed_when_the_iteration_ends_early() -> None:
     session = Session()
-    with async_map(session, range(1000), capacity=1) as results:
+    with async_map(range(1000), session, capacity=1) as results:
         next(results)
     assert session.log[0] == "open"
     assert session.log[-1] == "close"
@@ -182,7 +182,7 @@ def test_a_plain_context_manager_around_a_blocking_function_works_too() -> None:
             raise AssertionError("what __enter__ gave is to be called")
 
     connection = Connection()
-    assert list(async_map(connection, range(3))) == [1, 2, 3]
+    assert list(async_map(range(3), connection)) == [1, 2, 3]
     assert connection.log == ["open", "close"]
 
 
@@ -198,7 +198,7 @@ def test_a_resource_that_cannot_be_opened_says_so_and_leaves_nothing() -> None:
             return row
 
     with pytest.raises(OpenFailed, match="its __aenter__ raised ConnectionError: refused"):
-        next(async_map(Broken(), [1]))
+        next(async_map([1], Broken()))
 
 
 @pytest.mark.contract
@@ -224,7 +224,7 @@ def test_closing_waits_for_blocking_calls_before_it_closes_their_resource() -> N
             return row
 
     connection = Connection()
-    with async_map(connection, range(50), capacity=4) as results:
+    with async_map(range(50), connection, capacity=4) as results:
         next(results)
         assert connection.began.wait(30)
     assert (connection.used_closed, connection.is_open) == (0, False)
@@ -243,10 +243,10 @@ def test_an_error_while_closing_does_not_hide_the_error_of_a_call(caplog: pytest
             return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"), pytest.raises(CallFailed, match="call"):
-        list(async_map(Broken(), range(5)))
+        list(async_map(range(5), Broken()))
     assert "cannot close" in caplog.text
     with pytest.raises(RuntimeError, match="cannot close"):
-        list(async_map(Broken(), range(2)))
+        list(async_map(range(2), Broken()))
 
 
 def test_closing_before_the_operator_has_begun_starts_no_call() -> None:
@@ -280,7 +280,7 @@ def test_a_reader_that_hangs_in_its_input_keeps_no_resource_open(
     queue: SimpleQueue[int | None] = SimpleQueue()
     session = Session()
     queue.put(1)
-    with caplog.at_level(logging.WARNING, "pillarbox"), async_map(session, iter(queue.get, None)) as results:
+    with caplog.at_level(logging.WARNING, "pillarbox"), async_map(iter(queue.get, None), session) as results:
         assert next(results) == 1
     assert session.log[-1] == "close"
     assert "still waits for input" in caplog.text
@@ -294,7 +294,7 @@ def test_an_iterator_may_be_collected_on_any_thread() -> None:
     session = Session()
     cycle: Any = Cycle()
     cycle.self = cycle
-    cycle.results = async_map(session, iter(range(1000)), capacity=2)
+    cycle.results = async_map(iter(range(1000)), session, capacity=2)
     next(cycle.results)
     del cycle
     thread = threading.Thread(target=gc.collect)
@@ -329,7 +329,7 @@ def test_ctrl_c_while_waiting_for_a_result_cancels_and_ends() -> None:
                 print("cancelled", flush=True)
 
         try:
-            list(async_map(call, [1]))
+            list(async_map([1], call))
         except KeyboardInterrupt:
             names = [t.name for t in threading.enumerate() if t.name.startswith("pillarbox")]
             print("interrupted", names, flush=True)
@@ -355,7 +355,7 @@ def test_a_process_ends_although_an_iterator_is_left_open() -> None:
                 await asyncio.Event().wait()
             return row
 
-        results = async_map(call, range(10))
+        results = async_map(range(10), call)
         print(next(results), flush=True)
         """
     )
@@ -365,8 +365,8 @@ def test_a_process_ends_although_an_iterator_is_left_open() -> None:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files by /proc")
 def test_a_hundred_runs_leave_no_open_file() -> None:
-    list(async_map(identity, range(3)))
+    list(async_map(range(3), identity))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(100):
-        list(async_map(identity, range(3)))
+        list(async_map(range(3), identity))
     assert len(os.listdir("/proc/self/fd")) <= before

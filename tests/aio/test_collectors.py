@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pillarbox
-from pillarbox import Batch, CallFailed, CallTimeout, Collector, Retry, Usage, async_map
+from pillarbox import Batch, Budget, CallFailed, CallTimeout, Collector, Retry, Timeout, Usage, async_map
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.function import collector_parameter
 from tests.aio.virtual import HOUR, Rig, again, play
@@ -61,7 +61,7 @@ def test_a_function_brings_its_result_by_a_collector_from_any_thread(ordered: bo
             else:
                 assert collector.complete(2 * row)
 
-        results = list(async_map(double, range(200), ordered=ordered))
+        results = list(async_map(range(200), double, ordered=ordered))
     assert (results if ordered else sorted(results)) == [2 * row for row in range(200)]
 
 
@@ -75,7 +75,7 @@ def test_on_the_callers_loop_the_function_runs_there_and_results_come_from_elsew
                 threads.add(threading.current_thread())
                 pool.submit(lambda: collector.complete(2 * row))
 
-            return [result async for result in async_map(double, range(20))]
+            return [result async for result in async_map(range(20), double)]
 
     assert asyncio.run(run()) == [2 * row for row in range(20)]
     assert threads == {threading.main_thread()}
@@ -89,7 +89,7 @@ def test_each_call_has_a_copy_of_the_callers_context() -> None:
         collector.complete(number.get())
         number.set(row)
 
-    assert list(async_map(read, range(3))) == [7, 7, 7]
+    assert list(async_map(range(3), read)) == [7, 7, 7]
 
 
 @pytest.mark.contract
@@ -99,7 +99,7 @@ def test_the_first_completion_decides_and_later_ones_return_false_and_are_counte
     def answer(row: int, collector: Collector[int]) -> None:
         said.append([collector.complete(row), collector.complete(-1), collector.fail(ValueError())])
 
-    results = async_map(answer, range(5), ordered=False)
+    results = async_map(range(5), answer, ordered=False)
     assert sorted(results) == [0, 1, 2, 3, 4]
     assert said == [[True, False, False]] * 5
     statistics = results.statistics()
@@ -144,7 +144,7 @@ def test_what_a_function_raises_fails_the_attempt() -> None:
         raise ValueError(row)
 
     with pytest.raises(CallFailed, match="ValueError: 0") as caught:
-        list(async_map(refuse, [0], retry=Retry(2, initial=0.0, maximum=0.0, on=ValueError)))
+        list(async_map([0], refuse, retry=Retry(2, initial=0.0, maximum=0.0, on=ValueError)))
     assert caught.value.attempts == 2 and isinstance(caught.value.cause, ValueError)
     assert [collector.complete(1) for collector in said] == [False, False]
 
@@ -155,7 +155,7 @@ def test_what_a_function_raises_after_it_has_completed_comes_too_late() -> None:
         collector.complete(row)
         raise ValueError(row)
 
-    assert list(async_map(answer, range(3))) == [0, 1, 2]
+    assert list(async_map(range(3), answer)) == [0, 1, 2]
 
 
 @pytest.mark.contract
@@ -169,7 +169,7 @@ def test_a_failure_is_tried_again_as_if_the_function_had_raised_it() -> None:
         else:
             collector.complete(row)
 
-    assert list(async_map(answer, range(4), retry=ANYTHING)) == [0, 1, 2, 3]
+    assert list(async_map(range(4), answer, retry=ANYTHING)) == [0, 1, 2, 3]
     assert sorted(asked) == sorted([0, 1, 2, 3] * 3)
 
 
@@ -179,7 +179,7 @@ def test_only_an_exception_can_be_failed_with() -> None:
             collector.fail("no")  # type: ignore[arg-type]
         collector.complete(row)
 
-    assert list(async_map(answer, [1])) == [1]
+    assert list(async_map([1], answer)) == [1]
 
 
 def test_a_result_that_is_to_be_rejected_is_asked_for_again() -> None:
@@ -190,7 +190,7 @@ def test_a_result_that_is_to_be_rejected_is_asked_for_again() -> None:
         collector.complete(None if len(asked) == 1 else "done")
 
     retry = Retry(2, initial=0.0, maximum=0.0, on=(), result=lambda result: result is None)
-    assert list(async_map(answer, [1], retry=retry)) == ["done"]
+    assert list(async_map([1], answer, retry=retry)) == ["done"]
 
 
 # -- limits of time ---------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_completion_after_the_time_out_has_no_effect_and_is_counted() -> None:
 def test_a_completion_of_an_earlier_attempt_has_no_effect() -> None:
     async def script() -> None:
         keeper = Keeper()
-        rig = Rig(keeper, attempt_timeout=5.0, retry=again(2, 1.0))
+        rig = Rig(keeper, timeout=Timeout(attempt=5.0), retry=again(2, 1.0))
         rig.push("row")
         await asyncio.sleep(7)
         (_, first), (_, second) = keeper.handed
@@ -286,7 +286,9 @@ def test_never_more_calls_are_handed_out_than_the_capacity_allows() -> None:
 def test_what_comes_late_counts_where_it_is_paid_for() -> None:
     async def script() -> None:
         keeper = Keeper()
-        rig = Rig(keeper, timeout=5.0, errors="null", usage=lambda row, result: Usage(cost=result))
+        rig = Rig(
+            keeper, timeout=5.0, errors="null", budget=Budget(usage=lambda row, result: Usage(cost=result))
+        )
         rig.push("slow", "next")
         await asyncio.sleep(1)
         keeper.of("next").complete(1.0)
@@ -311,7 +313,7 @@ def test_a_completion_after_the_end_of_the_job_returns_false() -> None:
         if row == 0:
             collector.complete(row)
 
-    results = async_map(keep, range(8), ordered=False)
+    results = async_map(range(8), keep, ordered=False)
     assert next(results) == 0
     results.close()
     assert [collector.complete(1) for collector in handed] == [False] * len(handed)
@@ -347,7 +349,7 @@ def test_in_the_child_of_a_fork_nobody_is_there_to_complete() -> None:
         _, status = os.waitpid(child, 0)
         collector.complete(os.waitstatus_to_exitcode(status))
 
-    assert list(async_map(answer, [1])) == [3]
+    assert list(async_map([1], answer)) == [3]
 
 
 # -- any order --------------------------------------------------------------------------------
@@ -395,7 +397,7 @@ def test_whatever_threads_do_each_attempt_ends_once_by_whoever_came_first(
 
     async def script() -> Rig:
         options: dict[str, Any] = {"capacity": capacity, "ordered": ordered, "errors": "column"}
-        rig = Rig(handed, attempt_timeout=TIME_OUT, retry=again(2, 1.0, on=Exception), **options)
+        rig = Rig(handed, timeout=Timeout(attempt=TIME_OUT), retry=again(2, 1.0, on=Exception), **options)
         rig.push(*range(len(rows)))
         if stop is None:
             await rig.end()
@@ -485,14 +487,14 @@ class Handed:
 )
 def test_a_parameter_that_is_annotated_collector_gets_it(fn: Callable[..., None]) -> None:
     assert collector_parameter(fn) is not None
-    assert list(async_map(fn, range(3))) == [0, 1, 2]
+    assert list(async_map(range(3), fn)) == [0, 1, 2]
 
 
 def test_an_annotation_that_is_text_counts_if_it_says_collector() -> None:
     assert collector_parameter(by_another_name) is None
     made: dict[str, Any] = {"Collector": Collector}
     exec("def named(row, out: Collector[int]): out.complete(row)", made)
-    assert list(async_map(made["named"], [1])) == [1]
+    assert list(async_map([1], made["named"])) == [1]
 
 
 @pytest.mark.parametrize("fn", [len, print, dict.get, lambda row: row])
@@ -523,7 +525,7 @@ def test_a_function_whose_collector_cannot_be_is_refused_at_the_call(
     fn: Callable[..., Any], options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(TypeError, match=told):
-        async_map(fn, [1], **options)
+        async_map([1], fn, **options)
 
 
 def test_nobody_makes_a_collector() -> None:
@@ -538,7 +540,7 @@ def test_a_plain_function_with_a_collector_that_returns_an_awaitable_fails() -> 
         return nobody()
 
     with pytest.raises(CallFailed, match="returned an awaitable"):
-        list(async_map(start, [1]))
+        list(async_map([1], start))
 
 
 # -- functions that return a future -----------------------------------------------------------
@@ -547,9 +549,9 @@ def test_a_plain_function_with_a_collector_that_returns_an_awaitable_fails() -> 
 @pytest.mark.contract
 def test_a_function_that_returns_a_future_gives_what_the_future_gives() -> None:
     with ThreadPoolExecutor(4) as pool:
-        assert list(async_map(lambda row: pool.submit(lambda: 2 * row), range(50))) == [*range(0, 100, 2)]
+        assert list(async_map(range(50), lambda row: pool.submit(lambda: 2 * row))) == [*range(0, 100, 2)]
         assert list(
-            async_map(lambda rows: pool.submit(lambda: [2 * row for row in rows]), range(50), batch=Batch(8))
+            async_map(range(50), lambda rows: pool.submit(lambda: [2 * row for row in rows]), batch=Batch(8))
         ) == [*range(0, 100, 2)]
 
 
@@ -565,7 +567,7 @@ def test_what_a_future_raises_fails_the_attempt() -> None:
             future.set_result(row)
         return future
 
-    assert list(async_map(ask, [5], retry=ANYTHING)) == [5]
+    assert list(async_map([5], ask, retry=ANYTHING)) == [5]
     assert asked == [5, 5, 5]
 
 
@@ -579,7 +581,8 @@ def test_a_future_is_cancelled_by_the_time_out_of_its_call(batch: Batch | None, 
         futures.append(Future())
         return futures[-1]
 
-    results = async_map(wait, [1], batch=batch, errors="column", **{limit: 0.05})
+    timeout = Timeout(0.05) if limit == "timeout" else Timeout(attempt=0.05)
+    results = async_map([1], wait, batch=batch, errors="column", timeout=timeout)
     (outcome,) = results
     assert outcome.error is not None and outcome.error.type == CallTimeout.__name__
     assert futures[0].cancelled()
@@ -601,10 +604,10 @@ def test_a_future_that_somebody_else_cancels_is_a_failed_attempt(batch: Batch | 
             future.set_result(row)
         return future
 
-    assert list(async_map(ask, [1], batch=batch, retry=Retry(2, initial=0.0, maximum=0.0))) == [1]
+    assert list(async_map([1], ask, batch=batch, retry=Retry(2, initial=0.0, maximum=0.0))) == [1]
     asked.clear()
     with pytest.raises(CallFailed, match="returned was cancelled") as caught:
-        list(async_map(ask, [1], batch=batch))
+        list(async_map([1], ask, batch=batch))
     assert isinstance(caught.value.cause, CancelledError)
 
 
@@ -631,7 +634,7 @@ def test_a_future_holds_its_slot_and_no_thread() -> None:
                 futures[answered].set_result(answered)
                 answered += 1
 
-    results = async_map(ask, range(40), capacity=4, ordered=False)
+    results = async_map(range(40), ask, capacity=4, ordered=False)
     answering = threading.Thread(target=answer)
     answering.start()
     assert sorted(results) == [*range(40)]
@@ -649,7 +652,7 @@ def test_the_end_of_the_job_cancels_futures() -> None:
             future.set_result(0)
         return future
 
-    results = async_map(ask, range(4), ordered=False)
+    results = async_map(range(4), ask, ordered=False)
     assert next(results) == 0
     results.close()
     assert all(future.cancelled() for future in futures if not future.done() or future is not futures[0])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pillarbox import CallFailed, CallTimeout, Retry, async_map
+from pillarbox import CallFailed, CallTimeout, Retry, Timeout, async_map
 from pillarbox.aio import runners, task_run
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -42,7 +42,7 @@ def test_an_error_fails_with_the_row_the_attempts_and_the_original_traceback() -
     with pytest.raises(
         CallFailed, match=r"call failed after 1 attempt for row 'x{50}.*…: ValueError: bad gateway"
     ) as caught:
-        list(async_map(broken, ["x" * 1000]))
+        list(async_map(["x" * 1000], broken))
     assert caught.value.attempts == 1
     assert len(caught.value.row or "") <= 200
     assert isinstance(caught.value.__cause__, ValueError)
@@ -70,7 +70,7 @@ def test_errors_can_be_pickled() -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_retry_succeeds_in_a_later_attempt(ordered: bool) -> None:
     flaky = Flaky(2)
-    results = async_map(flaky, range(20), retry=FAST, capacity=3, ordered=ordered)
+    results = async_map(range(20), flaky, retry=FAST, capacity=3, ordered=ordered)
     assert sorted(results) == list(range(20))
     assert set(flaky.attempts.values()) == {3}
     counts = results.statistics()
@@ -81,14 +81,14 @@ def test_a_retry_succeeds_in_a_later_attempt(ordered: bool) -> None:
 @pytest.mark.contract
 def test_after_the_last_attempt_the_error_says_how_many_there_were() -> None:
     with pytest.raises(CallFailed, match="call failed after 3 attempts for row 7: ConnectionError: row 7"):
-        list(async_map(Flaky(3), [7], retry=FAST))
+        list(async_map([7], Flaky(3), retry=FAST))
 
 
 @pytest.mark.contract
 def test_only_the_named_errors_are_retried() -> None:
     flaky = Flaky(1)
     with pytest.raises(CallFailed, match="after 1 attempt"):
-        list(async_map(flaky, [1], retry=Retry(attempts=5, on=(TimeoutError,))))
+        list(async_map([1], flaky, retry=Retry(attempts=5, on=(TimeoutError,))))
 
 
 @pytest.mark.contract
@@ -103,7 +103,7 @@ def test_a_call_that_waits_for_its_retry_holds_no_slot() -> None:
 
     # With a slot held for an hour, row 1 would not be called.
     retry = Retry(attempts=2, initial=3600, maximum=3600, jitter=False)
-    results = async_map(call, range(2), capacity=1, retry=retry, ordered=False)
+    results = async_map(range(2), call, capacity=1, retry=retry, ordered=False)
     assert next(results) == 1
     results.close()
 
@@ -115,7 +115,7 @@ def test_errors_null_gives_none_for_failed_rows_and_goes_on() -> None:
             raise ValueError(row)
         return row
 
-    results = async_map(odd_only, range(6), errors="null")
+    results = async_map(range(6), odd_only, errors="null")
     assert list(results) == [None, 1, None, 3, None, 5]
     counts = results.statistics()
     assert counts is not None and counts.errors == 3
@@ -133,7 +133,7 @@ def test_a_timeout_cancels_the_coroutine_and_fails_with_the_limit() -> None:
             raise
 
     with pytest.raises(CallTimeout, match=r"no result within timeout=0.05 s, in attempt 1 for row 3"):
-        list(async_map(never, [3], timeout=0.05))
+        list(async_map([3], never, timeout=0.05))
     assert cancelled.is_set()
 
 
@@ -146,7 +146,7 @@ def test_an_attempt_that_times_out_is_tried_again() -> None:
             await asyncio.Event().wait()
         return row
 
-    results = async_map(slow_once, [5], attempt_timeout=0.05, retry=FAST)
+    results = async_map([5], slow_once, timeout=Timeout(attempt=0.05), retry=FAST)
     assert list(results) == [5]
     assert seen == [5, 5]
     counts = results.statistics()
@@ -160,7 +160,7 @@ def test_the_timeout_bounds_all_attempts_and_their_pauses() -> None:
 
     retry = Retry(attempts=100, initial=3600, maximum=3600, jitter=False)
     with pytest.raises(CallTimeout, match="no result within timeout=0.1 s"):
-        list(async_map(fail, [1], timeout=0.1, retry=retry))
+        list(async_map([1], fail, timeout=0.1, retry=retry))
 
 
 @pytest.mark.contract
@@ -170,7 +170,7 @@ def test_the_timeout_does_not_count_the_wait_for_a_slot() -> None:
         return row
 
     # Twenty calls one after the other take a second; each has half of one for itself.
-    assert list(async_map(call, range(20), capacity=1, timeout=0.5)) == list(range(20))
+    assert list(async_map(range(20), call, capacity=1, timeout=0.5)) == list(range(20))
 
 
 @pytest.mark.contract
@@ -190,7 +190,7 @@ def test_a_call_that_swallows_its_cancellation_does_not_hold_the_job(
         return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(stubborn, range(5), capacity=1, timeout=0.1, errors="null")
+        results = async_map(range(5), stubborn, capacity=1, timeout=0.1, errors="null")
         assert list(results) == [None, 1, 2, 3, 4]
     release.set()
     counts = results.statistics()
@@ -209,9 +209,9 @@ def test_a_function_that_raises_what_ends_loops_fails_its_row_and_nothing_hangs(
         return row
 
     with pytest.raises(CallFailed, match=f"row 2: {kind.__name__}") as caught:
-        list(async_map(odd, range(5), capacity=2))
+        list(async_map(range(5), odd, capacity=2))
     assert isinstance(caught.value.cause, kind)
-    assert list(async_map(odd, range(5), capacity=2, errors="null")) == [0, 1, None, 3, 4]
+    assert list(async_map(range(5), odd, capacity=2, errors="null")) == [0, 1, None, 3, 4]
 
 
 def test_a_function_that_cancels_its_own_task_fails_its_row_only() -> None:
@@ -223,7 +223,7 @@ def test_a_function_that_cancels_its_own_task_fails_its_row_only() -> None:
             await asyncio.sleep(0)
         return row
 
-    assert list(async_map(odd, range(6), capacity=1, errors="null")) == [0, 1, None, 3, 4, 5]
+    assert list(async_map(range(6), odd, capacity=1, errors="null")) == [0, 1, None, 3, 4, 5]
 
 
 def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
@@ -233,7 +233,7 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
         task.cancel()
         return row
 
-    assert list(async_map(odd, range(20), capacity=2)) == list(range(20))
+    assert list(async_map(range(20), odd, capacity=2)) == list(range(20))
 
 
 @pytest.mark.contract
@@ -241,7 +241,7 @@ def test_a_cancellation_left_behind_does_not_reach_the_next_call() -> None:
     ("limits", "met"),
     [
         ({"timeout": 0.1}, ("timeout", 0.1)),
-        ({"timeout": 3600.0, "attempt_timeout": 0.1}, ("attempt_timeout", 0.1)),
+        ({"timeout": Timeout(3600.0, attempt=0.1)}, ("attempt_timeout", 0.1)),
     ],
     ids=["timeout", "attempt_timeout"],
 )
@@ -257,7 +257,7 @@ def test_a_coroutine_that_blocks_the_loop_is_found_and_named_with_the_limit_that
         return row
 
     with pytest.raises(CallTimeout) as caught:
-        list(async_map(blocks, [1], **limits))
+        list(async_map([1], blocks, **limits))
     release.set()
     assert (caught.value.limit, caught.value.seconds) == met
     assert f"no result within {met[0]}=0.1 s, in attempt 1 for row 1" in str(caught.value)
@@ -278,7 +278,7 @@ def test_a_failed_job_cancels_the_calls_in_flight() -> None:
         raise ValueError
 
     with pytest.raises(CallFailed):
-        list(async_map(call, range(2)))
+        list(async_map(range(2), call))
     assert cancelled.is_set()
 
 
@@ -301,7 +301,7 @@ def test_a_blocking_function_runs_in_threads_under_the_same_limits() -> None:
             running -= 1
         return row
 
-    assert list(async_map(call, range(40), capacity=4)) == list(range(40))
+    assert list(async_map(range(40), call, capacity=4)) == list(range(40))
     assert most == 4
 
 
@@ -316,10 +316,10 @@ def test_a_blocking_function_is_retried_and_fails_like_an_async_one() -> None:
             raise ConnectionError(row)
         return row
 
-    assert list(async_map(call, range(10), retry=FAST, capacity=4)) == list(range(10))
+    assert list(async_map(range(10), call, retry=FAST, capacity=4)) == list(range(10))
     attempts.clear()
     with pytest.raises(CallFailed, match="after 1 attempt"):
-        list(async_map(call, [1]))
+        list(async_map([1], call))
 
 
 def test_a_blocking_call_that_never_returns_meets_its_timeout(
@@ -334,7 +334,7 @@ def test_a_blocking_call_that_never_returns_meets_its_timeout(
         return row
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        results = async_map(call, range(5), capacity=1, timeout=0.1, errors="null")
+        results = async_map(range(5), call, capacity=1, timeout=0.1, errors="null")
         assert list(results) == [None, 1, 2, 3, 4]
     release.set()
     counts = results.statistics()
@@ -351,7 +351,7 @@ def test_a_blocking_call_that_returns_late_is_counted_and_ignored() -> None:
             time.sleep(0.2)
         return row
 
-    results = async_map(call, range(3), capacity=1, attempt_timeout=0.1, retry=FAST)
+    results = async_map(range(3), call, capacity=1, timeout=Timeout(attempt=0.1), retry=FAST)
     assert list(results) == [0, 1, 2]
     counts = results.statistics()
     assert counts is not None and (counts.timeouts, counts.late, counts.abandoned) == (1, 1, 0)
@@ -366,14 +366,14 @@ def test_a_plain_function_that_returns_an_awaitable_is_refused_with_advice() -> 
         return inner(row)
 
     with pytest.raises(CallFailed, match="make it `async def`"):
-        list(async_map(wrapper, [1]))
+        list(async_map([1], wrapper))
 
 
 def test_a_generator_function_gives_the_list_of_what_it_yields() -> None:
     def several(row: int) -> Iterator[int]:
         yield from range(row)
 
-    assert list(async_map(several, range(3))) == [[], [0], [0, 1]]
+    assert list(async_map(range(3), several)) == [[], [0], [0, 1]]
 
 
 def test_a_generator_function_sees_the_context_of_the_caller() -> None:
@@ -383,7 +383,7 @@ def test_a_generator_function_sees_the_context_of_the_caller() -> None:
     def several(row: int) -> Iterator[str]:
         yield variable.get()
 
-    assert list(async_map(several, range(2))) == [["caller"], ["caller"]]
+    assert list(async_map(range(2), several)) == [["caller"], ["caller"]]
 
 
 def test_a_context_variable_that_cannot_be_compared_does_no_harm() -> None:
@@ -400,7 +400,7 @@ def test_a_context_variable_that_cannot_be_compared_does_no_harm() -> None:
         variable.set(Odd())
         return row
 
-    assert list(async_map(call, range(10), capacity=2)) == list(range(10))
+    assert list(async_map(range(10), call, capacity=2)) == list(range(10))
 
 
 def test_a_task_of_a_call_that_raises_system_exit_fails_the_row_and_not_the_loop() -> None:
@@ -412,7 +412,7 @@ def test_a_task_of_a_call_that_raises_system_exit_fails_the_row_and_not_the_loop
             await asyncio.create_task(inner())
         return row
 
-    assert list(async_map(call, range(4), errors="null")) == [0, None, 2, 3]
+    assert list(async_map(range(4), call, errors="null")) == [0, None, 2, 3]
 
 
 def test_a_timeout_that_the_function_raises_is_the_functions_and_not_ours() -> None:
@@ -420,7 +420,7 @@ def test_a_timeout_that_the_function_raises_is_the_functions_and_not_ours() -> N
         raise CallTimeout("timeout", 7.0, 1, "another row")
 
     with pytest.raises(CallFailed, match="row 1: CallTimeout: no result within timeout=7 s"):
-        list(async_map(call, [1]))
+        list(async_map([1], call))
 
 
 def test_a_null_in_the_place_of_a_row_is_explained_once_for_each_kind_of_error(
@@ -430,7 +430,7 @@ def test_a_null_in_the_place_of_a_row_is_explained_once_for_each_kind_of_error(
         raise ValueError(row) if row % 2 else ConnectionError(row)
 
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        assert list(async_map(call, range(10), errors="null", capacity=1)) == [None] * 10
+        assert list(async_map(range(10), call, errors="null", capacity=1)) == [None] * 10
     assert [record.getMessage() for record in caplog.records] == [
         "a row failed, the first one for ConnectionError: "
         "call failed after 1 attempt for row 0: ConnectionError: 0",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pillarbox import CallFailed, CallTimeout, Collector, Options, Retry
+from pillarbox import Buffer, CallFailed, CallTimeout, Collector, Options, Retry, Timeout
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.task import (
     MAX_WATERMARK,
@@ -413,9 +413,11 @@ def test_async_operators_work_in_one_chain_with_another_between_them() -> None:
             self.output.collect(result + 1)
 
     async def script() -> None:
-        second = wait("second", doubled_after({15: 0.5, 13: 3.0}), ordered=False, capacity=2, reorder=2)
+        second = wait(
+            "second", doubled_after({15: 0.5, 13: 3.0}), ordered=False, capacity=2, buffer=Buffer(2)
+        )
         running = Running(
-            doubled_after({5: 3.0, 6: 1.0}), AddOne(), second, ordered=True, capacity=3, reorder=3
+            doubled_after({5: 3.0, 6: 1.0}), AddOne(), second, ordered=True, capacity=3, buffer=Buffer(3)
         )
         running.push(5, 6, 7, Watermark(7.0), 8, 9)
         await running.end()
@@ -439,7 +441,7 @@ def test_each_attempt_gets_the_very_row_that_came_while_others_are_read() -> Non
 
     async def script() -> list[Any]:
         retry = Retry(2, initial=5.0, maximum=5.0, jitter=False)
-        running = Running(call, capacity=3, reorder=6, retry=retry)
+        running = Running(call, capacity=3, buffer=Buffer(6), retry=retry)
         running.push(RowBatch(rows[:12], 1))
         running.push(*rows[12:])
         await running.end()
@@ -469,7 +471,7 @@ class Several(Operator):
 async def waiting(window: int, *elements: Any) -> tuple[list[Any], list[Any]]:
     """The rows in front of an operator that calls row 1, and the rows that have left in the end."""
     input, output = PushedInput(), Results()
-    operator = wait("wait", doubled_after({1: 5.0}), ordered=False, capacity=window, reorder=window)
+    operator = wait("wait", doubled_after({1: 5.0}), ordered=False, capacity=window, buffer=Buffer(window))
     task = StreamTask(input, [Several(), operator], output, latency_interval=None)
     running = asyncio.ensure_future(task.run_async())
     input.push(elements)
@@ -502,7 +504,7 @@ def test_watermarks_and_statuses_wait_at_the_link_while_the_window_is_full_and_a
 @pytest.mark.contract
 def test_a_latency_marker_passes_at_once_though_the_window_is_full() -> None:
     async def script() -> None:
-        running = Running(doubled_after({1: 5.0, 2: 9.0}), ordered=True, capacity=2, reorder=2)
+        running = Running(doubled_after({1: 5.0, 2: 9.0}), ordered=True, capacity=2, buffer=Buffer(2))
         running.push(1, LatencyMarker(0.1), 2)
         await asyncio.sleep(1.0)
         assert running.left == [LatencyMarker(0.1)]
@@ -546,7 +548,9 @@ def test_a_full_window_and_what_waits_in_front_of_it_are_restored_into_any_windo
     ordered: bool, window: int
 ) -> None:
     async def script() -> list[Any]:
-        first = Running(doubled_after(dict.fromkeys(range(9), HOUR)), ordered=ordered, capacity=3, reorder=3)
+        first = Running(
+            doubled_after(dict.fromkeys(range(9), HOUR)), ordered=ordered, capacity=3, buffer=Buffer(3)
+        )
         first.push(RowBatch([0, 1, 2, 3, 4]))
         await asyncio.sleep(1.0)
         snapshot = await first.snapshot()
@@ -558,7 +562,7 @@ def test_a_full_window_and_what_waits_in_front_of_it_are_restored_into_any_windo
             snapshot=snapshot,
             ordered=ordered,
             capacity=min(window, 2),
-            reorder=max(window, 2),
+            buffer=Buffer(max(window, 2)),
         )
         await second.end()
         return second.left
@@ -625,7 +629,7 @@ def test_a_row_that_is_done_leaves_no_timer() -> None:
     async def script() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        running = Running(doubled_after({}), timeout=HOUR, attempt_timeout=HOUR)
+        running = Running(doubled_after({}), timeout=Timeout(HOUR, attempt=HOUR))
         running.push(*range(100))
         await asyncio.sleep(1.0)
         assert len(running.left) == 100
@@ -643,7 +647,7 @@ def test_a_row_that_is_done_in_time_never_times_out() -> None:
         def keep(row: int, collector: Collector[int]) -> None:
             collectors.append(collector)
 
-        running = Running(keep, timeout=5.0, on_timeout=timed_out.append)
+        running = Running(keep, timeout=Timeout(5.0, fallback=timed_out.append))
         running.push(1)
         asyncio.get_running_loop().call_at(4.999, lambda: collectors[0].complete(2))
         await asyncio.sleep(6.0)
@@ -730,7 +734,7 @@ def test_a_row_that_is_tried_again_for_too_long_gets_the_value_of_its_time_out(
         retry = Retry(99, initial=3.0, maximum=3.0, jitter=False)
         attempt = 1.0 if fails == "hang" else None
         running = Running(
-            service, ordered=ordered, retry=retry, timeout=10.0, attempt_timeout=attempt, on_timeout=-1
+            service, ordered=ordered, retry=retry, timeout=Timeout(10.0, attempt=attempt, fallback=-1)
         )
         running.push(1, 2)
         await running.end()
@@ -781,7 +785,7 @@ def test_the_end_of_event_time_comes_behind_rows_that_wait_for_another_attempt()
 
 def test_a_task_whose_output_has_no_room_can_be_closed() -> None:
     async def script() -> None:
-        running = Running(doubled_after({}), capacity=2, reorder=2)
+        running = Running(doubled_after({}), capacity=2, buffer=Buffer(2))
         running.output.block()
         running.push(1, 2, 3, InputStatus.END_OF_INPUT)
         await asyncio.sleep(1.0)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Options, Rate, Retry, RetryBudget, async_map
+from pillarbox import Batch, Budget, Buffer, Dedupe, Options, Rate, Retry, RetryBudget, Timeout, async_map
 
 KINDS = (ValueError, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
 HOOKS: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
-    "usage": lambda hook: {"usage": hook},
-    "dedupe": lambda hook: {"dedupe": hook},
+    "usage": lambda hook: {"budget": Budget(usage=hook)},
+    "dedupe": lambda hook: {"options": Options(dedupe=hook)},
     "result": lambda hook: {"retry": Retry(3, result=hook)},
     "weight": lambda hook: {"rate": Rate(units_per_minute=1e6, weight=hook)},
     "batch weight": lambda hook: {"batch": Batch(2, weight=hook, max_weight=10.0)},
@@ -21,7 +21,7 @@ HOOKS: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
 FAILING: dict[str, Callable[[Callable[..., Any]], dict[str, Any]]] = {
     "when": lambda hook: {"retry": Retry(3, when=hook)},
     "retry_after": lambda hook: {"retry": Retry(3, retry_after=hook)},
-    "on_timeout": lambda hook: {"timeout": 0.01, "on_timeout": hook},
+    "fallback": lambda hook: {"timeout": Timeout(0.01, fallback=hook)},
 }
 
 
@@ -51,7 +51,7 @@ async def slow(row: int) -> int:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_raises_fails_its_rows_and_nothing_hangs(hook: str, kind: type[BaseException]) -> None:
     options = HOOKS[hook](raising(kind))
-    outcomes = list(async_map(right, range(4), errors="column", **options))
+    outcomes = list(async_map(range(4), right, errors="column", **options))
     assert [outcome.error.type for outcome in outcomes if outcome.error] == [kind.__name__] * 4
 
 
@@ -60,8 +60,8 @@ def test_a_hook_that_raises_fails_its_rows_and_nothing_hangs(hook: str, kind: ty
 def test_a_hook_that_raises_about_a_failure_is_what_the_row_fails_with(
     hook: str, kind: type[BaseException]
 ) -> None:
-    fn = slow if hook == "on_timeout" else wrong
-    outcomes = list(async_map(fn, range(4), errors="column", **FAILING[hook](raising(kind))))
+    fn = slow if hook == "fallback" else wrong
+    outcomes = list(async_map(range(4), fn, errors="column", **FAILING[hook](raising(kind))))
     assert [outcome.error.type for outcome in outcomes if outcome.error] == [kind.__name__] * 4
 
 
@@ -83,7 +83,7 @@ def test_an_error_whose_text_raises_fails_its_row_alone() -> None:
             raise Unspeakable
         return row
 
-    first, second, third = async_map(call, range(3), errors="column")
+    first, second, third = async_map(range(3), call, errors="column")
     assert (first.result, third.result) == (0, 2)
     assert second.error is not None
     assert second.error.message == "<a Unspeakable whose text raised AttributeError>"
@@ -98,7 +98,7 @@ def test_a_batch_that_is_tried_again_is_one_retry_of_the_budget() -> None:
         raise ConnectionError("down")
 
     retry = Retry(6, initial=0.0, budget=RetryBudget(share=0.5, least=0))
-    assert list(async_map(down, range(64), batch=Batch(8), capacity=1, retry=retry, errors="drop")) == []
+    assert list(async_map(range(64), down, batch=Batch(8), capacity=1, retry=retry, errors="drop")) == []
     assert calls <= 8 + 4
 
 
@@ -109,7 +109,7 @@ def test_a_table_of_columns_is_no_list_of_results() -> None:
     async def predict(rows: list[int]) -> Table:
         return Table(["label", "score"])
 
-    outcomes = list(async_map(predict, [1, 2], batch=Batch(2), errors="column"))
+    outcomes = list(async_map([1, 2], predict, batch=Batch(2), errors="column"))
     assert {outcome.error and outcome.error.type for outcome in outcomes} == {"BatchResultError"}
 
 
@@ -119,7 +119,11 @@ def test_values_of_other_types_are_other_rows_although_they_are_equal() -> None:
         await asyncio.sleep(0.001)
         return type(row).__name__
 
-    assert list(async_map(kind, [1, True, 1.0], dedupe=True, memo=9)) == ["int", "bool", "float"]
+    assert list(async_map([1, True, 1.0], kind, options=Options(dedupe=Dedupe(memo=9)))) == [
+        "int",
+        "bool",
+        "float",
+    ]
 
 
 def test_rows_that_share_a_call_have_its_result_although_the_call_changed_its_row() -> None:
@@ -138,7 +142,7 @@ def test_rows_that_share_a_call_have_its_result_although_the_call_changed_its_ro
         row.value += 100
         return row.value
 
-    assert list(async_map(call, [Row(1), Row(1), Row(2)], dedupe=True)) == [101, 101, 102]
+    assert list(async_map([Row(1), Row(1), Row(2)], call, options=Options(dedupe=True))) == [101, 101, 102]
 
 
 def test_bytes_are_bounded_also_when_rows_leave_one_by_one() -> None:
@@ -150,7 +154,9 @@ def test_bytes_are_bounded_also_when_rows_leave_one_by_one() -> None:
 
     rows = iter([small] * 300 + [large] * 100)
     most = 0
-    with async_map(call, rows, capacity=50, max_bytes=500_000, ordered=False) as results:
+    with async_map(
+        rows, call, capacity=50, ordered=False, options=Options(buffer=Buffer(max_bytes=500_000))
+    ) as results:
         for _ in results:
             statistics = results.statistics()
             assert statistics is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import logging
 import os
 import shutil
@@ -19,10 +20,10 @@ import pytest
 from pyarrow import fs
 
 from pillarbox import Options, async_map
-from pillarbox.aio import async_map as async_map_function
+from pillarbox.aio.async_map import open_ledgers
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.chained import ChainPlace
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerValueError, LedgerWarning, Scope
 from pillarbox.ledger.keys import execution_id
@@ -55,8 +56,9 @@ def location(tmp_path: Path) -> str:
 
 
 def run(service: Service, rows: list[dict[str, Any]], ledger: Ledger, **given: Any) -> list[Any]:
-    options = {"key": ["id"], **NAMES, **given}
-    return list(async_map(service.call, rows, ledger=ledger, **options))
+    names = {"key": ["id"], **NAMES}
+    names |= {name: given.pop(name) for name in ("key", "uid", "run") if name in given}
+    return list(async_map(rows, service.call, ledger=dataclasses.replace(ledger, **names), **given))
 
 
 def rows_of(numbers: range, text: str = "text", **more: Any) -> list[dict[str, Any]]:
@@ -93,7 +95,7 @@ def test_a_key_that_comes_twice_with_different_inputs_ends_the_job(location: str
 def test_rows_of_one_key_and_one_input_in_flight_share_one_call(location: str) -> None:
     service = Service()
     rows = rows_of(range(5)) * 3
-    job = async_map(service.call, rows, ledger=Ledger(location), key=["id"], **NAMES)
+    job = async_map(rows, service.call, ledger=Ledger(location, key=["id"], **NAMES))
     assert list(job) == [[row["text"], 1] for row in rows]
     assert set(service.calls.values()) == {1}
     statistics = job.statistics()
@@ -108,7 +110,7 @@ def test_rows_that_share_a_call_share_its_failure_and_count(location: str) -> No
         raise ValueError(row["id"])
 
     rows = rows_of(range(2)) * 3
-    job = async_map(call, rows, ledger=Ledger(location), key=["id"], errors="column", **NAMES)
+    job = async_map(rows, call, ledger=Ledger(location, key=["id"], **NAMES), errors="column")
     assert [outcome.error.type for outcome in job] == ["ValueError"] * 6  # type: ignore[attr-defined]
     statistics = job.statistics()
     assert statistics is not None and statistics.errors == 6
@@ -120,11 +122,11 @@ def one_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     same = execution_id("action")
 
     def of_one_execution(options: Options, run: str, **given: Any) -> Any:
-        return open_session(options, run, **{**given, "execution": same, "alone": False})
+        return LedgerSession(options, run, **{**given, "execution": same, "alone": False})
 
-    monkeypatch.setitem(async_map_function.__globals__, "open_session", of_one_execution)
+    monkeypatch.setitem(open_ledgers.__globals__, "LedgerSession", of_one_execution)
     # The services of one execution are different functions here.
-    monkeypatch.setitem(async_map_function.__globals__, "record_code", lambda *_: None)
+    monkeypatch.setitem(open_ledgers.__globals__, "record_code", lambda *_: None)
 
 
 @pytest.mark.contract
@@ -154,7 +156,9 @@ def in_flight_at_once(ledger: Ledger) -> dict[str, Any]:
         # They begin with other rows, so that neither waits for the other's lease.
         rows = [{"id": text, "text": "own"}, {"id": "both", "text": text}]
         try:
-            outcomes[text] = list(async_map(call, rows, ledger=ledger, key=["id"], **NAMES))
+            outcomes[text] = list(
+                async_map(rows, call, ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
+            )
         except LedgerConflictError as error:
             outcomes[text] = error
 
@@ -247,13 +251,13 @@ def test_what_tasks_have_found_is_deleted_a_day_later_by_those_of_another_execut
         return [*Path(ledger.folder(scope).path).glob(".found-*")]  # type: ignore[union-attr]
 
     def find(execution: str) -> None:
-        options = Options(ledger=ledger, key=["id"], **NAMES)
-        session = open_session(options, "run", execution=execution_id(execution))
+        options = Options(ledger=dataclasses.replace(ledger, key=["id"], **NAMES))
+        session = LedgerSession(options, "run", execution=execution_id(execution))
         assert session is not None
-        clashes = session._conflicts
-        assert clashes is not None
-        clashes.add(bytes(16), b"", is_old=True)
-        clashes.check(session._reader, ledger.folder(scope))
+        conflicts = session._conflicts
+        assert conflicts is not None
+        conflicts.add(bytes(16), b"", is_old=True)
+        conflicts.check(session._reader, ledger.folder(scope))
 
     run(service, rows, ledger)
     assert not files()
@@ -371,19 +375,19 @@ def test_other_code_only_warns_when_the_job_is_made(location: str) -> None:
     async def second(row: dict[str, Any]) -> str:
         return str(row["text"]).upper()
 
-    given: dict[str, Any] = {"ledger": Ledger(location), "key": ["id"], **NAMES}
-    answers = list(async_map(first, rows_of(range(3)), **given))
+    given: dict[str, Any] = {"ledger": Ledger(location, key=["id"], **NAMES)}
+    answers = list(async_map(rows_of(range(3)), first, **given))
     with warnings.catch_warnings():
         warnings.simplefilter("error", LedgerWarning)
-        assert list(async_map(same, rows_of(range(3)), **given)) == answers
+        assert list(async_map(rows_of(range(3)), same, **given)) == answers
         with pytest.raises(
             LedgerWarning, match=r"the code of .*second has changed .* version=None: .*version="
         ):
-            async_map(second, rows_of(range(3)), **given)
+            async_map(rows_of(range(3)), second, **given)
     with pytest.warns(LedgerWarning, match="has changed"):
-        assert list(async_map(second, rows_of(range(3)), **given)) == answers
-    versioned = {**given, "ledger": Ledger(location, version=2)}
-    assert list(async_map(second, rows_of(range(3)), **versioned)) == [text.upper() for text in answers]
+        assert list(async_map(rows_of(range(3)), second, **given)) == answers
+    versioned = {"ledger": Ledger(location, key=["id"], version=2, **NAMES)}
+    assert list(async_map(rows_of(range(3)), second, **versioned)) == [text.upper() for text in answers]
 
 
 @pytest.mark.parametrize(
@@ -417,7 +421,7 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
     rows = ["stuck", "a row", "a row"]
     calls: list[str] = []
     keys: dict[int, list[bytes]] = {1: [], 2: []}
-    kept = Options(ledger=Ledger(location), uid="a", run="run", ordered=True)
+    kept = Options(ledger=Ledger(location, uid="a", run="run"), ordered=True)
 
     async def first(row: str) -> str:
         calls.append(row)
@@ -427,7 +431,7 @@ def test_a_restored_row_that_is_in_the_ledger_goes_on_in_a_chain_under_its_key(l
 
     async def life(number: int, snapshot: TaskSnapshot | None) -> tuple[TaskSnapshot | None, list[Any]]:
         loop = asyncio.get_running_loop()
-        session = open_session(kept, "run", execution=execution_id())
+        session = LedgerSession(kept, "run", execution=execution_id())
         identify = session.identify
 
         def spy(call: Any) -> None:

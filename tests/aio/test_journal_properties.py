@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import os
 import tempfile
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Options, async_map
+from pillarbox import Batch, Buffer, Dedupe, Options, async_map
 from pillarbox.ledger import Ledger
 from tests.search import examples
 
@@ -23,11 +24,10 @@ OPTIONS = st.fixed_dictionaries(
     {
         "ordered": st.booleans(),
         "capacity": st.integers(1, 9),
-        "dedupe": st.booleans(),
-        "memo": st.sampled_from([0, 0, 5]),
+        "dedupe": st.sampled_from([False, True, Dedupe(memo=5)]),
         "batch": st.sampled_from([None, None, Batch(3), Batch(8, linger=0.001)]),
         "errors": st.sampled_from(["column", "null", "drop"]),
-        "max_bytes": st.sampled_from([None, 200]),
+        "buffer": st.builds(Buffer, max_bytes=st.sampled_from([None, 200])),
     }
 )
 
@@ -91,10 +91,10 @@ def test_whatever_breaks_off_the_last_run_is_whole_and_no_call_that_ended_is_mad
     fn = service.one if options["batch"] is None else service.many
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(folder, loss_window=loss_window, commit_rows=commit_rows, retry_errors=False)
-        chosen = Options(**options, ledger=ledger, uid="uid", run="run")
+        chosen = Options(**options, ledger=dataclasses.replace(ledger, uid="uid", run="run"))
 
         def run(most: int | None) -> list[Any]:
-            with async_map(fn, iter(rows), options=chosen) as results:
+            with async_map(iter(rows), fn, options=chosen) as results:
                 taken: list[Any] = list(itertools.islice(results, most))
             if options["errors"] == "column":
                 assert all((each.error is None) == (each.result is not None) for each in taken)

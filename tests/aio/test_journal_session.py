@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable
@@ -68,8 +69,8 @@ class Attempt:
             return writers[-1]
 
         writers: list[HeldWriter] = []
-        self.options = Options(ledger=ledger, uid="uid", run="run", **options)
-        self.session = ledger_session.open_session(self.options, "run", execution=execution_id())
+        self.options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), **options)
+        self.session = ledger_session.LedgerSession(self.options, "run", execution=execution_id())
         self.mailbox = TaskMailbox()
         self.waiting: deque[Call] = deque()
         self.left: list[tuple[Any, Any]] = []
@@ -151,7 +152,7 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script() -> None:
-        first, second = (Attempt(ledger, monkeypatch, key=["id"]) for _ in range(2))
+        first, second = (Attempt(dataclasses.replace(ledger, key=["id"]), monkeypatch) for _ in range(2))
         rows = [{"id": 1}, {"id": 2}]
         for row in rows:
             assert first.comes(row)[1] is None
@@ -164,7 +165,7 @@ def test_rows_that_have_joined_one_that_waits_for_anothers_answer_leave_with_it(
         await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == []
         assert one.key is not None and one.input is not None
-        with ledger.writer(ledger_session.scope_of(second.options, "run")) as kept:
+        with ledger.writer(ledger_session.scope_of(second.options.ledger, "run")) as kept:
             kept.append(one.key, "kept", input=one.input)
         await asyncio.sleep(10 * ledger_session.POLL_INTERVAL_S)
         assert second.left == [(rows[0], "kept")] * 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import async_map
+from pillarbox import Buffer, Options, async_map
 from pillarbox.aio import Adaptive, concurrency
 from tests.aio.virtual import HOUR, Rig, again, play
 
@@ -43,7 +43,7 @@ class Gated:
 def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, capacity=2, reorder=5)
+        rig = Rig(gated, capacity=2, buffer=Buffer(5))
         rig.push(*range(10))
         await gated.let_go(1, 2, 3, 4, 5, 6)
         # Row 0 holds back the emission of 1 to 4, not their calls; 5 has no place yet.
@@ -63,7 +63,7 @@ def test_in_order_calls_go_on_behind_a_slow_one_until_the_window_is_full() -> No
 def test_unordered_a_slow_call_holds_back_no_other_row() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, capacity=2, reorder=2, ordered=False)
+        rig = Rig(gated, capacity=2, buffer=Buffer(2), ordered=False)
         rig.push(*range(10))
         await gated.let_go(*range(1, 10))
         assert rig.results == [*range(1, 10)]
@@ -84,7 +84,7 @@ def test_a_row_that_pauses_holds_its_place_in_the_window_and_no_slot() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(call, capacity=1, reorder=3, retry=again(2, 100))
+        rig = Rig(call, capacity=1, buffer=Buffer(3), retry=again(2, 100))
         rig.push(*range(6))
         await asyncio.sleep(50)
         assert calls == [0, 1, 2]
@@ -102,7 +102,7 @@ def test_max_bytes_bounds_the_rows_that_are_held(ordered: bool) -> None:
     async def script() -> None:
         gated = Gated()
         # The source says that a row has one byte.
-        rig = Rig(gated, capacity=100, max_bytes=3, ordered=ordered)
+        rig = Rig(gated, capacity=100, buffer=Buffer(max_bytes=3), ordered=ordered)
         rig.push(*range(7))
         await asyncio.sleep(0)
         await gated.let_go(0)
@@ -119,7 +119,7 @@ def test_max_bytes_bounds_the_rows_that_are_held(ordered: bool) -> None:
 def test_without_max_bytes_no_bytes_are_counted() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, capacity=50, max_bytes=None)
+        rig = Rig(gated, capacity=50, buffer=Buffer(max_bytes=None))
         rig.push(*range(50))
         await gated.let_go()
         assert len(gated.begun) == 50
@@ -144,7 +144,7 @@ def test_rows_of_an_iterable_are_weighed_each_by_itself() -> None:
         return len(row)
 
     rows = [bytes(100_000 if number % 2 else 10) for number in range(60)]
-    results = async_map(call, rows, capacity=50, max_bytes=most)
+    results = async_map(rows, call, capacity=50, options=Options(buffer=Buffer(max_bytes=most)))
     assert list(results) == [len(row) for row in rows]
     counts = results.statistics()
     assert counts is not None and counts.held_bytes == 0
@@ -153,7 +153,7 @@ def test_rows_of_an_iterable_are_weighed_each_by_itself() -> None:
 def test_a_row_that_is_larger_than_max_bytes_is_let_in_alone() -> None:
     async def script() -> None:
         gated = Gated()
-        rig = Rig(gated, max_bytes=5)
+        rig = Rig(gated, buffer=Buffer(max_bytes=5))
         rig.row_bytes = 9
         rig.push(*range(3))
         for row in range(3):
@@ -175,7 +175,7 @@ def test_a_full_output_holds_up_the_input_and_loses_nothing() -> None:
         return row
 
     rows = iter(range(1000))
-    results = async_map(call, rows, capacity=2, reorder=4)
+    results = async_map(rows, call, capacity=2, options=Options(buffer=Buffer(4)))
     assert next(results) == 0
     # One chunk waits to be taken, one is built, and the window is full: then nothing more is called.
     while began.acquire(timeout=0.2):
@@ -265,7 +265,7 @@ def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
         await asyncio.sleep(0.001)
         return row
 
-    results = async_map(call, range(2000), capacity="auto")
+    results = async_map(range(2000), call, capacity="auto")
     assert list(results) == [*range(2000)]
     counts = results.statistics()
     assert counts is not None
@@ -276,13 +276,31 @@ def test_with_auto_the_capacity_is_found_while_it_runs() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"capacity": 4, "reorder": 3}, "reorder=3: must be at least capacity"),
+        (
+            {"capacity": 4, "options": Options(capacity=2, buffer=Buffer(3))},
+            "buffer=3: must be at least capacity",
+        ),
         ({"capacity": "all"}, "capacity='all': must be one of 'auto'"),
-        ({"max_bytes": 0}, "max_bytes=0: must be at least 1"),
         ({"capacity": 2**22}, "the window of rows may be at most"),
     ],
     ids=repr,
 )
 def test_limits_that_make_no_sense_are_refused_at_the_call(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        async_map(Gated(), [], **given)
+        async_map([], Gated(), **given)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes=0: must be at least 1"):
+        Buffer(max_bytes=0)

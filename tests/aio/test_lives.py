@@ -23,7 +23,7 @@ from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from pillarbox import Batch, Options, Retry, RetryBudget
+from pillarbox import Batch, Buffer, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
 from pillarbox.aio.ledger_session import LedgerSession
@@ -64,7 +64,7 @@ class Lives(OperatorMachine):
         options = Options(
             ordered=self.ordered,
             capacity=capacity,
-            reorder=capacity + draw(st.integers(0, 4)),
+            buffer=Buffer(capacity + draw(st.integers(0, 4))),
             errors="column",
             timeout=self.timeout,
             retry=Retry(
@@ -288,7 +288,8 @@ class LedgerLives(Lives):
         if self.lives == 1:
             self.ordered = draw(st.booleans())
             self.max_attempts = draw(st.integers(1, 3))
-        self.session = SteppedSession(SteppedLedger(str(self.place())), SCOPE, identify, EXECUTION)
+        options = Options(ledger=SteppedLedger(str(self.place()), uid="uid"), errors="column")
+        self.session = SteppedSession(options, "run", identify=identify, execution=EXECUTION)
         return [self.operator("only", draw, ledger_session=self.session)]
 
     @property

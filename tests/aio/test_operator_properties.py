@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pillarbox import Budget, Buffer, Dedupe, Timeout
 from pillarbox.aio import async_wait as operator_module
 from pillarbox.aio import scheduler as scheduler_module
 from pillarbox.aio.async_wait import AsyncWaitOperator
@@ -30,7 +31,7 @@ from pillarbox.aio.calls import Call
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, CallTimeout, Failed
 from pillarbox.aio.limits.rate import LocalLimiter, Rate
-from pillarbox.aio.options import RAISE, Options
+from pillarbox.aio.options import UNSET, Options
 from pillarbox.aio.retry import Retry
 from pillarbox.aio.sizes import size_of
 from pillarbox.aio.task_io import Chunk
@@ -209,18 +210,21 @@ OPTIONS = st.fixed_dictionaries(
         "capacity": st.integers(1, 5),
         "errors": st.sampled_from(["null", "column", "drop", "fail"]),
         # So few that a window of these results is not light: each is weighed.
-        "max_bytes": st.integers(1, 5000),
+        "buffer": st.builds(Buffer, st.none(), st.integers(1, 5000)),
     },
     optional={
-        "timeout": st.sampled_from([0.05, 0.7, 2.0, 20.0]),
-        "attempt_timeout": st.sampled_from([0.05, 0.7, 2.0]),
+        "timeout": st.builds(
+            Timeout,
+            st.sampled_from([None, 0.05, 0.7, 2.0, 20.0]),
+            attempt=st.sampled_from([None, 0.05, 0.7, 2.0]),
+            fallback=st.sampled_from([UNSET, "in time"]),
+        ),
         "retry": st.builds(
             Retry,
             attempts=st.integers(1, 4),
             initial=st.sampled_from([0.0, 0.3, 1.0]),
             on=st.just((ConnectionError, TimeoutError)),
         ),
-        "on_timeout": st.just("in time"),
     },
 )
 LOADS = st.builds(
@@ -269,8 +273,9 @@ def run(
     with closing(VirtualTimeLoop()) as loop, pytest.MonkeyPatch.context() as patched:
         handles = Handles(patched)
         sink = Collecting(loop, load)
-        assert options.max_bytes is not None
-        source = Lots([*enumerate(rows)], load, sink, options.max_bytes)
+        max_bytes = options.buffer.max_bytes
+        assert max_bytes is not None
+        source = Lots([*enumerate(rows)], load, sink, max_bytes)
         handles.admit = source.admit
 
         async def fn(item: Item) -> Any:
@@ -349,7 +354,7 @@ def test_every_row_has_one_outcome_within_its_limits(
     for number, begun in seen.begun.items():
         assert begun <= attempts, f"row {number}: {begun} attempts"
     if sink.error is not None:
-        if options.errors != "fail" or not isinstance(sink.error, CallFailed | CallTimeout):
+        if options.errors.mode != "fail" or not isinstance(sink.error, CallFailed | CallTimeout):
             raise sink.error
         return
     numbers = [call.row[0] for call, _ in sink.results]
@@ -370,16 +375,17 @@ def test_every_row_has_one_outcome_within_its_limits(
 
 
 def check_outcome(number: int, result: Any, emitted: float, seen: Seen, options: Options) -> None:
-    timed = options.timeout if options.timeout is not None else float("inf")
+    total = options.timeout.total
+    timed = total if total is not None else float("inf")
     if type(result) is Failed:
         kind = result.info.type
         assert result.info.attempts == seen.begun[number]
         if kind == "CallTimeout":
-            assert options.on_timeout is RAISE
+            assert options.timeout.fallback is UNSET
         else:
             assert (kind, seen.last[number]) in {("ConnectionError", "error"), ("Fatal", "fatal")}
     elif result == "in time":
-        assert options.on_timeout == "in time"
+        assert options.timeout.fallback == "in time"
     else:
         assert number_of(result) == number, "a row has another row's result"
         assert seen.last[number] == "result"
@@ -404,7 +410,7 @@ def check_outcome(number: int, result: Any, emitted: float, seen: Seen, options:
 def test_no_row_is_let_in_beyond_max_bytes(row_bytes: int | None, ordered: bool) -> None:
     rows = [Row(0, (Attempt(number * 7 % 5 / 10, "result"),)) for number in range(24)]
     for result_bytes, is_held, max_bytes in itertools.product((0, 50, 200), (True, False), (100, 333, 1400)):
-        options = Options(capacity=4, max_bytes=max_bytes, ordered=ordered)
+        options = Options(capacity=4, buffer=Buffer(max_bytes=max_bytes), ordered=ordered)
         sink, _, operator, _ = run(rows, options, load=Load(row_bytes, result_bytes, is_held))
         if sink.error is not None:
             raise sink.error
@@ -429,7 +435,9 @@ def test_a_stopped_operator_emits_nothing_more_and_leaves_nothing(
 def test_equal_rows_share_a_call_and_get_equal_results(
     rows: list[Row], given_options: dict[str, Any], memo: int, load: Load
 ) -> None:
-    options = Options(**{**given_options, "errors": "null"}, dedupe=lambda item: item[1].key, memo=memo)
+    options = Options(
+        **{**given_options, "errors": "null"}, dedupe=Dedupe(lambda item: item[1].key, memo=memo)
+    )
     sink, seen, operator, _ = run(rows, options, load=load)
     if sink.error is not None:
         raise sink.error
@@ -468,7 +476,7 @@ def test_no_more_calls_begin_than_the_rate_lets_through(
 def test_no_more_calls_are_made_than_allowed_and_the_rest_is_marked(
     rows: list[Row], given_options: dict[str, Any], most: int
 ) -> None:
-    options = Options(**{**given_options, "errors": "column"}, max_calls=most)
+    options = Options(**{**given_options, "errors": "column"}, budget=Budget(max_calls=most))
     sink, seen, operator, _ = run(rows, options)
     assert sorted(call.row[0] for call, _ in sink.results) == list(range(len(rows)))
     assert len(seen.times) <= most
@@ -510,7 +518,11 @@ def test_an_answer_under_the_handle_of_an_earlier_attempt_changes_nothing(
     async def script() -> list[Any]:
         retry = again(3, 1.0)
         rig = Rig(
-            one if batch is None else many, retry=retry, attempt_timeout=60.0, batch=batch, ordered=ordered
+            one if batch is None else many,
+            retry=retry,
+            timeout=Timeout(attempt=60.0),
+            batch=batch,
+            ordered=ordered,
         )
         rig.push(*((row,) for row in range(3)))
         await rig.end()

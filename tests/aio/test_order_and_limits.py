@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import CallFailed, async_map
+from pillarbox import Buffer, CallFailed, Options, Timeout, async_map
 from tests.search import examples
 
 pytestmark = pytest.mark.usefixtures("each_loop")
@@ -79,7 +79,7 @@ def test_every_row_yields_its_result_exactly_once(rows: list[int], ordered: bool
             await asyncio.sleep(random.random() / 1000)
         return row
 
-    results = list(async_map(jitter, iter(rows) if lazy else rows, ordered=ordered, capacity=16))
+    results = list(async_map(iter(rows) if lazy else rows, jitter, ordered=ordered, capacity=16))
     assert sorted(results) == rows
     if ordered:
         assert results == rows
@@ -88,7 +88,7 @@ def test_every_row_yields_its_result_exactly_once(rows: list[int], ordered: bool
 @pytest.mark.contract
 def test_in_order_a_result_waits_for_all_before_it() -> None:
     gate = Gate()
-    results, thread, _ = in_background(async_map(gate, range(3)))
+    results, thread, _ = in_background(async_map(range(3), gate))
     gate.let_go(2)
     gate.let_go(1)
     gate.wait_for({0})
@@ -101,7 +101,7 @@ def test_in_order_a_result_waits_for_all_before_it() -> None:
 @pytest.mark.contract
 def test_unordered_a_result_leaves_as_soon_as_it_is_there() -> None:
     gate = Gate()
-    results, thread, changed = in_background(async_map(gate, range(3), ordered=False))
+    results, thread, changed = in_background(async_map(range(3), gate, ordered=False))
     for count, row in enumerate([2, 0, 1], 1):
         gate.let_go(row)
         with changed:
@@ -113,7 +113,7 @@ def test_unordered_a_result_leaves_as_soon_as_it_is_there() -> None:
 @pytest.mark.contract
 def test_no_more_calls_than_capacity_are_in_flight() -> None:
     gate = Gate()
-    results, thread, _ = in_background(async_map(gate, range(12), capacity=3))
+    results, thread, _ = in_background(async_map(range(12), gate, capacity=3))
     gate.wait_for({0, 1, 2})
     for row in range(12):
         gate.let_go(row)
@@ -124,7 +124,9 @@ def test_no_more_calls_than_capacity_are_in_flight() -> None:
 
 def test_a_slow_head_does_not_idle_the_slots_until_the_reorder_window_is_full() -> None:
     gate = Gate()
-    results, thread, _ = in_background(async_map(gate, range(20), capacity=2, reorder=6))
+    results, thread, _ = in_background(
+        async_map(range(20), gate, capacity=2, options=Options(buffer=Buffer(6)))
+    )
     for row in range(1, 6):
         gate.let_go(row)
     # Six rows are admitted, five have finished, and the window is full: row 6 may not be called.
@@ -148,7 +150,7 @@ def test_no_more_rows_than_the_window_and_the_read_ahead_are_read() -> None:
             read = row + 1
             yield row
 
-    results, thread, _ = in_background(async_map(gate, rows(), capacity=2, reorder=4))
+    results, thread, _ = in_background(async_map(rows(), gate, capacity=2, options=Options(buffer=Buffer(4))))
     gate.wait_for({0, 1})
     # Four in the window, 256 read ahead, and one in the reader's hand; taken in two steps at most.
     assert read <= 4 + 2 * 257
@@ -167,7 +169,7 @@ def test_the_consumer_holds_up_the_reading_when_it_does_not_take_results() -> No
         started += 1
         return row
 
-    with async_map(count, range(1_000_000), capacity=4, reorder=8) as results:
+    with async_map(range(1_000_000), count, capacity=4, options=Options(buffer=Buffer(8))) as results:
         assert next(results) == 0
         deadline = time.monotonic() + 30
         while (counts := results.statistics()) is None or counts.finished_waiting < 8:
@@ -192,17 +194,21 @@ def test_results_are_those_of_the_plain_map_for_any_rows_and_limits(
         return pair
 
     pairs = list(enumerate(rows))
-    results = list(async_map(call, pairs, capacity=capacity, reorder=capacity + slack, ordered=ordered))
+    results = list(
+        async_map(
+            pairs, call, capacity=capacity, ordered=ordered, options=Options(buffer=Buffer(capacity + slack))
+        )
+    )
     assert (results if ordered else sorted(results)) == pairs
 
 
 @pytest.mark.contract
 def test_none_is_a_row_and_a_result_like_any_other() -> None:
-    assert list(async_map(identity, iter([None, 1, None]))) == [None, 1, None]  # type: ignore[list-item]
+    assert list(async_map(iter([None, 1, None]), identity)) == [None, 1, None]  # type: ignore[list-item]
 
 
 def test_a_call_that_never_waits_lets_others_and_the_emission_have_their_turn() -> None:
-    assert sum(async_map(identity, range(100_000))) == sum(range(100_000))
+    assert sum(async_map(range(100_000), identity)) == sum(range(100_000))
 
 
 def test_an_async_generator_gives_the_list_of_what_it_yields() -> None:
@@ -210,7 +216,7 @@ def test_an_async_generator_gives_the_list_of_what_it_yields() -> None:
         for i in range(row):
             yield i
 
-    assert list(async_map(several, range(4))) == [[], [0], [0, 1], [0, 1, 2]]
+    assert list(async_map(range(4), several)) == [[], [0], [0, 1], [0, 1, 2]]
 
 
 def test_an_async_iterator_that_is_returned_is_gathered() -> None:
@@ -221,7 +227,7 @@ def test_an_async_iterator_that_is_returned_is_gathered() -> None:
 
         return inner()
 
-    assert list(async_map(several, [1, 2])) == [[1, -1], [2, -2]]
+    assert list(async_map([1, 2], several)) == [[1, -1], [2, -2]]
 
 
 @pytest.mark.contract(convicts=["context_leaks_to_next_row"])
@@ -235,8 +241,8 @@ def test_calls_see_the_context_of_the_caller_and_not_each_others() -> None:
         await asyncio.sleep(0)
         return seen
 
-    assert list(async_map(call, range(50), capacity=2)) == ["caller"] * 50
-    assert list(async_map(lambda row: variable.get(), range(5), capacity=2)) == ["caller"] * 5
+    assert list(async_map(range(50), call, capacity=2)) == ["caller"] * 50
+    assert list(async_map(range(5), lambda row: variable.get(), capacity=2)) == ["caller"] * 5
 
 
 @pytest.mark.contract
@@ -246,19 +252,19 @@ def test_an_error_of_the_input_reaches_the_caller_as_it_is() -> None:
         raise LookupError("no more pages")
 
     with pytest.raises(LookupError, match="no more pages"):
-        list(async_map(identity, rows()))
+        list(async_map(rows(), identity))
 
 
 @pytest.mark.contract
 def test_results_can_be_taken_inside_of_a_running_event_loop() -> None:
     async def main() -> list[int]:
-        return list(async_map(identity, range(10)))
+        return list(async_map(range(10), identity))
 
     assert asyncio.run(main()) == list(range(10))
 
 
 def test_statistics_count_rows_calls_and_results() -> None:
-    results = async_map(identity, range(10))
+    results = async_map(range(10), identity)
     assert results.statistics() is None
     assert len(list(results)) == 10
     counts = results.statistics()
@@ -282,13 +288,17 @@ def test_statistics_count_rows_calls_and_results() -> None:
         (
             {"capacity": 3_000_000},
             ValueError,
-            "capacity=3000000, reorder=None: the window of rows may be at most",
+            "capacity=3000000, buffer=None: the window of rows may be at most",
         ),
-        ({"reorder": 5, "capacity": 10}, ValueError, "reorder=5: must be at least capacity"),
+        (
+            {"options": Options(buffer=Buffer(500)), "capacity": 1000},
+            ValueError,
+            "buffer=500: must be at least capacity",
+        ),
         ({"timeout": 0}, ValueError, "timeout=0: must be a finite number of seconds above 0"),
         ({"timeout": "1s"}, TypeError, "timeout='1s': must be a number of seconds"),
-        ({"attempt_timeout": float("nan")}, ValueError, "attempt_timeout=nan"),
-        ({"retry": 3}, TypeError, "retry=3: must be a pillarbox.Retry"),
+        ({"retry": "3"}, TypeError, "retry='3': must be a pillarbox.Retry"),
+        ({"schema": "n long"}, TypeError, "schema='n long': is for a Spark DataFrame"),
         ({"errors": "ignore"}, ValueError, "errors='ignore': must be one of 'fail', 'null'"),
         ({"ordered": "yes"}, TypeError, "ordered='yes': must be True or False"),
     ],
@@ -297,25 +307,27 @@ def test_a_bad_argument_is_named_when_the_call_is_made(
     arguments: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message.replace("(", r"\(")):
-        async_map(identity, [1], **arguments)  # type: ignore[call-overload]
+        async_map([1], identity, **arguments)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="attempt=nan"):
+        Timeout(attempt=float("nan"))
 
 
 @pytest.mark.parametrize("fn", [3, None, int], ids=["int", "None", "class"])
 def test_what_cannot_be_called_is_refused_when_the_call_is_made(fn: object) -> None:
     with pytest.raises(TypeError, match="fn="):
-        async_map(fn, [1])  # type: ignore[call-overload]
+        async_map([1], fn)  # type: ignore[call-overload]
 
 
 def test_what_cannot_be_iterated_is_refused_when_the_call_is_made() -> None:
-    with pytest.raises(TypeError, match="iterable=7"):
-        async_map(identity, 7)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="rows=7"):
+        async_map(7, identity)  # type: ignore[call-overload]
 
 
 def test_a_failed_iterator_gives_no_more_results() -> None:
     async def fail(row: int) -> int:
         raise ValueError(row)
 
-    results = async_map(fail, range(3))
+    results = async_map(range(3), fail)
     with pytest.raises(CallFailed):
         next(results)
     assert list(results) == []
@@ -334,4 +346,4 @@ def test_what_may_wait_is_not_read_on_the_event_loop() -> None:
             assert threading.current_thread().name.startswith("pillarbox-read-")
             return iter(range(3))
 
-    assert list(async_map(identity, Table())) == [0, 1, 2]
+    assert list(async_map(Table(), identity)) == [0, 1, 2]

@@ -1,14 +1,28 @@
-"""The outcomes of rows that fail (`errors`, `fail_after`, `on_timeout`), and the cost of calls (`usage`)."""
+"""The outcomes of rows that fail (`errors`, `Timeout.fallback`), and the cost of calls (`Budget.usage`)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, CallTimeout, ErrorInfo, Outcome, TooManyFailures, Usage, async_map
+from pillarbox import (
+    Budget,
+    CallFailed,
+    CallTimeout,
+    Dedupe,
+    ErrorInfo,
+    Errors,
+    Options,
+    Outcome,
+    Timeout,
+    TooManyFailures,
+    Usage,
+    async_map,
+)
 from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, again, infos, play
 
@@ -44,7 +58,7 @@ def test_column_gives_a_result_or_what_is_said_about_the_error() -> None:
         assert (info.type, info.message, info.attempts, info.status) == ("Refused", "answered 500", 3, 500)
 
     play(script)
-    outcomes = list(async_map(odd_only, [1, 2], errors="column"))
+    outcomes = list(async_map([1, 2], odd_only, errors="column"))
     assert all(type(outcome) is Outcome for outcome in outcomes)
     assert outcomes[0] == (1, None)
     result, error = outcomes[1]
@@ -57,7 +71,7 @@ def test_the_latency_of_an_error_is_from_the_first_attempt_to_the_last() -> None
         await asyncio.sleep(0.05)
         raise ValueError
 
-    [(_, error)] = async_map(call, [1], errors="column", retry=again(2, 0.1))
+    [(_, error)] = async_map([1], call, errors="column", retry=again(2, 0.1))
     assert error is not None
     assert 0.2 <= error.latency < 10
 
@@ -66,7 +80,7 @@ def test_none_is_a_result_and_not_an_error() -> None:
     async def call(row: int) -> None:
         return None
 
-    assert list(async_map(call, [1], errors="column")) == [(None, None)]
+    assert list(async_map([1], call, errors="column")) == [(None, None)]
 
 
 def test_a_time_out_is_named_as_such_with_its_limit() -> None:
@@ -99,15 +113,15 @@ def test_a_long_message_is_shortened() -> None:
     async def call(row: int) -> int:
         raise ValueError("x" * 5000)
 
-    [(_, error)] = async_map(call, [1], errors="column")
+    [(_, error)] = async_map([1], call, errors="column")
     assert error is not None
     assert error.message == "x" * 999 + "…"
 
 
 @pytest.mark.contract('A failed row gives None with errors="null", and nothing with errors="drop".')
 def test_null_gives_none_and_drop_gives_nothing() -> None:
-    assert list(async_map(odd_only, range(5), errors="null")) == [None, 1, None, 3, None]
-    results = async_map(odd_only, range(5), errors="drop")
+    assert list(async_map(range(5), odd_only, errors="null")) == [None, 1, None, 3, None]
+    results = async_map(range(5), odd_only, errors="drop")
     assert list(results) == [1, 3]
     counts = results.statistics()
     assert counts is not None
@@ -120,7 +134,7 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_row(
     errors: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        list(async_map(odd_only, range(6), errors=errors, capacity=1))
+        list(async_map(range(6), odd_only, errors=errors, capacity=1))
     assert [record.getMessage() for record in caplog.records] == [
         "a row failed, the first one for ValueError: "
         "call failed after 1 attempt for row 0: ValueError: 0 is even"
@@ -134,18 +148,18 @@ def test_the_first_failure_of_each_kind_is_logged_with_its_row(
 @pytest.mark.parametrize("ordered", [True, False])
 def test_more_failures_than_fail_after_end_the_job_and_as_many_do_not(ordered: bool) -> None:
     async def script() -> None:
-        rig = Rig(odd_only, errors="null", fail_after=3, capacity=1, ordered=ordered)
+        rig = Rig(odd_only, errors=Errors("null", stop_after=3), capacity=1, ordered=ordered)
         rig.push(0, 1, 2, 3, 4)
         await rig.end()
         assert rig.error is None
         assert len(infos(rig)) == 3
-        rig = Rig(odd_only, errors="null", fail_after=3, capacity=1, ordered=ordered)
+        rig = Rig(odd_only, errors=Errors("null", stop_after=3), capacity=1, ordered=ordered)
         rig.push(0, 1, 2, 3, 4, 5, 6, 7)
         await rig.end()
         assert isinstance(rig.error, TooManyFailures)
         assert (rig.error.failed, rig.error.finished, rig.error.limit) == (4, 7, 3)
         assert isinstance(rig.error.cause, CallFailed)
-        assert "more than fail_after=3 allows; the last: call failed" in str(rig.error)
+        assert "more than stop_after=3 allows; the last: call failed" in str(rig.error)
         assert "row 6: ValueError: 6 is even" in str(rig.error)
 
     play(script)
@@ -154,7 +168,7 @@ def test_more_failures_than_fail_after_end_the_job_and_as_many_do_not(ordered: b
 def test_fail_after_0_ends_the_job_with_the_first_failure() -> None:
     for limit in (0, 0.0):
         with pytest.raises(TooManyFailures) as caught:
-            list(async_map(odd_only, [1, 3, 4, 5], errors="drop", fail_after=limit, capacity=1))
+            list(async_map([1, 3, 4, 5], odd_only, errors=Errors("drop", stop_after=limit), capacity=1))
         assert caught.value.failed == 1
 
 
@@ -168,11 +182,11 @@ def test_a_fraction_counts_from_the_hundredth_row_on() -> None:
         return row
 
     # Five of the first five would be all; of the first hundred they are a twentieth.
-    results = list(async_map(fails_early, range(200), errors="drop", fail_after=0.05, capacity=1))
+    results = list(async_map(range(200), fails_early, errors=Errors("drop", stop_after=0.05), capacity=1))
     assert len(results) == 195
     seen.clear()
     with pytest.raises(TooManyFailures) as caught:
-        list(async_map(fails_early, range(1000), errors="drop", fail_after=0.05, capacity=1))
+        list(async_map(range(1000), fails_early, errors=Errors("drop", stop_after=0.05), capacity=1))
     # Over a twentieth for the first time: 11 of 206 are 0.0534, 10 of 205 are 0.0488.
     assert (caught.value.failed, caught.value.finished) == (11, 206)
     assert len(seen) < 1000
@@ -180,9 +194,9 @@ def test_a_fraction_counts_from_the_hundredth_row_on() -> None:
 
 def test_a_fraction_of_few_rows_is_looked_at_in_the_end() -> None:
     with pytest.raises(TooManyFailures) as caught:
-        list(async_map(odd_only, range(10), errors="drop", fail_after=0.4))
+        list(async_map(range(10), odd_only, errors=Errors("drop", stop_after=0.4)))
     assert (caught.value.failed, caught.value.finished) == (5, 10)
-    assert len(list(async_map(odd_only, range(10), errors="drop", fail_after=0.5))) == 5
+    assert len(list(async_map(range(10), odd_only, errors=Errors("drop", stop_after=0.5)))) == 5
 
 
 @pytest.mark.contract
@@ -196,7 +210,7 @@ def test_the_failures_of_all_rows_count_and_not_those_of_their_attempts() -> Non
         return row
 
     retry = again(3, 0.001)
-    results = async_map(flaky, range(20), errors="null", fail_after=0, retry=retry)
+    results = async_map(range(20), flaky, errors=Errors("null", stop_after=0), retry=retry)
     assert list(results) == [*range(20)]
 
 
@@ -219,7 +233,8 @@ def test_a_row_that_times_out_gets_the_value_or_what_the_function_says(
     given: Any, gets: Any, limit: str
 ) -> None:
     async def script() -> None:
-        rig = Rig(slow_for_2, on_timeout=given, **{limit: 5})
+        seconds = {"total": 5.0} if limit == "timeout" else {"attempt": 5.0}
+        rig = Rig(slow_for_2, timeout=Timeout(**seconds, fallback=given))
         rig.push(1, 2, 3)
         await rig.end()
         assert (rig.error, rig.results) == (None, [1, gets, 3])
@@ -238,7 +253,7 @@ def test_on_timeout_is_not_for_attempts_that_are_tried_again() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(slow_once, on_timeout="none", attempt_timeout=5, retry=again(2, 1))
+        rig = Rig(slow_once, timeout=Timeout(attempt=5, fallback="none"), retry=again(2, 1))
         rig.push(1)
         await rig.end()
         assert rig.results == [1]
@@ -251,7 +266,7 @@ def test_on_timeout_is_not_for_a_time_out_that_the_function_raises() -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(CallFailed, match="TimeoutError: its own"):
-        list(async_map(call, [1], on_timeout="none", timeout=60))
+        list(async_map([1], call, timeout=Timeout(60, fallback="none")))
 
 
 def test_an_on_timeout_that_raises_fails_the_row_with_its_error() -> None:
@@ -259,7 +274,7 @@ def test_an_on_timeout_that_raises_fails_the_row_with_its_error() -> None:
         raise LookupError("no fallback")
 
     async def script() -> None:
-        rig = Rig(slow_for_2, on_timeout=fallback, timeout=5, errors="column")
+        rig = Rig(slow_for_2, timeout=Timeout(5, fallback=fallback), errors="column")
         rig.push(1, 2)
         await rig.end()
         assert (rig.results[0], infos(rig)[2].type) == (1, "LookupError")
@@ -279,7 +294,7 @@ def test_what_calls_cost_is_added_up() -> None:
     async def call(row: int) -> int:
         return row * 10
 
-    results = async_map(call, range(4), usage=usage)
+    results = async_map(range(4), call, budget=Budget(usage=usage))
     assert list(results) == [0, 10, 20, 30]
     counts = results.statistics()
     assert counts is not None
@@ -291,7 +306,9 @@ def test_a_cost_that_is_none_fails_the_row_and_names_what_was_given(said: Any) -
     async def call(row: int) -> int:
         return row
 
-    outcomes = list(async_map(call, [1, 2], usage=lambda row, _: said if row == 1 else 1, errors="column"))
+    outcomes = list(
+        async_map([1, 2], call, budget=Budget(usage=lambda row, _: said if row == 1 else 1), errors="column")
+    )
     assert outcomes[0].error.type in ("TypeError", "ValueError")
     assert outcomes[0].error.message.startswith(f"usage gave {said!r}: must be")
     assert outcomes[1] == (2, None)
@@ -305,7 +322,7 @@ def test_results_that_are_not_accepted_cost_too() -> None:
         return len(calls)
 
     retry = again(3, 0.001, result=lambda result: result < 3)
-    results = async_map(call, [1], usage=lambda row, result: 1, retry=retry)
+    results = async_map([1], call, budget=Budget(usage=lambda row, result: 1), retry=retry)
     assert list(results) == [3]
     counts = results.statistics()
     assert counts is not None and counts.cost == 3
@@ -320,7 +337,7 @@ def test_rows_beyond_max_cost_are_marked_and_not_called() -> None:
         return row
 
     async def script() -> None:
-        rig = Rig(call, usage=lambda row, result: 2, max_cost=5, errors="column", capacity=1)
+        rig = Rig(call, budget=Budget(max_cost=5, usage=lambda row, result: 2), errors="column", capacity=1)
         rig.push(*range(6))
         await rig.end()
         # The third call makes 6: what a call costs is known only afterwards.
@@ -339,7 +356,7 @@ def test_rows_beyond_max_cost_are_marked_and_not_called() -> None:
 @pytest.mark.contract
 def test_what_is_not_called_is_no_failure_for_fail_after() -> None:
     async def script() -> None:
-        rig = Rig(odd_only, max_calls=2, errors="null", fail_after=1, capacity=1)
+        rig = Rig(odd_only, budget=Budget(max_calls=2), errors=Errors("null", stop_after=1), capacity=1)
         rig.push(1, 2, 3, 4)
         await rig.end()
         assert rig.error is None
@@ -349,7 +366,7 @@ def test_what_is_not_called_is_no_failure_for_fail_after() -> None:
 
 def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error() -> None:
     async def script() -> None:
-        rig = Rig(odd_only, max_calls=2, errors="column", capacity=1, retry=again(5, 10))
+        rig = Rig(odd_only, budget=Budget(max_calls=2), errors="column", capacity=1, retry=again(5, 10))
         rig.push(2, 3, 5)
         await rig.end()
         # Row 2 paused when row 3 took the last call.
@@ -363,16 +380,18 @@ def test_a_row_whose_retry_is_not_allowed_any_more_is_marked_and_says_its_error(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"errors": "ignore"}, "errors='ignore': must be one of 'fail', 'null', 'column', 'drop'"),
-        ({"fail_after": 3}, "fail_after=3: errors='fail' ends the job with the first failed row"),
-        ({"fail_after": 1.5, "errors": "null"}, "fail_after=1.5: must be a number of rows"),
-        ({"fail_after": -1, "errors": "null"}, "fail_after=-1: must be a number of rows"),
-        ({"max_cost": 5, "errors": "null"}, "max_cost=5: needs usage"),
-        ({"max_calls": 5}, "errors may not be 'fail'"),
-        ({"memo": -1}, "memo=-1: must be at least 0"),
+        (lambda: {"errors": "ignore"}, "errors='ignore': must be one of 'fail', 'null', 'column', 'drop'"),
+        (
+            lambda: {"errors": Errors(stop_after=3)},
+            "stop_after=3: errors='fail' ends the job with the first failed row",
+        ),
+        (lambda: {"errors": Errors("null", stop_after=1.5)}, "stop_after=1.5: must be a number of rows"),
+        (lambda: {"errors": Errors("null", stop_after=-1)}, "stop_after=-1: must be a number of rows"),
+        (lambda: {"budget": Budget(max_cost=5), "errors": "null"}, "max_cost=5: needs usage"),
+        (lambda: {"budget": Budget(max_calls=5)}, "errors may not be 'fail'"),
+        (lambda: {"options": Options(dedupe=Dedupe(memo=-1))}, "memo=-1: must be at least 0"),
     ],
-    ids=repr,
 )
-def test_a_bad_argument_is_named_at_the_call(given: dict[str, Any], message: str) -> None:
+def test_a_bad_argument_is_named_at_the_call(given: Callable[[], dict[str, Any]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        async_map(odd_only, [], **given)
+        async_map([], odd_only, **given())

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from pillarbox import (
+    Budget,
     CallFailed,
     CallTimeout,
+    Errors,
     Ledger,
     OpenFailed,
     Outcome,
@@ -81,7 +83,7 @@ def check(text: str, *parts: str) -> None:
 
 def raised(kind: type[BaseException], fn: Callable[[Any], Any], **options: Any) -> Any:
     with pytest.raises(kind) as caught:
-        list(async_map(fn, [PERSON], **options))
+        list(async_map([PERSON], fn, **options))
     return caught.value
 
 
@@ -99,7 +101,7 @@ def test_no_key_stands_in_an_error_nor_in_those_that_it_was_raised_from() -> Non
     assert isinstance(error.__cause__, GeoError)
     assert status_of(error) == status_of(error.cause) == 503
     check(repr(error.__cause__), *SECRETS)
-    many = raised(TooManyFailures, geocode, errors="null", fail_after=0)
+    many = raised(TooManyFailures, geocode, errors=Errors("null", stop_after=0))
     check(printed(many), *SECRETS)
     assert "direct cause" in printed(many)
 
@@ -123,19 +125,18 @@ def test_no_key_stands_in_outcomes_dead_letters_ledger_and_log(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     hidden = (*SECRETS, *PERSONAL) if rows else SECRETS
-    ledger = Ledger(tmp_path / "ledger", retry_errors=False)
-    given: dict[str, Any] = {"errors": "column", "ledger": ledger, "uid": "geo", "run": "r", "key": ["id"]}
+    ledger = Ledger(tmp_path / "ledger", retry_errors=False, uid="geo", run="r", key=["id"])
+    redact = Redact(rows=rows)
     for _ in range(2):
         # The second time the ledger answers.
-        [outcome] = async_map(geocode, [PERSON], **given, redact=Redact(rows=rows))
+        [outcome] = async_map([PERSON], geocode, ledger=ledger, errors=Errors("column", redact=redact))
         check(repr(outcome), *hidden)
     check(caplog.text, *hidden)
     kept = b"".join(path.read_bytes() for path in (tmp_path / "ledger").rglob("*") if path.is_file())
     assert b"GeoError" in kept
     check(kept.decode("latin-1"), *hidden)
-    assert (
-        list(async_map(geocode, [PERSON], dead_letter=tmp_path / "letters", redact=Redact(rows=rows))) == []
-    )
+    aside = Errors(redact=redact, dead_letter=tmp_path / "letters")
+    assert list(async_map([PERSON], geocode, errors=aside)) == []
     letter = json.loads((tmp_path / "letters").read_text())
     assert letter.pop("row") == PERSON
     check(json.dumps(letter), *hidden)
@@ -145,13 +146,13 @@ def test_no_key_stands_in_outcomes_dead_letters_ledger_and_log(
 def test_a_ledger_that_an_earlier_version_wrote_gives_no_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: dict[str, Any] = {"errors": "column", "uid": "geo", "run": "r", "key": ["id"]}
-    given["ledger"] = Ledger(tmp_path / "ledger", retry_errors=False)
+    ledger = Ledger(tmp_path / "ledger", retry_errors=False, uid="geo", run="r", key=["id"])
+    given: dict[str, Any] = {"errors": "column", "ledger": ledger}
     with monkeypatch.context() as before:
         before.setattr(Redact, "text", lambda self, text: text)
-        [(_, error)] = async_map(geocode, [PERSON], **given)
+        [(_, error)] = async_map([PERSON], geocode, **given)
         assert KEY in error.message
-    [(_, error)] = async_map(geocode, [PERSON], **given)
+    [(_, error)] = async_map([PERSON], geocode, **given)
     check(error.message, *SECRETS)
 
 
@@ -170,7 +171,14 @@ def test_no_key_of_an_attempt_before_stands_in_what_ends_a_row() -> None:
     assert "The attempt before ended with GeoError" in str(late)
     check(printed(late), *SECRETS)
     outcomes = list(
-        async_map(geocode, [PERSON, PERSON], errors="column", retry=again(3, 0.01), max_calls=2, capacity=1)
+        async_map(
+            [PERSON, PERSON],
+            geocode,
+            errors="column",
+            retry=again(3, 0.01),
+            budget=Budget(max_calls=2),
+            capacity=1,
+        )
     )
     assert {outcome.error.type for outcome in outcomes if isinstance(outcome, Outcome) and outcome.error} >= {
         "NotCalled"
@@ -181,7 +189,7 @@ def test_no_key_of_an_attempt_before_stands_in_what_ends_a_row() -> None:
 
 @pytest.mark.contract
 def test_with_rows_withheld_no_value_of_a_row_stands_in_an_error() -> None:
-    error = raised(CallFailed, geocode, redact=Redact(rows=True))
+    error = raised(CallFailed, geocode, errors=Errors(redact=Redact(rows=True)))
     check(printed(error), *SECRETS, *PERSONAL)
     assert error.row is None
     check(str(error.with_trace()), *SECRETS, *PERSONAL)
@@ -189,7 +197,7 @@ def test_with_rows_withheld_no_value_of_a_row_stands_in_an_error() -> None:
     async def hang(row: Any) -> None:
         await asyncio.sleep(60)
 
-    late = raised(CallTimeout, hang, timeout=0.01, redact=Redact(rows=True))
+    late = raised(CallTimeout, hang, timeout=0.01, errors=Errors(redact=Redact(rows=True)))
     assert not [part for part in PERSONAL if part in str(late)]
     assert "Ada" in str(raised(CallTimeout, hang, timeout=0.01))
 
@@ -202,7 +210,7 @@ def test_with_rows_withheld_a_call_that_blocks_the_loop_shows_no_row(monkeypatch
     async def blocks(row: Any) -> None:
         release.wait(30)
 
-    late = raised(CallTimeout, blocks, timeout=0.1, redact=Redact(rows=True))
+    late = raised(CallTimeout, blocks, timeout=0.1, errors=Errors(redact=Redact(rows=True)))
     release.set()
     assert "release.wait(30)" in str(late)
     assert late.row is None
@@ -216,7 +224,7 @@ def test_with_rows_withheld_no_rejected_result_stands_in_an_error() -> None:
 
     retry = Retry(attempts=2, initial=0.001, result=lambda result: True)
     assert "Square" in printed(raised(CallFailed, call, retry=retry))
-    error = raised(CallFailed, call, retry=retry, redact=Redact(rows=True))
+    error = raised(CallFailed, call, retry=retry, errors=Errors(redact=Redact(rows=True)))
     assert isinstance(error.cause, ResultRejected)
     assert "the result is not accepted" in printed(error)
     assert not [part for part in PERSONAL if part in printed(error)]
@@ -230,7 +238,7 @@ def test_a_hook_sees_each_text_of_a_failure_without_its_keys_and_has_the_last_wo
         seen.append(text)
         return re.sub("(?i)ada lovelace", "<name>", text)
 
-    error = raised(CallFailed, geocode, redact=hook)
+    error = raised(CallFailed, geocode, errors=Errors(redact=hook))
     assert "Ada" not in printed(error)
     assert "<name>" in printed(error)
     assert "<name>" in error.row
@@ -241,7 +249,7 @@ def test_a_hook_sees_each_text_of_a_failure_without_its_keys_and_has_the_last_wo
 @pytest.mark.contract
 @pytest.mark.parametrize("bad", [lambda text: 1 / 0, lambda text: None])
 def test_a_text_for_which_the_hook_fails_is_withheld(bad: Any) -> None:
-    error = raised(CallFailed, geocode, redact=bad)
+    error = raised(CallFailed, geocode, errors=Errors(redact=bad))
     text = printed(error)
     assert "call failed after 1 attempt" in text
     assert "<withheld: redact" in text
@@ -256,7 +264,7 @@ def test_nothing_is_redacted_where_nothing_fails() -> None:
     def hook(text: str) -> str:
         raise AssertionError(text)
 
-    assert list(async_map(call, range(100), redact=hook)) == [*range(100)]
+    assert list(async_map(range(100), call, errors=Errors(redact=hook))) == [*range(100)]
 
 
 @pytest.mark.contract
@@ -360,7 +368,7 @@ def test_no_line_of_the_log_shows_a_key_nor_does_a_traceback_in_it(caplog: pytes
 
 
 def test_an_error_pickles_whatever_its_hook_is() -> None:
-    error = raised(CallFailed, geocode, redact=lambda text: text.upper())
+    error = raised(CallFailed, geocode, errors=Errors(redact=lambda text: text.upper()))
     again_ = pickle.loads(pickle.dumps(CallFailed(1, ValueError(f"token={KEY}"), "row")))
     assert KEY not in str(again_)
     assert error.__reduce__()[1][0] == 1
@@ -371,7 +379,7 @@ def test_what_is_no_hook_is_refused(bad: Any) -> None:
     with pytest.raises(TypeError, match=re.escape(f"redact={bad!r}: must be a function")):
         check_redact(bad)
     with pytest.raises(TypeError, match="redact="):
-        async_map(geocode, [], redact=bad)
+        async_map([], geocode, errors=Errors(redact=bad))
     with pytest.raises(TypeError, match="fn="):
         Redact(bad)
     with pytest.raises(TypeError, match="rows="):

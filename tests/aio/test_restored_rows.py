@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Options, Retry, RetryBudget, async_map
+from pillarbox import Batch, Buffer, Dedupe, Options, Retry, RetryBudget, async_map
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.retry import BudgetAccount
 from pillarbox.task import InputStatus, StreamTask, TaskOutput, TaskSnapshot, Watermark
@@ -152,12 +152,12 @@ def test_a_snapshot_keeps_the_attempts_of_rows_that_are_still_to_be_restored() -
     service = Service([1.0], [9])
     retry = Retry(2, initial=100.0, maximum=100.0, jitter=False)
     options: dict[str, Any] = {"retry": retry, "errors": "column"}
-    first = Life([0, 1], service, None, capacity=2, reorder=2, **options)
+    first = Life([0, 1], service, None, capacity=2, buffer=Buffer(2), **options)
     assert not first.run([10.0], 11.0)
     # Its window has room for row 0.
-    second = Life([0, 1], service, first.snapshot, capacity=1, reorder=1, **options)
+    second = Life([0, 1], service, first.snapshot, capacity=1, buffer=Buffer(1), **options)
     assert not second.run([5.0], 6.0) and second.snapshot is not first.snapshot
-    third = Life([0, 1], service, second.snapshot, capacity=2, reorder=2, **options)
+    third = Life([0, 1], service, second.snapshot, capacity=2, buffer=Buffer(2), **options)
     assert third.run([], None)
     assert service.calls == {0: 2, 1: 2}
 
@@ -165,9 +165,9 @@ def test_a_snapshot_keeps_the_attempts_of_rows_that_are_still_to_be_restored() -
 @pytest.mark.contract(convicts=["restored_beyond_window_wait"])
 def test_what_is_restored_into_a_smaller_window_comes_out_as_that_has_room() -> None:
     service = Service([50.0], [0])
-    first = Life([0, 1, 2], service, None, capacity=3, reorder=3)
+    first = Life([0, 1, 2], service, None, capacity=3, buffer=Buffer(3))
     assert not first.run([10.0], 11.0)
-    second = Life([0, 1, 2], service, first.snapshot, capacity=1, reorder=1)
+    second = Life([0, 1, 2], service, first.snapshot, capacity=1, buffer=Buffer(1))
     assert second.run([], 500.0)
     assert rows_of(second) == [0, 1, 2]
 
@@ -234,7 +234,9 @@ class Together(ReplayedInput):
 def test_a_watermark_does_not_pass_a_row_that_has_its_result_and_has_not_left() -> None:
     elements: list[int | Watermark] = [0, Watermark(1.0), 0, Watermark(2.0)]
     # The second row finds the result of the first one, and is still to leave when its watermark comes.
-    life = Life(elements, Service([1.0], [0]), None, room=9, memo=4, capacity=1, reorder=2)
+    life = Life(
+        elements, Service([1.0], [0]), None, room=9, dedupe=Dedupe(memo=4), capacity=1, buffer=Buffer(2)
+    )
     life.input = Together(elements, 3)
     life.task = StreamTask(life.input, [life.operator], life.output, latency_interval=None)
     assert life.run([], 10.0)
@@ -268,7 +270,14 @@ def test_the_slot_of_a_call_that_was_abandoned_is_free_once() -> None:
             return row
 
     life = Life(
-        list(range(6)), Stubborn(), None, capacity=1, reorder=9, timeout=4.0, errors="column", ordered=False
+        list(range(6)),
+        Stubborn(),
+        None,
+        capacity=1,
+        buffer=Buffer(9),
+        timeout=4.0,
+        errors="column",
+        ordered=False,
     )
     assert life.run([], None)
     assert most == 1 and sorted(rows_of(life)) == [0, 1, 2, 3, 4, 5]
@@ -329,7 +338,7 @@ def test_the_slot_of_a_thread_that_does_not_end_goes_to_another_row(monkeypatch:
         return row
 
     def run() -> None:
-        list(async_map(call, [0, 1], capacity=1, timeout=0.05, errors="column"))
+        list(async_map([0, 1], call, capacity=1, timeout=0.05, errors="column"))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox import Batch, Options, Retry
+from pillarbox import Batch, Budget, Dedupe, Errors, Options, Retry, Timeout
 from pillarbox.aio.chained import Stage
 from pillarbox.aio.errors import CallFailed, Failed, TooManyFailures
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
@@ -50,10 +51,10 @@ def failures(rig: Rig) -> dict[Any, tuple[str, int]]:
 
 MODES: dict[str, dict[str, Any]] = {
     "coroutine": {},
-    "limits": {"timeout": 60.0, "attempt_timeout": 30.0},
-    "usage": {"usage": lambda row, result: 1},
+    "limits": {"timeout": Timeout(60.0, attempt=30.0)},
+    "usage": {"budget": Budget(usage=lambda row, result: 1)},
     "batch": {"batch": Batch(4)},
-    "batch and usage": {"batch": Batch(4), "usage": lambda row, result: 1},
+    "batch and usage": {"batch": Batch(4), "budget": Budget(usage=lambda row, result: 1)},
 }
 
 
@@ -136,7 +137,7 @@ def test_errors_fail_ends_the_job_with_the_row() -> None:
 @pytest.mark.contract
 def test_fail_after_counts_results_that_do_not_fit() -> None:
     async def script() -> None:
-        rig = Rig(in_mode(lambda row: "twelve", {}), convert=Numbers(), errors="null", fail_after=2)
+        rig = Rig(in_mode(lambda row: "twelve", {}), convert=Numbers(), errors=Errors("null", stop_after=2))
         rig.push(*range(5))
         await rig.end()
         assert isinstance(rig.error, TooManyFailures)
@@ -148,7 +149,13 @@ def test_fail_after_counts_results_that_do_not_fit() -> None:
 def test_what_a_call_cost_is_paid_though_its_result_does_not_fit() -> None:
     async def script() -> None:
         fn = in_mode(lambda row: "twelve", {})
-        rig = Rig(fn, convert=Numbers(), errors="null", retry=again(3, 1.0), usage=lambda row, result: 2.0)
+        rig = Rig(
+            fn,
+            convert=Numbers(),
+            errors="null",
+            retry=again(3, 1.0),
+            budget=Budget(usage=lambda row, result: 2.0),
+        )
         rig.push(0)
         await rig.end()
         assert rig.operator.statistics().cost == 6.0
@@ -178,7 +185,7 @@ def test_what_stands_for_a_timeout_must_fit_too(value: Any, expected: Any) -> No
         await asyncio.sleep(HOUR)
 
     async def script() -> None:
-        rig = Rig(never, convert=Numbers(), errors="null", timeout=1.0, on_timeout=value)
+        rig = Rig(never, convert=Numbers(), errors="null", timeout=Timeout(1.0, fallback=value))
         rig.push(0)
         await rig.end()
         assert (failures(rig).get(0) or rig.results[0]) == expected
@@ -189,7 +196,7 @@ def test_what_stands_for_a_timeout_must_fit_too(value: Any, expected: Any) -> No
 def test_equal_rows_share_a_result_that_was_converted_once() -> None:
     async def script() -> None:
         numbers = Numbers()
-        rig = Rig(in_mode(lambda row: row, {}), convert=numbers, memo=10)
+        rig = Rig(in_mode(lambda row: row, {}), convert=numbers, dedupe=Dedupe(memo=10))
         rig.push(5, 5, 5)
         await rig.end()
         assert (rig.results, numbers.seen) == (["5"] * 3, [5])
@@ -218,10 +225,13 @@ def test_a_ledger_keeps_a_result_that_does_not_fit_as_a_failure(tmp_path: Path) 
 
     def run(retry_errors: bool) -> list[Any]:
         ledger = Ledger(str(tmp_path / "ledger"), retry_errors=retry_errors)
-        options: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null"}
+        options: dict[str, Any] = {
+            "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
+            "errors": "null",
+        }
 
         thread = LoopThread("test-loop")
-        ledger_session = open_session(Options(**options), "run", execution=execution_id())
+        ledger_session = LedgerSession(Options(**options), "run", execution=execution_id())
         job = ResultStream(
             [Stage(call, Options(**options), ledger_session=ledger_session, convert=Numbers())],
             range(3),

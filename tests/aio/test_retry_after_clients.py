@@ -230,7 +230,7 @@ def calls_of(client: Callable[[str], None], reply: Reply) -> int:
         error_of(lambda: client(url))
         calls.clear()
         # A plain function runs in a thread of its own: the client is as a user has it.
-        outcome = [*async_map(lambda row: client(url), [1], retry=Retry(initial=0.001), errors="column")]
+        outcome = [*async_map([1], lambda row: client(url), retry=Retry(initial=0.001), errors="column")]
     assert outcome[0].error is not None
     assert len(calls) == outcome[0].error.attempts
     return len(calls)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Budget, Buffer, Options
+
 pytest.importorskip("aiohttp")
 
 import aiohttp
@@ -74,7 +76,7 @@ def by_date() -> Reply:
 def test_no_row_comes_back_before_the_service_said(refusal: Callable[[], Reply]) -> None:
     service = Service(refusal)
     with answering(service.reply) as url:
-        results = list(async_map(Client(url), range(20), retry=Retry(2, **FAST)))
+        results = list(async_map(range(20), Client(url), retry=Retry(2, **FAST)))
     assert results == [f"/{row}" for row in range(20)]
     assert len(service.pauses) == 20
     assert min(service.pauses) >= 1.0 - ROUNDING
@@ -85,7 +87,7 @@ def test_no_row_comes_back_before_the_service_said(refusal: Callable[[], Reply])
 def test_without_retry_after_the_drawn_pause_holds() -> None:
     service = Service(lambda: Reply(503))
     with answering(service.reply) as url:
-        list(async_map(Client(url), range(5), retry=Retry(2, initial=0.05, jitter=False)))
+        list(async_map(range(5), Client(url), retry=Retry(2, initial=0.05, jitter=False)))
     assert min(service.pauses) >= 0.05 - ROUNDING
 
 
@@ -98,7 +100,7 @@ def test_a_hook_says_when_the_service_may_be_called_again() -> None:
         return float(error.headers["X-Reset"])
 
     with answering(service.reply) as url:
-        list(async_map(Client(url), range(5), retry=Retry(2, **FAST, retry_after=reset)))
+        list(async_map(range(5), Client(url), retry=Retry(2, **FAST, retry_after=reset)))
     assert min(service.pauses) >= 0.2 - ROUNDING
 
 
@@ -114,7 +116,7 @@ def test_a_plain_function_is_tried_again_as_a_coroutine_is() -> None:
             text: str = response.text
             return text
 
-        assert list(async_map(fetch, range(3), retry=Retry(2, **FAST), capacity=1)) == ["/0", "/1", "/2"]
+        assert list(async_map(range(3), fetch, retry=Retry(2, **FAST), capacity=1)) == ["/0", "/1", "/2"]
     assert min(service.pauses) >= 1.0 - ROUNDING
 
 
@@ -127,7 +129,7 @@ def test_a_result_that_is_no_good_is_asked_for_again() -> None:
         return None if asked[row] < 3 else "done"
 
     retry = Retry(3, **FAST, on=(), result=lambda result: result is None)
-    assert list(async_map(poll, range(4), retry=retry)) == ["done"] * 4
+    assert list(async_map(range(4), poll, retry=retry)) == ["done"] * 4
     assert asked == {0: 3, 1: 3, 2: 3, 3: 3}
 
 
@@ -137,9 +139,9 @@ def test_a_result_that_stays_bad_fails_the_row_and_says_which() -> None:
 
     retry = Retry(2, **FAST, result=lambda result: result == "pending")
     with pytest.raises(CallFailed, match="after 2 attempts.*'pending' is not accepted") as caught:
-        list(async_map(poll, range(3), retry=retry))
+        list(async_map(range(3), poll, retry=retry))
     assert isinstance(caught.value.cause, ResultRejected)
-    assert list(async_map(poll, range(3), retry=retry, errors="null")) == ["done", None, "done"]
+    assert list(async_map(range(3), poll, retry=retry, errors="null")) == ["done", None, "done"]
 
 
 class Fault(Exception):
@@ -166,7 +168,7 @@ def test_a_predicate_that_raises_fails_that_row_with_its_error_and_no_other(name
     rows = ["good", "poison", "good"]
     decide: Any = (lambda error: broken(error) or None) if name == "retry_after" else broken
     retry = Retry(3, initial=0.0, **{name: decide})  # type: ignore[arg-type]
-    outcomes = list(async_map(call, rows, retry=retry, errors="column"))
+    outcomes = list(async_map(rows, call, retry=retry, errors="column"))
     assert [each.error and each.error.type for each in outcomes] == (
         [None, "Fault", None] if name == "result" else ["OSError", "Fault", "OSError"]
     )
@@ -177,7 +179,7 @@ class Busy(Exception):
     status = 429
 
 
-@pytest.mark.parametrize("limits", [{"max_calls": 1000}, {"capacity": "auto"}])
+@pytest.mark.parametrize("limits", [{"budget": Budget(max_calls=1000)}, {"capacity": "auto"}])
 def test_a_hook_that_raises_where_calls_are_held_back_fails_that_row_only(limits: dict[str, Any]) -> None:
     async def call(row: str) -> str:
         if row == "poison":
@@ -185,7 +187,7 @@ def test_a_hook_that_raises_where_calls_are_held_back_fails_that_row_only(limits
         return row
 
     retry = Retry(3, initial=0.0, retry_after=broken)
-    outcomes = list(async_map(call, ["good", "poison", "good"], retry=retry, errors="column", **limits))
+    outcomes = list(async_map(["good", "poison", "good"], call, retry=retry, errors="column", **limits))
     assert [each.error and each.error.type for each in outcomes] == [None, "Fault", None]
 
 
@@ -203,7 +205,7 @@ def test_rows_share_no_state_and_waiting_ones_hold_no_slot() -> None:
         return row
 
     retry = Retry(10_000, initial=0.005, multiplier=1.0, jitter=False)
-    results = list(async_map(call, range(100), retry=retry, capacity=1, reorder=100))
+    results = list(async_map(range(100), call, retry=retry, capacity=1, options=Options(buffer=Buffer(100))))
     assert results == list(range(100))
     assert asked[0] >= 2
     assert all(asked[row] == 1 for row in range(1, 100))
@@ -217,7 +219,7 @@ def test_a_budget_bounds_the_retries_of_all_rows_together() -> None:
         raise OSError("down")
 
     retry = Retry(3, initial=0.0, budget=RetryBudget(0.1, 5, seconds=3600))
-    assert list(async_map(down, range(200), retry=retry, errors="null")) == [None] * 200
+    assert list(async_map(range(200), down, retry=retry, errors="null")) == [None] * 200
     assert sum(asked.values()) - 200 == 5 + 0.1 * 200
 
 
@@ -240,7 +242,7 @@ def test_an_object_of_tenacity_is_obeyed() -> None:
             tenacity.retry_if_exception_type(OSError), tenacity.retry_if_result(lambda result: result is None)
         ),
     )
-    assert list(async_map(call, range(4), retry=retrying, errors="null")) == [None, 1, 2, 3]
+    assert list(async_map(range(4), call, retry=retrying, errors="null")) == [None, 1, 2, 3]
     assert asked == {0: 1, 1: 3, 2: 3, 3: 3}
 
 
@@ -259,5 +261,5 @@ def test_the_end_of_the_input_waits_for_retries_at_their_own_times() -> None:
         yield 0
 
     retry = Retry(2, initial=0.2, jitter=False)
-    assert list(async_map(call, rows(), retry=retry)) == [0]
+    assert list(async_map(rows(), call, retry=retry)) == [0]
     assert began[0][1] - began[0][0] >= 0.2 - ROUNDING

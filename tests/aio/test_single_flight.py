@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import CallFailed, TooManyFailures, async_map
+from pillarbox import Budget, CallFailed, Dedupe, Errors, Options, Timeout, TooManyFailures, async_map
 from pillarbox.aio.errors import Failed
 from tests.aio.virtual import HOUR, Rig, again, infos, play
 
@@ -135,7 +135,7 @@ def test_rows_of_one_hash_that_are_not_equal_are_called_each_for_itself() -> Non
         return row.name
 
     rows = [Same("a"), Same("b"), Same("a"), Same("c")]
-    assert list(async_map(call, rows, dedupe=True, memo=10)) == ["a", "b", "a", "c"]
+    assert list(async_map(rows, call, options=Options(dedupe=Dedupe(memo=10)))) == ["a", "b", "a", "c"]
 
 
 def test_a_row_that_cannot_be_compared_fails_with_the_reason() -> None:
@@ -143,8 +143,13 @@ def test_a_row_that_cannot_be_compared_fails_with_the_reason() -> None:
         return row
 
     with pytest.raises(CallFailed, match="unhashable type: 'list'"):
-        list(async_map(call, [1, [2]], dedupe=True))
-    assert list(async_map(call, [1, [2], 3, [2]], dedupe=True, errors="null")) == [1, None, 3, None]
+        list(async_map([1, [2]], call, options=Options(dedupe=True)))
+    assert list(async_map([1, [2], 3, [2]], call, errors="null", options=Options(dedupe=True))) == [
+        1,
+        None,
+        3,
+        None,
+    ]
 
 
 def test_a_key_that_raises_fails_its_row_alone() -> None:
@@ -177,7 +182,7 @@ def test_rows_that_share_a_call_share_its_failure_and_are_all_counted() -> None:
 
 def test_fail_after_counts_the_rows_that_share_a_failure() -> None:
     async def script() -> None:
-        rig = Rig(One(bad="a"), dedupe=True, errors="null", fail_after=2)
+        rig = Rig(One(bad="a"), dedupe=True, errors=Errors("null", stop_after=2))
         rig.push("a", "a", "a", "b")
         await rig.end()
         assert isinstance(rig.error, TooManyFailures)
@@ -203,7 +208,7 @@ def test_rows_join_a_call_that_waits_for_its_retry() -> None:
 def test_rows_that_share_a_call_share_its_time_out() -> None:
     async def script() -> None:
         one = One(seconds=HOUR)
-        rig = Rig(one, dedupe=True, timeout=5, on_timeout="slow")
+        rig = Rig(one, dedupe=True, timeout=Timeout(5, fallback="slow"))
         rig.push("a")
         await asyncio.sleep(3)
         rig.push("a")
@@ -216,7 +221,7 @@ def test_rows_that_share_a_call_share_its_time_out() -> None:
 def test_rows_that_share_a_row_that_is_not_called_are_marked_and_counted() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, dedupe=True, max_calls=1, errors="column", capacity=1)
+        rig = Rig(one, dedupe=True, budget=Budget(max_calls=1), errors="column", capacity=1)
         rig.push("a", "b", "b", "a")
         await rig.end()
         assert {row: info.type for row, info in infos(rig).items()} == {"b": "NotCalled"}
@@ -234,7 +239,7 @@ def test_rows_that_share_a_row_that_is_not_called_are_marked_and_counted() -> No
 def test_a_result_that_is_kept_is_given_to_later_rows_without_a_call() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, memo=10)
+        rig = Rig(one, dedupe=Dedupe(memo=10))
         rig.push("a", "b", "a")
         await asyncio.sleep(5)
         rig.push("b", "a")
@@ -250,7 +255,7 @@ def test_a_result_that_is_kept_is_given_to_later_rows_without_a_call() -> None:
 def test_no_more_results_are_kept_than_asked_for_the_longest_unused_goes() -> None:
     async def script() -> None:
         one = One()
-        rig = Rig(one, memo=2, capacity=1)
+        rig = Rig(one, dedupe=Dedupe(memo=2), capacity=1)
         for row in "abacab":
             rig.push(row)
             await asyncio.sleep(2)
@@ -268,7 +273,7 @@ def test_a_result_of_none_is_kept_too() -> None:
         calls.append(row)
 
     async def script() -> None:
-        rig = Rig(call, memo=2)
+        rig = Rig(call, dedupe=Dedupe(memo=2))
         rig.push(1)
         await asyncio.sleep(1)
         rig.push(1)
@@ -282,7 +287,7 @@ def test_a_result_of_none_is_kept_too() -> None:
 def test_a_failure_is_never_kept() -> None:
     async def script() -> None:
         one = One(bad="a")
-        rig = Rig(one, memo=10, errors="null")
+        rig = Rig(one, dedupe=Dedupe(memo=10), errors="null")
         rig.push("a")
         await asyncio.sleep(5)
         one.bad = None
@@ -297,7 +302,7 @@ def test_a_failure_is_never_kept() -> None:
 def test_what_stands_for_a_time_out_is_not_kept() -> None:
     async def script() -> None:
         one = One(seconds=HOUR)
-        rig = Rig(one, memo=10, timeout=5, on_timeout="slow")
+        rig = Rig(one, dedupe=Dedupe(memo=10), timeout=Timeout(5, fallback="slow"))
         rig.push("a")
         await asyncio.sleep(10)
         one.seconds = 1

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Options, Retry, RetryBudget
+from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.error_policy import FailureCounts
@@ -162,11 +162,11 @@ TIMES = st.integers(0, 90).map(lambda tenths: tenths / 10 + 0.05)
     options=st.fixed_dictionaries(
         {
             "capacity": st.integers(1, 6),
-            "reorder": st.integers(6, 12),
+            "buffer": st.builds(Buffer, st.integers(6, 12)),
             "ordered": st.booleans(),
             "timeout": st.sampled_from([None, 3.0]),
             "batch": st.sampled_from([None, Batch(3, linger=0.5)]),
-            "max_calls": st.sampled_from([None, 9]),
+            "budget": st.builds(Budget, st.sampled_from([None, 9])),
         }
     ),
     budget=st.booleans(),
@@ -186,7 +186,7 @@ def test_the_bytes_of_a_snapshot_read_are_that_snapshot(
         3, initial=1.0, maximum=2.0, budget=RetryBudget(share=0.0, least=3, seconds=100.0) if budget else None
     )
     service = Flaky(seconds, failures)
-    given_options = {**options, "retry": retry, "errors": "column", "fail_after": 0.9}
+    given_options = {**options, "retry": retry, "errors": Errors("column", stop_after=0.9)}
     for snapshot in snapshots_of(given_in, service, at=at, taken_at=taken_at, size=size, **given_options):
         check_round_trip(snapshot)
 
@@ -202,11 +202,11 @@ def test_a_snapshot_has_everything_that_a_restart_needs() -> None:
         at=[1.05],
         size=9,
         capacity=5,
-        reorder=6,
+        buffer=Buffer(6),
         timeout=300.0,
         retry=retry,
         errors="column",
-        max_calls=50,
+        budget=Budget(max_calls=50),
     )
     state = snapshot.operators["wait"].state
     kinds = {type(entry).__name__ for entry in state.entries}

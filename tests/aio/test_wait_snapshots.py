@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import Batch, Options, Retry, RetryBudget, TooManyFailures
+from pillarbox import Batch, Budget, Buffer, Errors, Options, Retry, RetryBudget, TooManyFailures
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.errors import Failed
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.snapshots import FinishedRow, SnapshotCodec
 from pillarbox.ledger import Ledger
 from pillarbox.ledger.keys import execution_id
@@ -153,7 +153,7 @@ class Life:
 SECONDS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
 TIMES = st.integers(1, 80).map(lambda tenths: tenths / 10 + 0.05)
 OPTIONS = st.fixed_dictionaries(
-    {"capacity": st.integers(1, 6), "reorder": st.integers(1, 8), "ordered": st.booleans()}
+    {"capacity": st.integers(1, 6), "buffer": st.builds(Buffer, st.integers(1, 8)), "ordered": st.booleans()}
 )
 
 
@@ -188,7 +188,7 @@ def test_whenever_a_task_with_calls_in_flight_is_killed_its_restore_loses_double
     given_in = [place if is_row else Watermark(float(place)) for place, is_row in enumerate(elements)]
     committed: list[Any] = []
     snapshot: TaskSnapshot | None = None
-    last = ([], None, options["capacity"], options["reorder"], 2)
+    last = ([], None, options["capacity"], options["buffer"].rows, 2)
     for snapshots_at, killed_at, capacity, reorder, room in (*lives, last):
         before, finished = Counter(service.calls), set() if snapshot is None else finished_in(snapshot)
         life = Life(
@@ -199,7 +199,7 @@ def test_whenever_a_task_with_calls_in_flight_is_killed_its_restore_loses_double
             room=room,
             ordered=options["ordered"],
             capacity=capacity,
-            reorder=max(reorder, capacity),
+            buffer=Buffer(max(reorder, capacity)),
             retry=Retry(4, initial=1.0, maximum=2.0),
         )
         ended = life.run(snapshots_at, killed_at)
@@ -288,14 +288,14 @@ def test_the_wait_of_a_restored_row_for_its_first_call_is_none_of_its_timeout() 
 )
 def test_failures_before_a_snapshot_count_for_fail_after_and_calls_for_the_budget() -> None:
     service = Service([1.0], [9, 0, 0])
-    options: dict[str, Any] = {"errors": "column", "capacity": 1, "reorder": 1}
+    options: dict[str, Any] = {"capacity": 1, "buffer": Buffer(1)}
     with pytest.raises(TooManyFailures, match="3 of"):
-        two_lives(service, 6.5, rows=9, fail_after=2, **options)
+        two_lives(service, 6.5, rows=9, errors=Errors("column", stop_after=2), **options)
     service = Service([1.0], [9, 0, 0])
     # Of nine rows three fail, whichever life they have left in.
-    two_lives(service, 6.5, rows=9, fail_after=0.34, **options)
+    two_lives(service, 6.5, rows=9, errors=Errors("column", stop_after=0.34), **options)
     service = Service([1.0], [0])
-    _, second = two_lives(service, 3.5, rows=9, max_calls=5, **options)
+    _, second = two_lives(service, 3.5, rows=9, errors="column", budget=Budget(max_calls=5), **options)
     assert service.calls.total() == 5 and service.calls[3] == 2, "the one in flight is called again"
     assert infos(second)[0].type == "NotCalled"
 
@@ -304,7 +304,12 @@ def test_failures_before_a_snapshot_count_for_fail_after_and_calls_for_the_budge
 def test_calls_of_all_lives_before_count_for_the_budget() -> None:
     service = Service([1.0], [0])
     snapshot: TaskSnapshot | None = None
-    options: dict[str, Any] = {"max_calls": 5, "errors": "column", "capacity": 1, "reorder": 1}
+    options: dict[str, Any] = {
+        "budget": Budget(max_calls=5),
+        "errors": "column",
+        "capacity": 1,
+        "buffer": Buffer(1),
+    }
     for calls in (3, 5):
         # The call that is in flight when a life is killed is begun again in the next.
         life = Life(list(range(9)), service, snapshot, **options)
@@ -322,12 +327,12 @@ def test_a_restored_row_with_a_ledger_may_time_out_before_its_next_attempt(tmp_p
     options = {"retry": Retry(3, initial=1000.0, maximum=1000.0, jitter=False), "errors": "column"}
     first = Life([0], service, None, **options)
     assert not first.run([20.0], 20.01)
-    kept = Options(ledger=Ledger(str(tmp_path)), uid="wait", run="run", timeout=10.0, **options)  # type: ignore[arg-type]
+    kept = Options(ledger=Ledger(str(tmp_path), uid="wait", run="run"), timeout=10.0, **options)  # type: ignore[arg-type]
 
     async def second() -> list[Any]:
         # A ledger's writer is a thread, so time is real; but that of the row is over when it is restored.
         loop = asyncio.get_running_loop()
-        session = open_session(kept, "run", execution=execution_id())
+        session = LedgerSession(kept, "run", execution=execution_id())
         operator = AsyncWaitOperator(
             service.call,
             kept,
@@ -371,10 +376,10 @@ def test_a_snapshot_of_another_order_is_refused_in_words() -> None:
 def test_watermarks_between_which_no_row_came_share_an_entry_of_the_window() -> None:
     service = Service([5.0], [0])
     marks = [Watermark(float(number)) for number in range(1, 9)]
-    life = Life([0, *marks, 1], service, None, capacity=2, reorder=3)
+    life = Life([0, *marks, 1], service, None, capacity=2, buffer=Buffer(3))
     life.run([], 1.0)
     assert service.calls.total() == 2, "the row behind the watermarks has found room"
-    life = Life([0, *marks, 1], service, None, capacity=2, reorder=3)
+    life = Life([0, *marks, 1], service, None, capacity=2, buffer=Buffer(3))
     assert life.run([], None)
     assert [each for each in life.output.elements if isinstance(each, Watermark)] == [marks[-1], END]
 
@@ -413,21 +418,20 @@ def rows_of(life: Life) -> list[int]:
 def test_rows_of_a_batch_that_failed_once_are_restored_with_their_attempts(at: float, batch: Batch) -> None:
     service = BatchService(50.0, failures=1)
     retry = Retry(2, initial=10.0, maximum=10.0, jitter=False)
-    _, second = two_lives(service, at, rows=2, size=2, batch=batch, capacity=4, reorder=8, retry=retry)
+    _, second = two_lives(service, at, rows=2, size=2, batch=batch, capacity=4, buffer=Buffer(8), retry=retry)
     assert rows_of(second) == [0, 1]
 
 
 def test_a_restored_window_that_is_full_is_no_reason_to_wait_for_a_full_batch() -> None:
     batch = Batch(3, linger=1000.0)
-    _, second = two_lives(BatchService(50.0), 1.0, rows=4, size=4, batch=batch, capacity=4, reorder=4)
+    _, second = two_lives(BatchService(50.0), 1.0, rows=4, size=4, batch=batch, capacity=4, buffer=Buffer(4))
     assert second.loop.now < 60.0
 
 
 def test_a_watermark_that_fills_the_window_is_no_reason_to_wait_for_a_full_batch() -> None:
-    life = Life(
-        [0, 1, Watermark(1.0), 2, 3], BatchService(1.0), None,
-        size=2, batch=Batch(3, linger=1000.0), capacity=3, reorder=3,
-    )  # fmt: skip
+    batch = Batch(3, linger=1000.0)
+    given: dict[str, Any] = {"batch": batch, "capacity": 3, "buffer": Buffer(3)}
+    life = Life([0, 1, Watermark(1.0), 2, 3], BatchService(1.0), None, size=2, **given)
     assert life.run([], None) and life.loop.now < 10.0
 
 
@@ -441,7 +445,7 @@ def test_a_batch_that_has_a_slot_and_has_not_begun_keeps_its_attempts_in_a_snaps
         size=2,
         batch=Batch(2),
         capacity=2,
-        reorder=2,
+        buffer=Buffer(2),
         retry=retry,
     )
     kept: list[list[int]] = []

@@ -18,12 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "examples" / "typed_script.py"
 
 MISTAKES = [
-    'async_map(lookup, numbers, errors="colum")',
-    'async_map(lookup, numbers, capacity="many")',
-    "async_map(lookup, numbers, timout=5)",
+    'async_map(numbers, lookup, errors="colum")',
+    'async_map(numbers, lookup, capacity="many")',
+    "async_map(numbers, lookup, timout=5)",
     'Options(errors="raise")',
-    'async_udf("int", latency="fast")',
-    'list(async_map(lookup, numbers, errors="null"))[0].upper()',
+    'async_udf("int", capacity="many")',
+    'Options(latency="fast")',
+    'list(async_map(numbers, lookup, errors="null"))[0].upper()',
 ]
 
 Errors: TypeAlias = list[tuple[str, int, str]]

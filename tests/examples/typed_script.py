@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pyspark.sql import Column, DataFrame, SparkSession
 from typing_extensions import assert_type
 
-from pillarbox import Batch, Options, Outcome, Rate, Retry, async_map
+from pillarbox import Batch, Errors, Options, Outcome, Rate, Retry, async_map
 from pillarbox.spark import AsyncUdf, async_udf, call_failed
 from pillarbox.spark import async_map as map_rows
 
@@ -48,36 +48,36 @@ class Client:
 numbers = [1, 2, 3]
 retry = Retry(attempts=3)
 
-assert_type(list(async_map(lookup, numbers, capacity="auto", retry=retry, timeout=5.0)), list[str])
-assert_type(list(async_map(blocking, numbers, rate=Rate(per_second=5))), list[str])
-assert_type(list(async_map(several, numbers)), list[list[str]])
-assert_type(list(async_map(Client(), numbers)), list[str])
-assert_type(list(async_map(in_batches, numbers, batch=Batch(8))), list[str])
-assert_type(list(async_map(in_blocking_batches, numbers, batch=Batch(8))), list[str])
+assert_type(list(async_map(numbers, lookup, capacity="auto", retry=retry, timeout=5.0)), list[str])
+assert_type(list(async_map(numbers, blocking, rate=Rate(per_second=5))), list[str])
+assert_type(list(async_map(numbers, several)), list[list[str]])
+assert_type(list(async_map(numbers, Client())), list[str])
+assert_type(list(async_map(numbers, in_batches, batch=Batch(8))), list[str])
+assert_type(list(async_map(numbers, in_blocking_batches, batch=Batch(8))), list[str])
 
-assert_type(list(async_map(lookup, numbers, errors="null")), list[str | None])
-assert_type(list(async_map(in_batches, numbers, errors="null", batch=Batch(8))), list[str | None])
-assert_type(list(async_map(several, numbers, errors="null")), list[list[str] | None])
-assert_type(list(async_map(lookup, numbers, errors="drop")), list[str])
-assert_type(list(async_map(lookup, numbers, dead_letter="letters")), list[str])
-assert_type(list(async_map(lookup, numbers, errors="column")), list[Outcome])
-assert_type(list(async_map(in_batches, numbers, errors="column", batch=Batch(8))), list[Outcome])
+assert_type(list(async_map(numbers, lookup, errors="null")), list[str | None])
+assert_type(list(async_map(numbers, in_batches, errors="null", batch=Batch(8))), list[str | None])
+assert_type(list(async_map(numbers, several, errors="null")), list[list[str] | None])
+assert_type(list(async_map(numbers, lookup, errors="drop")), list[str])
+assert_type(list(async_map(numbers, lookup, errors=Errors(dead_letter="letters"))), list[str])
+assert_type(list(async_map(numbers, lookup, errors="column")), list[Outcome])
+assert_type(list(async_map(numbers, in_batches, errors="column", batch=Batch(8))), list[Outcome])
 
-for outcome in async_map(lookup, numbers, errors="column"):
+for outcome in async_map(numbers, lookup, errors="column"):
     if outcome.error is not None:
         assert_type(outcome.error.attempts, int)
 
-with async_map(lookup, numbers, options=Options(errors="null", capacity=8)) as results:
+with async_map(numbers, lookup, options=Options(errors="null", capacity=8)) as results:
     statistics = results.statistics()
 
 
 async def in_a_loop() -> list[str]:
-    return [text async for text in async_map(lookup, numbers)]
+    return [text async for text in async_map(numbers, lookup)]
 
 
 def over_spark(spark: SparkSession) -> DataFrame:
     df = spark.createDataFrame([(1, "a")], "id long, text string")
-    embed = async_udf("array<float>", capacity=64, errors="null", latency="normal")(lookup)
+    embed = async_udf("array<float>", capacity=64, errors="null", options=Options(latency="normal"))(lookup)
     assert_type(embed, AsyncUdf)
     assert_type(embed("id"), Column)
     spark.udf.register("embed", embed)

@@ -72,10 +72,10 @@ from pillarbox import Ledger, async_map
 async def double(n):
     return 2 * n
 
-print(list(async_map(double, [1, 2])))
+print(list(async_map([1, 2], double)))
 print(Ledger("s3://bucket/folder").location)
 try:
-    async_map(double, [1, 2], ledger=Ledger(sys.argv[1]), uid="double", run="1")
+    async_map([1, 2], double, ledger=Ledger(sys.argv[1], uid="double", run="1"))
 except Exception as error:
     print(type(error).__name__, error)
 """

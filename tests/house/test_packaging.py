@@ -111,7 +111,7 @@ def test_the_metadata_names_the_licence_and_no_required_package(dist: Path) -> N
 
 @pytest.mark.contract
 def test_the_wheel_runs_where_the_checkout_is_not(installed: Path, tmp_path: Path) -> None:
-    script = "import pillarbox\nprint(pillarbox.__file__)\nprint(list(pillarbox.async_map(abs, [-1, 2])))"
+    script = "import pillarbox\nprint(pillarbox.__file__)\nprint(list(pillarbox.async_map([-1, 2], abs)))"
     lines = run([sys.executable, "-c", script], tmp_path, installed).splitlines()
     assert lines == [str(installed / "pillarbox" / "__init__.py"), "[1, 2]"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -116,16 +117,16 @@ def test_a_job_finds_in_the_bucket_what_the_one_before_kept(
         await asyncio.sleep(0.001)
         return [row / 7] * 20
 
-    given = {"ledger": ledger, "uid": "uid", "run": "run", "capacity": 20}
-    first = list(async_map(call, range(500), **given))
-    assert list(async_map(call, range(500), **given)) == first == [[row / 7] * 20 for row in range(500)]
+    given = {"ledger": dataclasses.replace(ledger, uid="uid", run="run"), "capacity": 20}
+    first = list(async_map(range(500), call, **given))
+    assert list(async_map(range(500), call, **given)) == first == [[row / 7] * 20 for row in range(500)]
     assert set(calls.values()) == {1}
     (scope,) = ledger.scopes()
     before = len(ledger.folder(scope).segments())
     assert before > 1
     assert compact(ledger, scope).records == 500
     assert len(ledger.folder(scope).segments()) == 1
-    assert list(async_map(call, range(500), **given)) == first
+    assert list(async_map(range(500), call, **given)) == first
     assert set(calls.values()) == {1}
     expire(ledger, scope)
     assert not [*ledger.scopes()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.aio import async_map
+from pillarbox import Errors, async_map
 from pillarbox.aio.observe.html_report import report
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.ledger import Ledger, LedgerWarning, Scope
@@ -156,12 +156,12 @@ def test_an_export_a_report_and_dead_letters_are_their_owners_alone_whatever_the
     def fail(row: int) -> None:
         raise ValueError(row)
 
-    list(async_map(fail, [1, 2], dead_letter=out / "letters.jsonl"))
+    list(async_map([1, 2], fail, errors=Errors(dead_letter=out / "letters.jsonl")))
     check(out, 0o600)
     # Whoever shares them has said so.
     for path in out.iterdir():
         path.chmod(0o640)
-    list(async_map(fail, [3], dead_letter=out / "letters.jsonl"))
+    list(async_map([3], fail, errors=Errors(dead_letter=out / "letters.jsonl")))
     report(Totals(), out / "report.html")
     assert main(["export", place.location, str(out / "calls.parquet")]) == 0
     assert {path.name: mode for path in out.iterdir() if (mode := modes(path)[str(path)]) != 0o640} == {}
@@ -180,7 +180,7 @@ def test_dead_letters_go_where_a_link_of_the_user_leads(tmp_path: Path) -> None:
         if there:
             target.touch()
         link.symlink_to(target)
-        list(async_map(fail, [1], dead_letter=link))
+        list(async_map([1], fail, errors=Errors(dead_letter=link)))
         assert target.read_text().count("\n") == 1
 
 

@@ -5,6 +5,7 @@ The server is versitygw, which `make s3-server` builds; without it these tests a
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from pillarbox import Options, async_map
 from pillarbox.aio.chained import Stage
-from pillarbox.aio.ledger_session import open_session
+from pillarbox.aio.ledger_session import LedgerSession
 from pillarbox.aio.task_run import ResultStream
 from pillarbox.ledger import Ledger, LedgerConflictError, LedgerError
 from pillarbox.ledger.cli import main
@@ -62,10 +63,10 @@ def test_two_tasks_in_flight_with_one_key_and_different_inputs_do_not_both_end_w
                 both.wait()
             return row["text"]
 
-        options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
+        options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
         loop_thread = LoopThread("loop")
         job = ResultStream(
-            [Stage(call, options, ledger_session=open_session(options, "run", execution=execution))],
+            [Stage(call, options, ledger_session=LedgerSession(options, "run", execution=execution))],
             [{"id": "one", "text": text}],
             loop_thread=loop_thread,
         )
@@ -101,8 +102,8 @@ async def call(row):
 
 store = fs.S3FileSystem(access_key="pillarbox", secret_key={SECRET!r}, scheme="http", region="us-east-1",
                         endpoint_override="127.0.0.1:{server.port}")
-ledger = Ledger({ledger.location!r}, filesystem=store)
-for row in async_map(call, range(100_000), ledger=ledger, uid="uid", run="run", capacity=10):
+ledger = Ledger({ledger.location!r}, filesystem=store, uid="uid", run="run")
+for row in async_map(range(100_000), call, ledger=ledger, capacity=10):
     os.write(1, f"{{row}}\\n".encode())
 """
     command = [sys.executable, "-W", "error", "-c", program]
@@ -119,7 +120,7 @@ for row in async_map(call, range(100_000), ledger=ledger, uid="uid", run="run", 
         return row
 
     most = taken[-1] + 1 if taken else 301
-    results = async_map(call, range(most), ledger=ledger, uid="uid", run="run")
+    results = async_map(range(most), call, ledger=dataclasses.replace(ledger, uid="uid", run="run"))
     assert list(results) == [*range(most)]
     assert not calls
     (scope,) = ledger.scopes()
@@ -132,7 +133,7 @@ def test_a_bucket_that_is_not_there_is_said_at_the_call_without_the_secret(ledge
 
     elsewhere = Ledger("no-such-bucket/calls", filesystem=ledger.filesystem)
     with pytest.raises((LedgerError, OSError)) as caught:
-        async_map(call, [1], ledger=elsewhere, uid="uid", run="run")
+        async_map([1], call, ledger=dataclasses.replace(elsewhere, uid="uid", run="run"))
     assert SECRET not in str(caught.value)
     assert SECRET not in repr(elsewhere)
 
@@ -143,7 +144,7 @@ def test_the_command_line_reads_a_bucket_by_its_url(
     async def call(row: int) -> int:
         return row
 
-    list(async_map(call, range(3), ledger=ledger, uid="embed", run="nightly"))
+    list(async_map(range(3), call, ledger=dataclasses.replace(ledger, uid="embed", run="nightly")))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "pillarbox")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     assert main(["ls", server.url(ledger.location)]) == 0

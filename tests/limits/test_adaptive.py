@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Buffer
 from pillarbox.aio.concurrency import Adaptive, AdaptiveController
 from pillarbox.aio.retry import Retry
 from pillarbox.testing import FakeClock
@@ -193,7 +194,7 @@ def test_an_operator_keeps_a_service_busy_that_answers_429_now_and_then(
                 await asyncio.sleep(seconds)
             return row
 
-        rig = Rig(call, capacity="auto", retry=Retry(6), reorder=2000)
+        rig = Rig(call, capacity="auto", retry=Retry(6), buffer=Buffer(2000))
         rig.push(*range(5000))
         await rig.end()
         assert rig.results == [*range(5000)]

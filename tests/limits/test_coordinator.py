@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Budget
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.aio.limits.lease import CoordinatedLimiter
 from pillarbox.aio.limits.rate import Rate
@@ -23,7 +24,7 @@ from pillarbox.aio.limits.shared import (
     SharedLimits,
     open_limiter,
 )
-from pillarbox.aio.options import Options, merge_options
+from pillarbox.aio.options import Options, resolve_options
 from tests.limits.calling import Caller, most_in, start, wait_until
 
 
@@ -46,7 +47,7 @@ def together(them: list[Caller]) -> list[float]:
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"host": ""}, TypeError, "host=''"),
+        ({"host": ""}, ValueError, "host=''"),
         ({"host": None}, TypeError, "host=None"),
         ({"port": "1"}, TypeError, "port='1': must be an int"),
         ({"port": 70000}, ValueError, "port=70000: must be from 0"),
@@ -276,12 +277,14 @@ def test_operators_with_names_of_their_own_do_not_share() -> None:
 
 def test_options_give_each_operator_limits_of_its_own_that_its_tasks_share() -> None:
     with Coordinator() as coordinator:
-        options = [Options(coordinator=coordinator, max_calls=5, errors="null") for _ in range(2)]
+        options = [Options(limits=coordinator, budget=Budget(max_calls=5), errors="null") for _ in range(2)]
         gates = []
         for each in options:
-            job = merge_options(each, {})
+            job = resolve_options(each, {})
             tasks = [pickle.loads(pickle.dumps(job)) for _ in range(2)]
-            gates.append([open_limiter(task.rate, task.max_calls, None, task.coordinator) for task in tasks])
+            gates.append(
+                [open_limiter(task.rate, task.budget.max_calls, None, task.limits) for task in tasks]
+            )
 
         async def run() -> None:
             for shared in gates:

@@ -63,7 +63,7 @@ def test_a_native_thread_completes_a_call_without_the_gil(library: Any, ordered:
     def start(row: int, collector: Collector[int]) -> None:
         started.append(Threads(library, [collector], [row * row]))
 
-    results = list(async_map(start, range(100), ordered=ordered, capacity=8))
+    results = list(async_map(range(100), start, ordered=ordered, capacity=8))
     assert sorted(results) == [row * row for row in range(100)]
     assert [threads.join() for threads in started] == [1] * 100
 
@@ -74,10 +74,10 @@ def test_what_is_made_of_it_may_fail_the_attempt(library: Any) -> None:
     def start(row: int, collector: Collector[int]) -> None:
         started.append(Threads(library, [collector], [-1 if len(started) < 2 else row]))
 
-    assert list(async_map(start, [7], retry=Retry(3, initial=0.0, maximum=0.0, on=ValueError))) == [7]
+    assert list(async_map([7], start, retry=Retry(3, initial=0.0, maximum=0.0, on=ValueError))) == [7]
     started.clear()
     with pytest.raises(CallFailed, match="ValueError: -1 is below 0"):
-        list(async_map(start, [7]))
+        list(async_map([7], start))
     for threads in started:
         threads.join()
 

@@ -64,7 +64,7 @@ def test_what_a_real_operator_did_is_read(reader: Any) -> None:
         return n
 
     exporter = OpenTelemetryExporter(reader.provider)
-    with async_map(call, range(100), errors="null", capacity=8) as results:
+    with async_map(range(100), call, errors="null", capacity=8) as results:
         exporter.add(results, query="q")
         assert len(list(results)) == 100
     found = read(reader)

@@ -86,7 +86,7 @@ def test_what_a_real_operator_did_is_scraped() -> None:
         return n
 
     exporter = PrometheusExporter()
-    with async_map(call, range(100), errors="null", capacity=8) as results:
+    with async_map(range(100), call, errors="null", capacity=8) as results:
         exporter.add(results, query="q")
         assert sample(scrape(exporter), "results_total", query="q") == 0
         assert len(list(results)) == 100

@@ -187,7 +187,7 @@ def real() -> Watch:
         return n
 
     retry = Retry(attempts=2, initial=0.001, on=(ConnectionError,))
-    results = async_map(call, range(3000), capacity=16, errors="null", retry=retry)
+    results = async_map(range(3000), call, capacity=16, errors="null", retry=retry)
     with results, Watch(results, interval=0.02) as watch:
         assert len(list(results)) == 3000
     return watch

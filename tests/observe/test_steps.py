@@ -96,7 +96,7 @@ def test_a_real_operator_with_busy_slots_runs_at_its_limit() -> None:
         return rows
 
     batch = Batch(size=5, linger=0.001)
-    results = async_map(call, range(3000), capacity=4, batch=batch)
+    results = async_map(range(3000), call, capacity=4, batch=batch)
     with results, Watch(results, interval=0.02) as watch:
         assert len(list(results)) == 3000
     found = [step for step in intervals(watch.series, watch.totals, 10) if step.limit]

@@ -155,7 +155,7 @@ def test_the_statistics_of_a_real_operator_become_totals() -> None:
             raise ValueError
         return n
 
-    with async_map(call, range(50), errors="null", capacity=5) as results:
+    with async_map(range(50), call, errors="null", capacity=5) as results:
         assert len(list(results)) == 50
         some = results.statistics()
     assert some is not None and read_totals(results) == some

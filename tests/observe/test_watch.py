@@ -22,7 +22,7 @@ def test_it_sees_calls_in_flight_and_then_their_results() -> None:
         await asyncio.to_thread(go.wait)
         return n
 
-    with async_map(call, range(4), capacity=4) as results, Watch(results, interval=0.005) as watch:
+    with async_map(range(4), call, capacity=4) as results, Watch(results, interval=0.005) as watch:
         consumer = threading.Thread(target=lambda: list(results))
         consumer.start()
         for _ in range(4):
@@ -66,7 +66,7 @@ def test_what_an_iterator_has_done_is_read_before_during_and_after() -> None:
     async def call(n: int) -> int:
         return n
 
-    results = async_map(call, range(3))
+    results = async_map(range(3), call)
     assert read_totals(results) == Totals()
     assert list(results) == [0, 1, 2]
     assert read_totals(results).results == 3

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pillarbox import Options
+from pillarbox import Buffer, Options
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.sources import Fetched, Source, SourceCoordinator, SourceInput, WatermarkStrategy
 from pillarbox.sources.connectors.files import FileSource
@@ -118,7 +118,7 @@ def test_behind_a_source_no_row_passes_a_watermark_nor_the_word_that_nothing_com
     async def run() -> None:
         with SourceCoordinator(source, 1, watermarks=strategy) as coordinator:
             input = SourceInput(coordinator.link(0), source, watermarks=strategy)
-            waits = operator(after_some_turns(17), ordered=ordered, capacity=capacity, reorder=reorder)
+            waits = operator(after_some_turns(17), ordered=ordered, capacity=capacity, buffer=Buffer(reorder))
             await StreamTask(input, [rows, waits], output, latency_interval=None).run_async()
 
     asyncio.run(run())

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pillarbox import Options
 from pillarbox.spark import async_map, async_udf, called_once
 from pillarbox.spark.writer import SkippedRows, put_back
 from tests.versions import needs_pyspark
@@ -111,7 +112,7 @@ MAPPED: dict[str, Line] = {
     "a column that nobody reads": (lambda df, m: m(df).select("id").collect(), 1.0),
     "where behind it": (lambda df, m: m(df).where("id < 10").collect(), 1.0),
     "where in front of it": (lambda df, m: m(df.where("id < 10")).collect(), 0.25),
-    "where=": (lambda df, m: m(df, where=F.col("id") < 10).collect(), 0.25),
+    "where=": (lambda df, m: m(df, options=Options(where=F.col("id") < 10)).collect(), 0.25),
     "orderBy": (lambda df, m: sorted_by_id(m(df)), 2.0),
     "self-join": (lambda df, m: joined_with_itself(m(df)), 2.0),
     "two uses": (lambda df, m: twice(m(df)), 2.0),
@@ -184,9 +185,9 @@ def test_rows_for_which_where_does_not_hold_are_not_called_and_give_nulls(
         some,
         schema="n long, s string",
         keep=["m", "id"],
-        where="m < 3",
         ordered=ordered,
         errors="column",
+        options=Options(where="m < 3"),
     )
     assert out.columns == ["m", "id", "n", "s", "_error"]
     expected: list[tuple[Any, ...]] = []
@@ -235,9 +236,9 @@ def test_a_condition_that_cannot_be_is_refused_on_the_driver(spark: SparkSession
         return None
 
     with pytest.raises(TypeError, match="where=7: must be a Column or SQL"):
-        async_map(spark.range(1), nothing, schema="n long", where=7)  # type: ignore[arg-type]
+        async_map(spark.range(1), nothing, schema="n long", options=Options(where=7))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="where: rows that are not called give nulls; 'n' is NOT NULL"):
-        async_map(spark.range(1), nothing, schema="n long not null", where="id < 1")
+        async_map(spark.range(1), nothing, schema="n long not null", options=Options(where="id < 1"))
     with pytest.raises(TypeError, match="skip_null=1"):
         async_udf("long", skip_null=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="df=7: must be a Spark DataFrame"), called_once(7):  # type: ignore[arg-type]

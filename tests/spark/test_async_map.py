@@ -387,7 +387,7 @@ def test_a_function_that_cannot_be_sent_is_refused_on_the_driver(spark: SparkSes
 
 
 def test_what_is_no_dataframe_is_refused() -> None:
-    with pytest.raises(TypeError, match="must be a Spark DataFrame, not list"):
+    with pytest.raises(TypeError, match="schema='id long': is for a Spark DataFrame, and rows is a list"):
         async_map([1], nothing, schema="id long")  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Collector, Ledger, Retry
+from pillarbox import Budget, Collector, Errors, Ledger, Retry
 from pillarbox.spark import async_udf
 from tests.versions import needs_pyspark, pyspark_version
 
@@ -136,7 +136,7 @@ def test_an_error_names_the_arguments(spark: SparkSession) -> None:
 
 
 def test_a_column_that_another_thread_makes_has_the_session_too(spark: SparkSession) -> None:
-    @async_udf("timestamp", max_calls=5, errors="null")
+    @async_udf("timestamp", budget=Budget(max_calls=5), errors="null")
     async def noon(n: int) -> datetime.datetime:
         return datetime.datetime(2024, 7, 1, 12)
 
@@ -206,7 +206,7 @@ def test_the_name_and_the_text_of_the_function_are_kept(spark: SparkSession) -> 
         return n
 
     assert documented.__name__ == "documented"
-    assert documented.__doc__ == "What it does."
+    assert documented.__doc__ == "Do the documented thing."
     assert asyncio.run(documented.func(3)) == 3
 
 
@@ -246,7 +246,7 @@ def test_a_registered_function_is_called_by_sql(spark: SparkSession) -> None:
 def test_a_registered_function_keeps_its_errors_and_its_dead_letters(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    @async_udf("long", errors="column", dead_letter=str(tmp_path / "letters"))
+    @async_udf("long", errors=Errors("column", dead_letter=str(tmp_path / "letters")))
     async def odd(n: int) -> int:
         if n % 2 == 0:
             raise ValueError(n)
@@ -262,7 +262,7 @@ def test_a_registered_function_keeps_its_errors_and_its_dead_letters(
 def test_a_registered_function_with_a_collector_has_its_columns_in_its_dead_letters(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    @async_udf("long", errors="column", dead_letter=str(tmp_path / "letters"))
+    @async_udf("long", errors=Errors("column", dead_letter=str(tmp_path / "letters")))
     def odd(n: int, collector: Collector[int]) -> None:
         if n % 2 == 0:
             collector.fail(ValueError(n))
@@ -282,10 +282,10 @@ def test_a_function_that_sql_cannot_call_is_refused_in_words(spark: SparkSession
         with pytest.raises(TypeError, match=r"call: spark\.udf\.register needs PySpark 4\.1 or later"):
             spark.udf.register("call", async_udf("long")(call))
         return
-    ledger = async_udf("long", ledger=Ledger(tmp_path), uid="sum", run="1")(call)
+    ledger = async_udf("long", ledger=Ledger(tmp_path, uid="sum", run="1"))(call)
     with pytest.raises(ValueError, match=r"call: spark\.udf\.register cannot tell the ledger which columns"):
         spark.udf.register("call", ledger)
-    letters = async_udf("long", dead_letter=str(tmp_path))(call)
+    letters = async_udf("long", errors=Errors(dead_letter=str(tmp_path)))(call)
     with pytest.raises(ValueError, match="needs a function with a fixed number of arguments"):
         spark.udf.register("call", letters)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Buffer
 from tests.versions import needs_async_stream
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
@@ -100,7 +101,8 @@ class Task:
         ledger_plan = None
         if "ledger" in given:
             ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
-        work = Work(fn, "token", Options(ordered=False, **given), letters=letters, ledger_plan=ledger_plan)
+        options = Options(ordered=False, **given)
+        work = Work(fn, "token", options, dead_letters=letters, ledger_plan=ledger_plan)
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
@@ -190,7 +192,7 @@ def test_all_dead_letters_of_a_state_are_put_aside_however_many_blobs_they_fill(
 @pytest.mark.contract(convicts=["last_rows_not_released"])
 def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None:
     # One row has room at a time.
-    task = Task(max_bytes=1)
+    task = Task(buffer=Buffer(max_bytes=1))
     task.run(12, 1, (0, 0, [5]))
     assert task.run(12, 2, TICK) == [5]
     task.run(16, 3, (0, 0, [6]))
@@ -201,7 +203,7 @@ def test_a_row_that_has_left_its_bucket_makes_room_for_those_of_others() -> None
 def test_the_files_of_rows_are_deleted_by_the_state_that_was_committed_also_when_their_bucket_is_empty(
     tmp_path: Path,
 ) -> None:
-    task = Task(ledger=Ledger(str(tmp_path)), uid="u", deletion_interval=1)
+    task = Task(ledger=Ledger(str(tmp_path), uid="u"), deletion_interval=1)
     assert task.run(12, 1, (0, 0, [5, 6])) == []
     committed = task.states[12].blob
     for _ in range(2):
@@ -231,7 +233,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
     assert letter is not None
     task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
     task.run(12, 1, (0, 0, [-1]))
-    task.plan = replace(task.plan, work=replace(task.plan.work, letters=None))
+    task.plan = replace(task.plan, work=replace(task.plan.work, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):
         task.run(12, 2, TICK)
 

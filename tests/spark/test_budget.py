@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox
+from pillarbox import Budget, Errors
 from pillarbox.aio.limits.coordinator import Coordinator
 from pillarbox.spark import async_map, async_udf, budget, failed, not_done
 
@@ -29,7 +31,9 @@ def test_max_calls_counts_over_all_partitions_and_marks_the_rest(
         return value
 
     df = spark.range(0, 400, 1, partitions)
-    out = async_map(df, call, schema="n long", keep="*", errors="column", max_calls=100, capacity=8)
+    out = async_map(
+        df, call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=100), capacity=8
+    )
     folder = str(tmp_path / "out")
     out.write.parquet(folder)
     assert (tmp_path / "calls").read_text() == "x" * 100
@@ -45,7 +49,9 @@ def test_max_calls_counts_over_all_partitions_and_marks_the_rest(
     assert {row.id for row in failed(done).collect()} == {i for i in called if i % 7 == 3}
 
     # What was not done is done now: each row once, over both runs.
-    again = async_map(rest, call, schema="n long", keep="*", errors="column", max_calls=300, capacity=8)
+    again = async_map(
+        rest, call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=300), capacity=8
+    )
     assert sorted([*called, *(row.id for row in again.collect())]) == list(range(400))
     assert not_done(again).columns == ["id", "n"]
 
@@ -66,8 +72,7 @@ def test_max_cost_ends_a_job_before_it_costs_more_than_what_was_in_flight(
         schema="n long",
         errors="column",
         capacity=4,
-        max_cost=10.0,
-        usage=lambda row, result: 0.5,
+        budget=Budget(max_cost=10.0, usage=lambda row, result: 0.5),
     )
     assert not_done(df).count() > 0
     calls = len((tmp_path / "calls").read_text())
@@ -80,7 +85,9 @@ def test_rows_not_called_are_among_the_dead_letters(spark: SparkSession, tmp_pat
         return 0
 
     df = spark.range(0, 30, 1, 2).selectExpr("id", "id * 2 as twice")
-    out = async_map(df, call, schema="n long", max_calls=10, dead_letter=tmp_path / "l")
+    out = async_map(
+        df, call, schema="n long", budget=Budget(max_calls=10), errors=Errors(dead_letter=tmp_path / "l")
+    )
     assert len(out.collect()) == 10
     rest = not_done(spark.read.parquet(str(tmp_path / "l")))
     assert rest.columns == ["id", "twice"]
@@ -88,7 +95,7 @@ def test_rows_not_called_are_among_the_dead_letters(spark: SparkSession, tmp_pat
 
 
 def test_two_operators_have_a_budget_each(spark: SparkSession) -> None:
-    @async_udf("long", errors="null", max_calls=10)
+    @async_udf("long", errors="null", budget=Budget(max_calls=10))
     async def call(n: int) -> int:
         return n
 
@@ -103,7 +110,11 @@ def test_a_budget_leaves_the_rate_to_each_task(spark: SparkSession) -> None:
         return 0
 
     # Each of two tasks may begin all of its twenty calls at once. Both together could not within their time.
-    given: dict[str, Any] = {"rate": pillarbox.Rate(0.01, burst=2000.0), "max_calls": 100, "errors": "null"}
+    given: dict[str, Any] = {
+        "rate": pillarbox.Rate(0.01, burst=2000.0),
+        "budget": Budget(max_calls=100),
+        "errors": "null",
+    }
     df = async_map(spark.range(0, 40, 1, 2), call, schema="n long", **given)
     assert df.where("n = 0").count() == 40
 
@@ -115,9 +126,13 @@ def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession,
             file.write("x")
         return 0
 
-    def again(**limits: Any) -> int:
-        given: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run", "errors": "null"}
-        df = async_map(spark.range(0, 400, 1, 2), call, schema="n long", **given, **limits)
+    def again(max_calls: int, limits: Coordinator | None = None) -> int:
+        given: dict[str, Any] = {
+            "ledger": dataclasses.replace(ledger, uid="uid", run="run"),
+            "errors": "null",
+            "budget": Budget(max_calls=max_calls),
+        }
+        df = async_map(spark.range(0, 400, 1, 2), call, schema="n long", limits=limits, **given)
         df.collect()
         return len((tmp_path / "calls").read_text())
 
@@ -133,7 +148,7 @@ def test_with_a_ledger_a_budget_of_a_job_belongs_to_the_run(spark: SparkSession,
         assert budget._coordinator is not None and coordinator is not None
         coordinator.close()
     with Coordinator() as given:
-        assert again(max_calls=150, coordinator=given) == 150
+        assert again(max_calls=150, limits=given) == 150
 
 
 def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:
@@ -141,7 +156,7 @@ def test_a_coordinator_that_is_given_is_used(spark: SparkSession) -> None:
         return 0
 
     with Coordinator() as coordinator:
-        given: Any = {"errors": "column", "max_calls": 15, "coordinator": coordinator.named("both")}
+        given: Any = {"errors": "column", "budget": Budget(max_calls=15), "limits": coordinator.named("both")}
         first = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
         second = async_map(spark.range(0, 10, 1, 1), call, schema="n long", **given)
         assert not_done(first).count() == 0
@@ -155,7 +170,9 @@ def test_an_error_of_the_functions_by_the_name_of_the_mark_is_a_failure(spark: S
     async def call(row: Any) -> int:
         raise NotCalled if row.id else pillarbox.NotCalled("not called, max_calls=1 is used up")
 
-    df = async_map(spark.range(2), call, schema="n long", keep="*", errors="column", max_calls=10).cache()
+    df = async_map(
+        spark.range(2), call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=10)
+    ).cache()
     assert failed(df).count() == 2
     assert not_done(df).count() == 0
     assert {row["_error"].type for row in df.collect()} == {"NotCalled (raised)"}
@@ -167,6 +184,8 @@ def test_rows_whose_retry_is_cut_off_are_resumed_as_well(spark: SparkSession) ->
 
     retry = pillarbox.Retry(attempts=3, initial=0.001)
     df = spark.range(0, 6, 1, 1)
-    out = async_map(df, call, schema="n long", keep="*", errors="column", max_calls=4, retry=retry).cache()
+    out = async_map(
+        df, call, schema="n long", keep="*", errors="column", budget=Budget(max_calls=4), retry=retry
+    ).cache()
     assert sorted(row.id for row in not_done(out, keep=["id"]).collect()) == list(range(6))
     assert failed(out).count() == 0

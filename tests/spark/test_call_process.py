@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import itertools
 import os
@@ -238,7 +239,12 @@ def test_what_a_task_has_called_that_knows_no_query_is_in_the_ledger_for_one_tha
 ) -> None:
     ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
     ledger = Ledger(str(tmp_path / "ledger"), loss_window=0.01)
-    work = Work(told, "token", Options(ordered=False, ledger=ledger, uid="told"), ledger_plan=ledger_plan)
+    work = Work(
+        told,
+        "token",
+        Options(ordered=False, ledger=dataclasses.replace(ledger, uid="told")),
+        ledger_plan=ledger_plan,
+    )
     given = replace(plan(), work=work)
     assert given.payload is not None
 
@@ -497,7 +503,7 @@ def test_a_process_is_told_from_another_of_the_same_number() -> None:
 def test_a_second_stream_of_a_query_with_the_same_uid_is_refused(connect: Any, tmp_path: Path) -> None:
     def with_ledger(name: str) -> StreamPlan:
         ledger_plan = LedgerPlan(SCHEMA, None, ("n",), None, None, False, None, None, "plan", None, None)
-        options = Options(ordered=False, ledger=Ledger(str(tmp_path)), uid="u")
+        options = Options(ordered=False, ledger=Ledger(str(tmp_path), uid="u"))
         return replace(plan(name), work=Work(told, f"token of {name}", options, ledger_plan=ledger_plan))
 
     def attach(name: str, run: str = "run") -> None:

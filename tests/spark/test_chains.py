@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pillarbox import Buffer, Errors, Options
 
 pytest.importorskip("pyspark.sql")
 
@@ -46,7 +49,7 @@ def test_a_chain_gives_what_its_functions_give_in_async_maps_one_after_the_other
     df = rows_of(spark)
     steps = [
         lookup,
-        Step(shout, uid="shout", capacity=3, reorder=3),
+        Step(shout, uid="shout", options=Options(ordered=ordered, capacity=3, buffer=Buffer(3))),
         Step(lengths, uid="lengths", batch=Batch(7)),
     ]
     chain = async_map(df, steps, schema=SCHEMA, keep=["kept", "id"], ordered=ordered)
@@ -103,8 +106,8 @@ def test_the_column_of_errors_names_the_function_in_which_a_row_failed(
 @pytest.mark.contract
 def test_failed_rows_of_a_chain_are_put_aside_by_each_function(spark: SparkSession, tmp_path: Path) -> None:
     steps = [
-        Step(third_fails, uid="third", dead_letter=str(tmp_path / "third")),
-        Step(fifth_fails, uid="fifth", dead_letter=str(tmp_path / "fifth")),
+        Step(third_fails, uid="third", errors=Errors(dead_letter=str(tmp_path / "third"))),
+        Step(fifth_fails, uid="fifth", errors=Errors(dead_letter=str(tmp_path / "fifth"))),
     ]
     out = async_map(rows_of(spark), steps, schema="n long", keep=["kept"])
     assert [row.kept for row in out.collect()] == [
@@ -161,11 +164,15 @@ def test_a_second_run_of_a_chain_calls_only_what_has_no_result_in_the_ledger(
         return record.id, record.place
 
     def run(rows: int, partitions: int, ordered: bool) -> list[tuple[Any, ...]]:
-        own: dict[str, Any] = {"ledger": ledger} if keeps_first else {"ledger": None}
+        own: dict[str, Any] = {} if keeps_first else {"ledger": None}
         steps = [Step(first, uid="first", **own), Step(second, uid="second")]
         df = spark.range(0, rows, 1, partitions)
         out = async_map(
-            df, steps, schema="id long, place int", ledger=ledger, run="run", key=["id"], ordered=ordered
+            df,
+            steps,
+            schema="id long, place int",
+            ledger=dataclasses.replace(ledger, run="run", key=["id"]),
+            ordered=ordered,
         )
         return sorted(map(tuple, out.collect()))
 
@@ -189,9 +196,9 @@ def test_the_counts_of_a_chain_are_seen_for_each_function(spark: SparkSession) -
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"where": "id > 3"}, "where: is for one function"),
+        ({"options": Options(where="id > 3")}, "where: is for one function"),
         ({"errors": "column", "keep": ["_error"]}, "_error"),
-        ({"ledger": Ledger("/tmp/nowhere"), "run": "r"}, r"Step\(lookup, uid='embed-v1'\)"),
+        ({"ledger": Ledger("/tmp/nowhere", run="r")}, r"Step\(lookup, uid='embed-v1'\)"),
     ],
 )
 def test_a_chain_that_cannot_be_is_refused_on_the_driver(
@@ -206,10 +213,5 @@ def test_what_calls_one_function_refuses_a_list(spark: SparkSession, tmp_path: P
         async_udf("long")([lookup, shout])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="only `async_map` takes a list"):
         retry_failed(
-            spark.range(3),
-            [lookup, shout],  # type: ignore[arg-type]
-            schema="n long",
-            ledger=Ledger(str(tmp_path)),
-            uid="u",
-            run="r",
+            spark.range(3), [lookup, shout], schema="n long", ledger=Ledger(str(tmp_path), uid="u", run="r")
         )

@@ -17,6 +17,7 @@ def test_maps_and_columns_work_over_connect(run_script: RunScript) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     lines = run_script(
         """
+from pillarbox import Budget
 import asyncio
 from pillarbox import Retry
 from pillarbox.spark import async_map, async_udf
@@ -45,7 +46,7 @@ try:
 except ValueError as error:
     print(str(error)[:40])
 try:
-    async_map(df, lookup, schema="price double", errors="null", max_calls=5)
+    async_map(df, lookup, schema="price double", errors="null", budget=Budget(max_calls=5))
 except ValueError as error:
     print(error)
 """,
@@ -61,7 +62,7 @@ except ValueError as error:
         "schema='price dooble': is not a type in DDL",
         # Nobody knows here whether the workers reach this machine.
         "max_calls=5: is for the whole job, whose tasks count together through a coordinator; "
-        "over Spark Connect give one that the workers reach: coordinator=Coordinator(...)",
+        "over Spark Connect give one that the workers reach: limits=Coordinator(...)",
     ]
 
 

@@ -69,7 +69,7 @@ options = {
     "cool-down": {"retry": Retry(4)},
     "backoff": {"retry": Retry(4, initial=FOREVER_S, maximum=FOREVER_S, jitter=False)},
     "rate": {"rate": Rate(0.001, burst=1)},
-    "ledger": {"ledger": Ledger(place), "uid": "calls", "run": "run", "key": ["id"]},
+    "ledger": {"ledger": Ledger(place, uid="calls", run="run", key=["id"])},
 }.get(phase, {})
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.sql.warehouse.dir", place).getOrCreate()

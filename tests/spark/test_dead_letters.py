@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pillarbox import Errors
 from pillarbox.spark import DeadLetter, async_map, async_udf, failed
 from pillarbox.spark.error_column import ERROR_TYPE
 from tests.versions import needs_pyspark
@@ -51,7 +52,12 @@ def test_failed_rows_are_put_aside_with_their_whole_input(
         F.timestamp_seconds("id").alias("at"),
     )
     out = async_map(
-        df, picky, schema="n long", keep=["id"], dead_letter=DeadLetter(folder, kind), ordered=ordered
+        df,
+        picky,
+        schema="n long",
+        keep=["id"],
+        errors=Errors(dead_letter=DeadLetter(folder, kind)),
+        ordered=ordered,
     )
     assert sorted(map(tuple, out.collect())) == [(i, i) for i in range(5000) if i % 4 != 2]
     assert all(name.startswith("part-") and name.endswith(kind) for name in letters(folder))
@@ -79,7 +85,9 @@ def test_json_letters_are_plain_json_lines(spark: SparkSession, tmp_path: Path) 
         "select 2L as id, cast('1.50' as decimal(5,2)) as d, binary('ab') as b, date'2024-02-29' as day, "
         "double('nan') as nan, named_struct('x', array(1, null)) as s"
     ).coalesce(1)
-    async_map(df, picky, schema="n long", dead_letter=DeadLetter(tmp_path / "l", "json")).collect()
+    async_map(
+        df, picky, schema="n long", errors=Errors(dead_letter=DeadLetter(tmp_path / "l", "json"))
+    ).collect()
     (name,) = letters(tmp_path / "l")
     (line,) = (tmp_path / "l" / name).read_text().splitlines()
     row = json.loads(line)
@@ -104,20 +112,20 @@ def test_letters_in_parquet_have_the_types_of_the_input(spark: SparkSession, tmp
         "timestamp_ntz'2024-01-01 10:00:00' as here",
         "1.5BD as decimal",
     )
-    async_map(df, picky, schema="n long", dead_letter=tmp_path / "l").collect()
+    async_map(df, picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l")).collect()
     back = spark.read.parquet(str(tmp_path / "l"))
     assert back.drop("_error", "_failed_at").dtypes == df.dtypes
     assert back.drop("_error", "_failed_at").collect() == df.collect()
     odd = spark.sql("select array(make_interval(1)) as span")
     with pytest.raises(ValueError, match="column 'span' has the type interval, which Parquet cannot hold"):
-        async_map(odd, picky, schema="n long", dead_letter=tmp_path / "l")
-    async_map(odd, picky, schema="n long", dead_letter=DeadLetter(tmp_path / "l", "json"))
+        async_map(odd, picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l"))
+    async_map(odd, picky, schema="n long", errors=Errors(dead_letter=DeadLetter(tmp_path / "l", "json")))
 
 
 @needs_pyspark(4, 1, "Parquet files with a column of type void")
 def test_letters_in_parquet_have_a_column_of_nothing(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.range(2, 3).selectExpr("id", "null as nothing")
-    async_map(df, picky, schema="n long", dead_letter=tmp_path / "l").collect()
+    async_map(df, picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l")).collect()
     back = spark.read.parquet(str(tmp_path / "l")).drop("_error", "_failed_at")
     assert back.dtypes == df.dtypes
     assert back.collect() == df.collect()
@@ -127,9 +135,9 @@ def test_letters_in_parquet_have_a_column_of_nothing(spark: SparkSession, tmp_pa
 def test_a_column_function_puts_its_arguments_aside(
     spark: SparkSession, tmp_path: Path, errors: str | None
 ) -> None:
-    given: Any = {} if errors is None else {"errors": errors}
+    given: Any = [] if errors is None else [errors]
 
-    @async_udf("long", dead_letter=str(tmp_path / "l"), **given)
+    @async_udf("long", errors=Errors(*given, dead_letter=str(tmp_path / "l")))
     async def call(n: int, *rest: str) -> int:
         if n % 4 == 2:
             raise ValueError(n)
@@ -148,7 +156,9 @@ def test_a_column_function_puts_its_arguments_aside(
 
 @pytest.mark.parametrize("errors", ["null", "column"])
 def test_dead_letters_go_together_with_other_errors(spark: SparkSession, tmp_path: Path, errors: str) -> None:
-    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", dead_letter=tmp_path / "l", errors=errors)
+    df = async_map(
+        spark.range(0, 8, 1, 1), picky, schema="n long", errors=Errors(errors, dead_letter=tmp_path / "l")
+    )
     assert [row.n for row in df.collect()] == [0, 1, None, 3, 4, 5, None, 7]
     assert spark.read.parquet(str(tmp_path / "l")).count() == 2
 
@@ -160,6 +170,7 @@ def test_a_task_that_fails_leaves_nothing_and_the_next_attempt_leaves_each_row_o
 ) -> None:
     lines = run_script(
         """
+from pillarbox import Errors
 import os, pathlib, sys
 from pillarbox.spark import async_map
 tmp = pathlib.Path(sys.argv[1])
@@ -186,7 +197,8 @@ async def call(row):
 for kill in (False, True):
     (tmp / "failed").unlink(missing_ok=True)
     df = spark.range(0, 60000, 1, 2).selectExpr("id", f"{str(kill).lower()} as kill")
-    out = async_map(df, call, schema="n long", dead_letter=tmp / "l", capacity=8, fail_after=9000)
+    errors = Errors(stop_after=9000, dead_letter=tmp / "l")
+    out = async_map(df, call, schema="n long", errors=errors, capacity=8)
     print(out.count(), (tmp / "failed").exists())
     # What the first attempt had written when it failed, or was killed, was hidden.
     seen = [name for name in (tmp / "seen").read_text().split() if "-00000-" in name]
@@ -207,7 +219,7 @@ for kill in (False, True):
 def test_a_folder_that_cannot_be_written_fails_the_task_with_its_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", dead_letter=tmp_path / "l")
+    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l"))
     (tmp_path / "l").write_text("a file")
     with pytest.raises(PySparkException) as caught:
         df.collect()
@@ -218,16 +230,27 @@ def test_a_folder_that_cannot_be_written_fails_the_task_with_its_name(
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"dead_letter": 5}, TypeError, "dead_letter=5: must be a path or a pillarbox.spark.DeadLetter"),
-        ({"dead_letter": ""}, ValueError, "dead_letter='': must be the path of a folder"),
-        ({"dead_letter": "ftp://x/y"}, ValueError, "dead_letter='ftp://x/y': must be a local path or one of"),
         (
-            {"dead_letter": "dbfs:/mnt/x"},
+            {"errors": Errors(dead_letter=5)},
+            TypeError,
+            "dead_letter=5: must be a path or a pillarbox.spark.DeadLetter",
+        ),
+        ({"errors": Errors(dead_letter="")}, ValueError, "dead_letter='': must be the path of a folder"),
+        (
+            {"errors": Errors(dead_letter="ftp://x/y")},
+            ValueError,
+            "dead_letter='ftp://x/y': must be a local path or one of",
+        ),
+        (
+            {"errors": Errors(dead_letter="dbfs:/mnt/x")},
             ValueError,
             "dead_letter='dbfs:/mnt/x': must be a local path",
         ),
-        ({"dead_letter": "s3:/b/x"}, ValueError, "dead_letter='s3:/b/x': must be a local path or one of"),
-        ({"dead_letter": "x", "errors": "fail"}, ValueError, "errors='fail', dead_letter: a row that fails"),
+        (
+            {"errors": Errors(dead_letter="s3:/b/x")},
+            ValueError,
+            "dead_letter='s3:/b/x': must be a local path or one of",
+        ),
     ],
 )
 def test_dead_letters_that_cannot_be_are_refused_on_the_driver(
@@ -246,12 +269,17 @@ def test_of_a_failed_row_only_the_columns_that_are_kept_are_put_aside(
 ) -> None:
     people = spark.range(0, 8, 1, 1).selectExpr("id", "'Ada' as name", "make_interval(0, 0, 0, 1) as span")
     aside = DeadLetter(tmp_path / "l", kind, keep=["id", "name"] if kind == "json" else ["id"])
-    assert async_map(people, picky, schema="n long", dead_letter=aside).count() == 6
+    assert async_map(people, picky, schema="n long", errors=Errors(dead_letter=aside)).count() == 6
     found = getattr(spark.read, kind)(str(tmp_path / "l"))
     assert set(found.columns) == {*aside.keep, "_error", "_failed_at"}
     assert sorted(row.id for row in found.collect()) == [2, 6]
     with pytest.raises(ValueError, match=r"keep=\['nobody'\]\): no column 'nobody'; the input has id, name"):
-        async_map(people, picky, schema="n long", dead_letter=DeadLetter(tmp_path / "l", keep=["nobody"]))
+        async_map(
+            people,
+            picky,
+            schema="n long",
+            errors=Errors(dead_letter=DeadLetter(tmp_path / "l", keep=["nobody"])),
+        )
     with pytest.raises(TypeError, match="keep='id': must be"):
         DeadLetter(tmp_path / "l", keep="id")
 
@@ -265,12 +293,14 @@ def test_a_local_path_is_tried_on_the_driver(spark: SparkSession, tmp_path: Path
         DeadLetter(tmp_path, format="csv")
     df = spark.range(1).withColumnRenamed("id", "_failed_at")
     with pytest.raises(ValueError, match="the input has a column '_failed_at', as dead letters get: rename"):
-        async_map(df, picky, schema="n long", dead_letter=tmp_path)
+        async_map(df, picky, schema="n long", errors=Errors(dead_letter=tmp_path))
 
 
 @pytest.mark.parametrize("scheme", ["file://", "file:", "FILE:"])
 def test_a_file_uri_is_a_local_folder(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
-    df = async_map(spark.range(0, 8, 1, 1), picky, schema="n long", dead_letter=f"{scheme}{tmp_path}/l")
+    df = async_map(
+        spark.range(0, 8, 1, 1), picky, schema="n long", errors=Errors(dead_letter=f"{scheme}{tmp_path}/l")
+    )
     assert df.count() == 6
     assert spark.read.parquet(str(tmp_path / "l")).count() == 2
 

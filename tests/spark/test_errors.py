@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
-from pillarbox import CallFailed, CallTimeout, Retry
+from pillarbox import CallFailed, CallTimeout, Errors, Retry, Timeout
 from pillarbox.spark import async_map, async_udf, call_failed, failed
 
 ERROR = "struct<type:string,message:string,attempts:int,latency:double,status:int>"
@@ -88,7 +88,9 @@ def test_a_timeout_in_the_error_column_names_the_limit(spark: SparkSession) -> N
         await asyncio.Event().wait()
         return 0
 
-    (row,) = async_map(spark.range(1), never, schema="n long", errors="column", attempt_timeout=0.1).collect()
+    (row,) = async_map(
+        spark.range(1), never, schema="n long", errors="column", timeout=Timeout(attempt=0.1)
+    ).collect()
     error = row["_error"]
     assert (error.type, error.attempts, error.status) == ("CallTimeout", 1, None)
     assert "attempt_timeout=0.1" in error.message
@@ -162,11 +164,13 @@ def test_more_failures_than_allowed_end_the_job_with_the_last_traceback(spark: S
     async def fails_in_here(row: Any) -> int:
         raise ValueError("broken")
 
-    df = async_map(spark.range(0, 1000, 1, 1), fails_in_here, schema="n long", errors="null", fail_after=20)
+    df = async_map(
+        spark.range(0, 1000, 1, 1), fails_in_here, schema="n long", errors=Errors("null", stop_after=20)
+    )
     with pytest.raises(PySparkException) as caught:
         df.collect()
     text = str(caught.value)
-    assert "more than fail_after=20 allows" in text
+    assert "more than stop_after=20 allows" in text
     assert "in fails_in_here" in text
 
 
@@ -187,8 +191,8 @@ def test_the_error_of_a_job_gives_back_the_failed_call_with_row_and_attempts(spa
     assert (type(error.cause).__name__, str(error.cause)) == ("ServiceError", "no 7")
     assert error.trace is not None and "in broken" in error.trace
 
-    # Behind `fail_after`, and where an error of the user's stands in front.
-    too_many = async_map(spark.range(7, 8), broken, schema="n long", errors="drop", fail_after=0)
+    # Behind `stop_after`, and where an error of the user's stands in front.
+    too_many = async_map(spark.range(7, 8), broken, schema="n long", errors=Errors("drop", stop_after=0))
     try:
         try:
             too_many.collect()

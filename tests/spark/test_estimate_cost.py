@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox import Retry
+from pillarbox import Budget, Dedupe, Retry
 from pillarbox.aio.limits.rate import Rate
 from pillarbox.aio.observe.totals import Totals, to_json
 from pillarbox.aio.options import Options
@@ -103,7 +103,7 @@ def test_batches_share_a_slot() -> None:
 @pytest.mark.parametrize("shared", [90, 0])
 def test_rows_that_share_calls_are_not_counted_as_calls(shared: int) -> None:
     measured = sample(calls=10, shared=shared, costs=[0.5] * 10)
-    found = forecast(measured, Options(capacity=10, memo=1000), rows=1_000_000, tasks=1)
+    found = forecast(measured, Options(capacity=10, dedupe=Dedupe(memo=1000)), rows=1_000_000, tasks=1)
     assert found.calls.expected == pytest.approx(100_000)
     assert found.cost is not None
     assert found.cost.expected == pytest.approx(50_000)
@@ -117,7 +117,9 @@ def test_rows_that_share_calls_are_not_counted_as_calls(shared: int) -> None:
 
 
 def test_a_budget_is_named_in_full() -> None:
-    options = Options(max_calls=1_234_567, max_cost=0.5, usage=lambda row, result: 1, errors="null")
+    options = Options(
+        budget=Budget(max_calls=1_234_567, max_cost=0.5, usage=lambda row, result: 1), errors="null"
+    )
     text = str(forecast(sample(), options, rows=1000, tasks=1))
     assert "max_calls=1,234,567 may end the calls" in text
     assert "max_cost=0.5 may end the calls" in text
@@ -150,10 +152,9 @@ def test_an_estimate_calls_a_sample_and_prints_what_it_says(spark: SparkSession,
         call,
         sample=60,
         capacity=10,
-        usage=lambda row, result: result,
+        budget=Budget(max_cost=1.0, usage=lambda row, result: result),
         schema="n double",
         errors="null",
-        max_cost=1.0,
         file=shown,
     )
     assert (tmp_path / "calls").read_text() == "x" * 60

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pillarbox import Options
 from pillarbox.spark import async_map, async_udf
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def with_errors(df: DataFrame) -> DataFrame:
         schema="doubled long",
         keep=["ts"],
         errors="column",
-        where="id > 2",
+        options=Options(where="id > 2"),
     )
 
 

@@ -69,7 +69,7 @@ def test_what_is_executed_once_or_kept_or_in_a_ledger_is_not_told_of(
         with called_once(mapped(spark)) as rows:
             rows.collect()
             rows.count()
-        kept = mapped(spark, ledger=Ledger(tmp_path / "ledger"), uid="lookup", run="1")
+        kept = mapped(spark, ledger=Ledger(tmp_path / "ledger", uid="lookup", run="1"))
         kept.collect()
         kept.collect()
         said = said_after(spark, caplog)

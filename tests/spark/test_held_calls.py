@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Buffer
+
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -210,7 +212,7 @@ def test_a_row_that_nobody_waits_for_leaves_the_batch_that_is_taken_apart(make: 
             await asyncio.sleep(0.001)
         return numbers
 
-    calls = make(call, batch=Batch(4), capacity=1, reorder=4)
+    calls = make(call, batch=Batch(4), capacity=1, buffer=Buffer(4))
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)
@@ -334,7 +336,7 @@ def test_rows_that_are_called_are_not_called_again_where_others_that_came_with_t
 ) -> None:
     service = Service(at_once=False)
     # The operator has taken two, and two wait for room.
-    calls = make(service, capacity=1, reorder=2)
+    calls = make(service, capacity=1, buffer=Buffer(2))
     rows = rows_of([1, 2, 3, 4])
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)
@@ -364,7 +366,7 @@ def test_a_wait_ends_at_its_time_and_what_has_not_ended_goes_on(make: Any) -> No
 @pytest.mark.contract(convicts=["one_row_beyond_max_bytes"])
 def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> None:
     service = Service(at_once=False)
-    calls = make(service, max_bytes=5000)
+    calls = make(service, buffer=Buffer(max_bytes=5000))
     rows = rows_of([1, 2, 3, 4], text="x" * 2000)
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)
@@ -391,7 +393,7 @@ def test_what_does_not_fit_into_max_bytes_is_left_to_the_state(make: Any) -> Non
 
 def test_a_row_that_is_pending_keeps_a_slice_of_its_batch_in_memory_and_not_the_whole(make: Any) -> None:
     service = Service(at_once=False)
-    calls = make(service, max_bytes=None)
+    calls = make(service, buffer=Buffer(max_bytes=None))
     rows = rows_of(list(range(20_000)), text="x" * 100)
     column = weakref.ref(rows)
     before = pa.total_allocated_bytes()
@@ -472,7 +474,7 @@ def test_rows_in_a_ledger_are_read_when_there_is_room_for_them(make: Any, tmp_pa
         texts.append(row.text)
         return int(row.n)
 
-    calls = make(call, payload=payload, max_bytes=9000)
+    calls = make(call, payload=payload, buffer=Buffer(max_bytes=9000))
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)
     calls.wait(0, ids(rows)[:2], 0, soon())
@@ -503,7 +505,7 @@ def test_executions_that_read_rows_from_the_ledger_at_a_time_have_them_called_on
             return payload.filled(wanted)
 
     service, overtaken = Service(), Overtaken()
-    calls = overtaken.calls = make(service, payload=overtaken, max_bytes=None)
+    calls = overtaken.calls = make(service, payload=overtaken, buffer=Buffer(max_bytes=None))
     calls.open(0, 1, [])
     calls.begin(0, 1, rows)
     assert calls.pending == 2

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pillarbox import Options
 from pillarbox.spark import LOW_LATENCY, async_map, async_udf
 from pillarbox.spark.latency import knows_pipelined
 
@@ -19,6 +20,7 @@ RunScript = Callable[..., list[str]]
 # row to a worker, so the sink sees row n when row n + 1 has left the operator, which reads row n + 1 when the
 # source has given row n + 2. The source waits there: a row that is held back anywhere else is never seen.
 SCRIPT = """
+from pillarbox import Options
 import os, select, sys
 import pyarrow as pa
 from pillarbox.spark import async_map, async_udf
@@ -49,7 +51,7 @@ def sink(batches):
 async def call(row):
     return row.id
 
-@async_udf("long", latency="low")
+@async_udf("long", options=Options(latency="low"))
 async def column(n):
     return n
 
@@ -62,7 +64,7 @@ df = df.mapInArrow(source, "id long")
 if kind == "udf":
     df = df.select(column("id").alias("n"))
 else:
-    df = async_map(df, call, schema="n long", latency="low", ordered=kind == "map")
+    df = async_map(df, call, schema="n long", ordered=kind == "map", options=Options(latency="low"))
 df = df.mapInArrow(sink, "n long")
 if kind == "stream":
     query = df.writeStream.format("noop").option("checkpointLocation", "checkpoint").start()
@@ -99,12 +101,12 @@ async def nothing(row: Any) -> None:
 @needs_pipelined
 def test_a_session_that_holds_rows_back_is_refused_with_what_it_needs(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="latency='low': the session needs") as caught:
-        async_map(spark.range(1), nothing, schema="n long", latency="low")
+        async_map(spark.range(1), nothing, schema="n long", options=Options(latency="low"))
     text = str(caught.value)
     for setting in LOW_LATENCY:
         assert setting in text
     assert "SparkSession.builder.config(map=pillarbox.spark.LOW_LATENCY)" in text
-    call = async_udf("long", latency="low")(nothing)
+    call = async_udf("long", options=Options(latency="low"))(nothing)
     with pytest.raises(ValueError, match="latency='low': the session needs"):
         call("id")
 
@@ -115,16 +117,16 @@ def test_only_what_is_missing_is_asked_for(spark: SparkSession) -> None:
     session.conf.set("spark.sql.execution.pandas.udf.buffer.size", "1024")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     with pytest.raises(ValueError, match="latency='low': the session needs") as caught:
-        async_map(session.range(1), nothing, schema="n long", latency="low")
+        async_map(session.range(1), nothing, schema="n long", options=Options(latency="low"))
     assert "spark.python.udf.pipelined.enabled=true (read when Spark starts);" in str(caught.value)
 
 
 @pytest.mark.skipif(knows_pipelined(), reason="this PySpark can deliver promptly")
 def test_a_pyspark_that_cannot_deliver_promptly_says_so(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="latency='low': needs a PySpark that knows spark.python.udf.pip"):
-        async_map(spark.range(1), nothing, schema="n long", latency="low")
+        async_map(spark.range(1), nothing, schema="n long", options=Options(latency="low"))
 
 
 def test_another_latency_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match="latency='fast': must be one of 'normal', 'low'"):
-        async_map(spark.range(1), nothing, schema="n long", latency="fast")
+        async_map(spark.range(1), nothing, schema="n long", options=Options(latency="fast"))

@@ -65,7 +65,7 @@ def test_a_second_run_calls_nothing_however_the_rows_are_partitioned(
         return {"text": f"row {row.id}", "vector": [row.id / 3, 1.0]}
 
     def rows(partitions: int, **given: Any) -> list[Any]:
-        options = Options(ledger=ledger, uid="uid", run="run", key=["id"], **given)
+        options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]), **given)
         df = spark.range(0, 300, 1, partitions)
         out = async_map(df, call, schema="text string, vector array<double>", keep="*", options=options)
         return sorted(map(tuple, out.collect()))
@@ -81,7 +81,7 @@ def test_a_column_finds_its_results_by_the_values_of_its_arguments(
     spark: SparkSession, ledger: Ledger, counting: Counting
 ) -> None:
     def column(key: list[str] | None) -> Any:
-        @async_udf("string", ledger=ledger, uid=f"by {key}", run="run", key=key)
+        @async_udf("string", ledger=dataclasses.replace(ledger, uid=f"by {key}", run="run", key=key))
         async def call(number: int, text: str) -> str:
             counting.note(number)
             return f"{number} {text}"
@@ -148,7 +148,9 @@ def test_results_of_every_form_come_back_as_they_were(
         return [values, Row(**values), tuple(values.values())][row.id % 3]
 
     def rows() -> list[Any]:
-        out = async_map(spark.range(8), call, schema=SCHEMA, ledger=ledger, uid="uid", run="run")
+        out = async_map(
+            spark.range(8), call, schema=SCHEMA, ledger=dataclasses.replace(ledger, uid="uid", run="run")
+        )
         return sorted(map(tuple, out.collect()))
 
     first = rows()
@@ -175,12 +177,14 @@ def test_another_schema_finds_no_results_that_would_not_fit(
             fn: Any = text
         else:
             fn = call
-        async_map(spark.range(2), fn, schema=schema, ledger=ledger, uid="uid", run="run").collect()
+        async_map(
+            spark.range(2), fn, schema=schema, ledger=dataclasses.replace(ledger, uid="uid", run="run")
+        ).collect()
     assert counting.calls() == {"0": 2, "1": 2}
 
 
 def test_one_function_of_two_columns_keeps_them_apart(spark: SparkSession, ledger: Ledger) -> None:
-    @async_udf("string", ledger=ledger, uid="uid", run="run", key=["number"])
+    @async_udf("string", ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["number"]))
     async def say(number: int, text: str) -> str:
         return f"{number} {text}"
 
@@ -192,7 +196,7 @@ def test_one_function_of_two_columns_keeps_them_apart(spark: SparkSession, ledge
 
 @pytest.mark.contract
 def test_two_operators_of_a_run_under_one_uid_are_told(spark: SparkSession, ledger: Ledger) -> None:
-    options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
+    options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
 
     async def other(row: Any) -> int:
         return -1
@@ -215,7 +219,7 @@ def test_a_result_that_does_not_fit_is_called_for_again(
             counting.note(row.id)
             return "text" if wrong and row.id == 3 else int(row.id)
 
-        options = Options(ledger=ledger, uid="uid", run="run", capacity=1)
+        options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), capacity=1)
         df = spark.range(0, 5, 1, 1)
         return [row.n for row in async_map(df, call, schema="n long", options=options).collect()]
 
@@ -241,11 +245,12 @@ def test_only_rows_that_failed_are_called_again(
             raise TimeoutError("never")
         return int(row.id) * 10
 
-    given: dict[str, Any] = {"schema": "ten long", "keep": "*", "uid": "uid", "run": "run", "key": ["id"]}
+    given: dict[str, Any] = {"schema": "ten long", "keep": "*"}
+    ledger = dataclasses.replace(ledger, uid="uid", run="run", key=["id"])
     first = async_map(spark.range(20), often, ledger=ledger, errors="column", **given)
     assert first.where("_error is not null").count() == 4
     # Errors that count as results for others are called again here as well.
-    sticky = Ledger(ledger.location, retry_errors=False)
+    sticky = dataclasses.replace(ledger, retry_errors=False)
     again = retry_failed(spark.range(25), well, ledger=sticky, **given)
     rows = {row.id: (row.ten, row._error and row._error.type) for row in again.collect()}
     expected: dict[int, Any] = {number: (number * 10, None) for number in range(20)}
@@ -262,7 +267,7 @@ def test_only_rows_that_failed_are_called_again(
 def test_rows_whose_key_is_null_get_their_own_answers_in_the_first_run(
     spark: SparkSession, ledger: Ledger, counting: Counting, is_column: bool
 ) -> None:
-    options = Options(ledger=ledger, uid="uid", run="run", key=["id"])
+    options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
 
     async def call(row: Any) -> str:
         counting.note(row.text)
@@ -293,7 +298,10 @@ def test_a_key_that_comes_twice_with_different_inputs_fails_in_one_task_and_in_t
     async def call(row: Any) -> str:
         return str(row.text)
 
-    given: dict[str, Any] = {"schema": "answer string", "ledger": ledger, "uid": "uid", "run": "run"}
+    given: dict[str, Any] = {
+        "schema": "answer string",
+        "ledger": dataclasses.replace(ledger, uid="uid", run="run", key=["id"]),
+    }
     rows = [(number % 20, f"text {number}") for number in range(40)]
 
     def frame(some: list[tuple[int, str]]) -> Any:
@@ -302,11 +310,11 @@ def test_a_key_that_comes_twice_with_different_inputs_fails_in_one_task_and_in_t
         return spark.createDataFrame(rdd, "id long, text string")
 
     if answered:
-        first = async_map(frame(rows[:answered]), call, key=["id"], **given).collect()
+        first = async_map(frame(rows[:answered]), call, **given).collect()
         assert len(first) == answered
     df = frame(rows)
     with pytest.raises(PythonException, match="two rows of this run have one key, and differ in text"):
-        async_map(df, call, key=["id"], **given).collect()
+        async_map(df, call, **given).collect()
 
 
 @pytest.mark.contract
@@ -329,10 +337,10 @@ def test_one_message_on_the_driver_gives_the_count_of_what_has_changed(
     log = logging.getLogger("pillarbox")
     log.addHandler(handler)
     try:
-        given: dict[str, Any] = {"schema": "answer string", "uid": "uid", "run": "changed", "key": ["id"]}
+        ledger = dataclasses.replace(ledger, uid="uid", run="changed", key=["id"])
         for text in ("old", "new"):
             df = spark.range(0, 20, 1, 4).selectExpr("id", f"concat('{text} ', id) as text", "1 as n")
-            out = async_map(df, call, ledger=ledger, **given)
+            out = async_map(df, call, schema="answer string", ledger=ledger)
             # The second action over one plan is another execution, over the same input.
             for _ in range(2):
                 answers = sorted(row.answer for row in out.collect())
@@ -342,7 +350,7 @@ def test_one_message_on_the_driver_gives_the_count_of_what_has_changed(
         assert "(it differs by text in 20)" in said
         assert set(counting.calls().values()) == {1}
         version = dataclasses.replace(ledger, version=2)
-        async_map(df, call, ledger=version, **given).collect()
+        async_map(df, call, schema="answer string", ledger=version).collect()
         assert "20 of another version than 2" in messages.get(timeout=60)
         assert messages.empty()
     finally:
@@ -356,15 +364,15 @@ def test_columns_that_do_not_count_may_change_and_must_be_columns(
         counting.note(row.text)
         return str(row.text)
 
-    given: dict[str, Any] = {"schema": "answer string", "uid": "uid", "run": "run"}
+    ledger = dataclasses.replace(ledger, uid="uid", run="run", inputs=["text"])
     for key in (["id"], None):
         for at in range(2):
             df = spark.range(0, 4, 1, 1).selectExpr("id", "concat('text ', id) as text", f"{at} as at")
-            named = dataclasses.replace(ledger, inputs=["text"])
-            async_map(df, call, ledger=named, key=key, **given).collect()
+            named = dataclasses.replace(ledger, key=key)
+            async_map(df, call, schema="answer string", ledger=named).collect()
     assert set(counting.calls().values()) == {2}
     with pytest.raises(ValueError, match="inputs: 'texts' is no column; the columns are id, text, at"):
-        async_map(df, call, ledger=dataclasses.replace(ledger, inputs=["texts"]), **given)
+        async_map(df, call, schema="answer string", ledger=dataclasses.replace(ledger, inputs=["texts"]))
 
 
 def test_an_estimate_keeps_and_finds_nothing(
@@ -374,7 +382,7 @@ def test_an_estimate_keeps_and_finds_nothing(
         counting.note(row.id)
         return int(row.id)
 
-    options = Options(ledger=ledger, uid="uid", run="run")
+    options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"))
     async_map(spark.range(10), call, schema="n long", options=options).collect()
     estimate_cost(spark.range(10), call, options=options, sample=5)
     assert counting.calls().total() == 15
@@ -397,16 +405,18 @@ async def same(row: Any) -> int:
 def test_what_cannot_be_is_refused_on_the_driver(
     spark: SparkSession, ledger: Ledger, given: dict[str, Any], says: str
 ) -> None:
-    options = {"ledger": ledger, "uid": "uid", "run": "run", **given}
+    ledger = dataclasses.replace(ledger, **{"uid": "uid", "run": "run", **given})
     with pytest.raises(ValueError, match=says):
-        async_map(spark.range(2), same, schema="n long", **options)
+        async_map(spark.range(2), same, schema="n long", ledger=ledger)
 
 
 def test_a_place_that_cannot_be_written_is_refused_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ledger = Ledger(str(tmp_path / "file" / "below"))
     with pytest.raises((LedgerError, OSError)):
-        async_map(spark.range(2), same, schema="n long", ledger=ledger, uid="uid", run="run")
+        async_map(
+            spark.range(2), same, schema="n long", ledger=dataclasses.replace(ledger, uid="uid", run="run")
+        )
 
 
 @pytest.mark.contract
@@ -414,7 +424,7 @@ def test_a_place_that_cannot_be_written_is_refused_on_the_driver(spark: SparkSes
 def test_a_task_that_sees_another_folder_than_the_driver_fails_and_calls_nothing(
     spark: SparkSession, ledger: Ledger, counting: Counting, tmp_path: Path, is_column: bool
 ) -> None:
-    options = Options(ledger=ledger, uid="uid", run="run")
+    options = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"))
 
     async def call(row: Any) -> int:
         counting.note(row)
@@ -437,20 +447,22 @@ def test_retrying_what_failed_needs_the_ledger_and_the_run_of_the_first_time(
 ) -> None:
     with pytest.raises(ValueError, match=r"ledger=None: .* async_map\(failed\(df\), \.\.\.\)"):
         retry_failed(spark.range(2), same, schema="n long")
-    names: dict[str, Any] = {"ledger": ledger, "uid": "uid", "run": "run"}
+    names: dict[str, Any] = {"ledger": dataclasses.replace(ledger, uid="uid", run="run")}
     with pytest.raises(ValueError, match="errors='fail': rows that are not called must be marked"):
         retry_failed(spark.range(2), same, schema="n long", **names, errors="fail")
     with pytest.raises(ValueError, match=r"run='run', uid='uid', key=None: .* and nothing else"):
         retry_failed(spark.range(2), same, schema="n long", **names)
     async_map(spark.range(2), same, schema="n long", **names).collect()
     with pytest.raises(ValueError, match=r"uid='uix', .* it has run='run' uid='uid'"):
-        retry_failed(spark.range(2), same, schema="n long", ledger=ledger, run="run", uid="uix")
-    drop = Options(ledger=ledger, uid="uid", run="run", errors="drop")
+        retry_failed(
+            spark.range(2), same, schema="n long", ledger=dataclasses.replace(ledger, uid="uix", run="run")
+        )
+    drop = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"), errors="drop")
     assert retry_failed(spark.range(2), same, schema="n long", options=drop).columns == ["n"]
-    plain = Options(ledger=ledger, uid="uid", run="run")
+    plain = Options(ledger=dataclasses.replace(ledger, uid="uid", run="run"))
     assert retry_failed(spark.range(2), same, schema="n long", options=plain).columns == ["n", "_error"]
     with pytest.raises(ValueError, match="run=None: must be the name of the earlier run"):
-        retry_failed(spark.range(2), same, schema="n long", ledger=ledger, uid="uid")
+        retry_failed(spark.range(2), same, schema="n long", ledger=dataclasses.replace(ledger, uid="uid"))
 
 
 # -- failures ------------------------------------------------------------------------------------
@@ -497,7 +509,7 @@ async def call(row):
     return row.id * 2
 
 df = spark.range(0, 2000, 1, partitions)
-options = dict(capacity=20, ledger=ledger, uid="uid", run="run", key=["id"])
+options = dict(capacity=20, ledger=dataclasses.replace(ledger, uid="uid", run="run", key=["id"]))
 out = async_map(df, call, schema="twice long", keep="*", **options)
 print(sorted(map(tuple, out.collect())) == [(i, 2 * i) for i in range(2000)], (tmp / "first-kill").exists())
 made = calls()
@@ -521,7 +533,8 @@ def test_a_micro_batch_that_is_done_again_finds_its_results_and_committed_ones_e
 ) -> None:
     lines = run_script(
         HEAD
-        + """
+        + """import dataclasses
+
 (tmp / "in").mkdir()
 for part in range(6):
     with open(tmp / "in" / f"{part}.json", "w") as file:
@@ -536,7 +549,8 @@ async def call(row):
 
 def query():
     df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
-    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=ledger, uid="uid", key=["id"])
+    kept = dataclasses.replace(ledger, uid="uid", key=["id"])
+    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=kept)
     return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
         .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 
@@ -566,7 +580,7 @@ def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_note
         return LedgerPlan(T.LongType(), None, ("id",), (0,), None, False, None, None, "plan", code, None)
 
     old, new = ledger_plan("3.11 old"), ledger_plan("3.11 new")
-    options = Options(ledger=ledger, uid="uid")
+    options = Options(ledger=dataclasses.replace(ledger, uid="uid"))
     assert not old.record_code(options, "query", 7)
     assert not old.record_code(options, "query", 7)
     assert new.record_code(options, "query", 7)
@@ -587,7 +601,7 @@ def test_the_code_of_a_micro_batch_stays_noted_and_that_of_a_whole_query_is_note
         logger.removeHandler(caplog.handler)
     assert "the code of the function has changed since run='query', uid='uid'" in caplog.messages[-1]
     # With a run of its own the driver has looked.
-    named = Options(ledger=ledger, uid="uid", run="query")
+    named = Options(ledger=dataclasses.replace(ledger, uid="uid", run="query"))
     assert not old.record_code(named, "query")
 
 
@@ -601,6 +615,7 @@ def test_a_micro_batch_that_is_done_again_with_other_code_warns_on_the_driver(
     lines = run_script(
         HEAD
         + """
+import dataclasses
 import logging, queue
 (tmp / "in").mkdir()
 for part in range(2):
@@ -623,7 +638,8 @@ logging.getLogger("pillarbox").addHandler(Handler(logging.WARNING))
 
 def query(call):
     df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
-    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=ledger, uid="uid", key=["id"])
+    kept = dataclasses.replace(ledger, uid="uid", key=["id"])
+    out = async_map(df, call, schema="twice long", keep="*", capacity=1, ledger=kept)
     return (out.writeStream.format("parquet").option("path", str(tmp / "out"))
         .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 
@@ -646,8 +662,9 @@ print(messages.empty())
 def test_foreach_batch_has_the_name_of_its_query(run_script: RunScript, tmp_path: Path) -> None:
     lines = run_script(
         HEAD
-        + """
-@async_udf("long", ledger=ledger, uid="udf", errors="null")
+        + """import dataclasses
+
+@async_udf("long", ledger=dataclasses.replace(ledger, uid="udf"), errors="null")
 async def column(n):
     note(n)
     return n * 3
@@ -657,7 +674,7 @@ async def call(row):
     return row.id * 2
 
 def process(df, batch):
-    options = dict(ledger=ledger, uid="map", key=["id"])
+    options = dict(ledger=dataclasses.replace(ledger, uid="map", key=["id"]))
     rows = lambda: sorted(map(tuple, async_map(df, call, schema="twice long", **options).collect()))
     column_of = lambda: sorted(map(tuple, df.select(column("id")).collect()))
     print(rows() == rows(), column_of() == column_of())

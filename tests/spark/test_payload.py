@@ -46,7 +46,7 @@ async def called(row: Any) -> Any:
 
 
 def payload_of(ledger: Ledger, **sizes: int) -> Payload:
-    options = Options(ledger=ledger, uid="u")
+    options = Options(ledger=dataclasses.replace(ledger, uid="u"))
     names = [name for name, _ in COLUMNS]
     plan = plan_ledger(called, options, names, None, None, session=None, streaming=True, arguments=None)
     assert plan is not None

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from pillarbox import Errors
 from pillarbox.aio.errors import ErrorInfo, Failed
 from pillarbox.ledger.private_files import folder_mode
 from pillarbox.spark import DeadLetter, Progress, async_map
@@ -73,7 +74,11 @@ def test_what_a_job_writes_is_its_owners_alone(spark: SparkSession, tmp_path: Pa
     with Progress(file=io.StringIO()) as progress:
         letters = DeadLetter(tmp_path / "letters", "json")
         rows = async_map(
-            spark.range(0, 40, 1, 2), picky, schema="n long", dead_letter=letters, progress=progress
+            spark.range(0, 40, 1, 2),
+            picky,
+            schema="n long",
+            errors=Errors(dead_letter=letters),
+            progress=progress,
         )
         assert len(rows.collect()) == 20
     seen |= modes(tmp_path / "letters")

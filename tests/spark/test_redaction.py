@@ -15,6 +15,7 @@ KEY = "AIzaSyB-0123456789abcdefghijklmnopqrstu"
 PASSWORD = "hunter2hunter2"
 
 SCRIPT = """
+from pillarbox import Errors, Timeout
 import os, shutil, sys, traceback
 from pyspark.sql import SparkSession
 from pillarbox import Ledger, Rate, Redact, Retry
@@ -71,24 +72,32 @@ def told(df, **how):
 
 def run(people, name, redact):
     texts = []
-    given = dict(schema="lat double", redact=redact)
+    given = dict(schema="lat double", errors=Errors(redact=redact))
     texts.append(told(async_map(people, geocode, **given)))
-    texts.append(told(async_map(people, geocode, errors="drop", fail_after=1, **given)))
+    few = Errors("drop", stop_after=1, redact=redact)
+    texts.append(told(async_map(people, geocode, schema="lat double", errors=few)))
     texts.append(told(async_map(people, late, timeout=0.05, **given)))
-    texts.append(told(async_map(people, late, timeout=0.05, on_timeout=no_answer, **given)))
+    texts.append(told(async_map(people, late, timeout=Timeout(0.05, fallback=no_answer), **given)))
     # What a hook has raised.
     weighed = Rate(units_per_minute=1000, weight=no_weight)
     texts.append(told(async_map(people, answer, rate=weighed, **given)))
-    column = async_udf("double", redact=redact)(geocode_name)
+    column = async_udf("double", errors=Errors(redact=redact))(geocode_name)
     texts.append(told(people.select(column("name", "address"))))
     # What is no error of a call: two rows have one key.
-    texts.append(told(async_map(people, answer, ledger=Ledger(name + "-clash"), uid="c", run="r",
-                                key=["kind"], **given)))
+    clash = Ledger(name + "-clash", uid="c", run="r", key=["kind"])
+    texts.append(told(async_map(people, answer, ledger=clash, **given)))
     with Progress() as progress:
-        rows = async_map(people, geocode, errors="column", keep=["id"], progress=progress,
-                         retry=Retry(attempts=2, initial=0.001),
-                         ledger=Ledger(name + "-ledger", retry_errors=False), uid="geo", run="r", key=["id"],
-                         dead_letter=DeadLetter(name + "-letters", "json", keep=["id"]), **given)
+        letters = DeadLetter(name + "-letters", "json", keep=["id"])
+        rows = async_map(
+            people,
+            geocode,
+            schema="lat double",
+            keep=["id"],
+            progress=progress,
+            retry=Retry(attempts=2, initial=0.001),
+            errors=Errors("column", redact=redact, dead_letter=letters),
+            ledger=Ledger(name + "-ledger", retry_errors=False, uid="geo", run="r", key=["id"]),
+        )
         rows.write.json(name + "-rows")
     progress.report(name + "-report.html")
     with open(name + "-errors", "w") as file:
@@ -111,9 +120,11 @@ def run_stream(name, redact):
     os.mkdir(name + "-in")
     shutil.copy(name + ".json", name + "-in")
     stream = spark.readStream.schema(SCHEMA).json(name + "-in")
-    rows = async_stream(stream, geocode_in_turn, schema="lat double", keep=["id"], key="kind", max_wait=0.1,
-                        errors="column", redact=redact,
-                        dead_letter=DeadLetter(name + "-stream-letters", "json", keep=["id"]))
+    letters = DeadLetter(name + "-stream-letters", "json", keep=["id"])
+    errors = Errors("column", redact=redact, dead_letter=letters)
+    rows = async_stream(
+        stream, geocode_in_turn, schema="lat double", keep=["id"], key="kind", max_wait=0.1, errors=errors
+    )
     checkpoint = os.path.abspath(name + "-checkpoint")
     query = rows.writeStream.format("json").option("path", name + "-stream-rows").option(
         "checkpointLocation", checkpoint).start()

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pillarbox import Errors
+
 pytest.importorskip("pyspark.sql")
 
 import numpy as np
@@ -53,7 +55,7 @@ def test_a_result_that_does_not_fit_is_put_aside_and_the_other_rows_leave(
         price(twelve, mode),
         schema="amount double",
         keep=["id"],
-        dead_letter=tmp_path / "letters",
+        errors=Errors(dead_letter=tmp_path / "letters"),
         retry=Retry(2, initial=0.001),
         **MODES[mode],
     )
@@ -90,7 +92,7 @@ def test_a_value_that_does_not_fit_its_column_is_null_in_a_column_function(
     async def many(places: list[int]) -> list[Any]:
         return [await one(place) for place in places]
 
-    half = async_udf("double", dead_letter=tmp_path / "letters", **MODES[mode])(
+    half = async_udf("double", errors=Errors(dead_letter=tmp_path / "letters"), **MODES[mode])(
         one if mode == "rows" else many
     )
     rows = spark.range(0, 30, 1, 1).select("id", half("id").alias("half")).collect()
@@ -114,10 +116,7 @@ def test_a_ledger_calls_again_for_what_did_not_fit_if_failures_are_called_again(
             call,
             schema="amount double",
             errors="null",
-            ledger=ledger,
-            uid="price",
-            run="run",
-            key=["id"],
+            ledger=dataclasses.replace(ledger, uid="price", run="run", key=["id"]),
         )
         return [row.amount for row in out.collect()]
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Retry
+from pillarbox import Errors, Retry
 from pillarbox.ledger import Ledger
 from pillarbox.spark import async_stream, failed
 from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
@@ -115,9 +115,8 @@ def test_retries_and_errors_are_those_of_the_operator_and_failed_rows_are_put_as
         call,
         schema="result long",
         keep="*",
-        errors="column",
+        errors=Errors("column", dead_letter=str(tmp_path / "letters")),
         retry=Retry(attempts=2, initial=0.01),
-        dead_letter=str(tmp_path / "letters"),
         max_wait=5.0,
     )
     query = start(out, sink, tmp_path, availableNow=True)
@@ -208,9 +207,7 @@ def test_a_ledger_has_what_was_called_and_a_new_checkpoint_under_the_same_run_ca
             schema="text string",
             keep=["id"],
             key="name",
-            ledger=Ledger(str(tmp_path / "ledger")),
-            uid="text-v1",
-            run="nightly",
+            ledger=Ledger(str(tmp_path / "ledger"), uid="text-v1", run="nightly"),
             max_wait=10.0,
         )
         query = start(out, sink, tmp_path / checkpoint, availableNow=True)
@@ -281,7 +278,7 @@ def test_a_bad_argument_is_refused_on_the_driver(
 
 
 def test_a_dataframe_that_is_no_stream_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ValueError, match="df: is no stream, .* use async_map"):
+    with pytest.raises(ValueError, match="df: is not a stream, .* use async_map"):
         async_stream(spark.range(3), same, schema="id long")
     stream = spark.readStream.format("rate").load().withColumnRenamed("value", "__pillarbox_hash")
     with pytest.raises(ValueError, match="df: a column may not be called '__pillarbox_hash'"):

@@ -74,6 +74,7 @@ print(*sorted((row.id, row.double) for row in spark.read.json(str(tmp / "out")).
 WORKER = (
     HEAD
     + """
+import dataclasses
 from pillarbox.ledger import Ledger
 spark.conf.set(*sys.argv[3:])
 ledger = Ledger(str(tmp / "ledger")) if sys.argv[2] == "ledger" else None
@@ -92,7 +93,7 @@ async def call(row):
     return {"double": 2 * row.id}
 
 stream = spark.readStream.schema("id long").parquet(str(tmp / "in"))
-options = {} if ledger is None else {"ledger": ledger, "uid": "double"}
+options = {} if ledger is None else {"ledger": dataclasses.replace(ledger, uid="double")}
 out = async_stream(stream, call, schema="double long", keep=["id"], max_wait=60.0, **options)
 found = {}
 query = out.writeStream.foreachBatch(lambda df, batch: found.update({batch: df.collect()}))

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Ledger
+from pillarbox import Errors, Ledger
 from pillarbox.spark import async_stream, failed
 from tests.spark.streams import END_TIMEOUT_S, Collected, note, noted, read_input, rocksdb, until, write_input
 from tests.spark.test_committed_output import IDS, Query, format_of_checkpoints
@@ -47,8 +47,7 @@ class LedgerQuery(Query):
             key="key",
             max_wait=0.2,
             ordered=self.ordered,
-            ledger=Ledger(str(self.folder / "ledger")),
-            uid="sized",
+            ledger=Ledger(str(self.folder / "ledger"), uid="sized"),
         )
 
     def check(self) -> None:
@@ -129,7 +128,7 @@ def test_files_of_rows_that_have_left_are_deleted_while_the_query_goes_on(
     write_input(spark, tmp_path / "in", "id long", [rows_of(0)])
     source = read_input(spark, tmp_path / "in", "id long")
     with rocksdb(spark):
-        out = async_stream(source, call, schema="id long", ledger=Ledger(str(tmp_path / "ledger")), uid="u")
+        out = async_stream(source, call, schema="id long", ledger=Ledger(str(tmp_path / "ledger"), uid="u"))
         writer = out.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "state"))
         query = writer.start()
         try:
@@ -159,10 +158,8 @@ def test_two_streams_of_a_query_keep_their_rows_apart_and_have_to_have_other_uid
             call,
             schema=f"{result} long",
             keep="*",
-            errors="drop",
-            dead_letter=str(tmp_path / "letters"),
-            ledger=Ledger(str(tmp_path / "ledger")),
-            uid=uid,
+            errors=Errors("drop", dead_letter=str(tmp_path / "letters")),
+            ledger=Ledger(str(tmp_path / "ledger"), uid=uid),
         )
 
     def run(first: str, second: str) -> Any:

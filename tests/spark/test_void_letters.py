@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from pillarbox import Errors
 from pillarbox.spark import DeadLetter, async_map
 from pillarbox.spark.dead_letters import DeadLetterName, DeadLetterTarget
 
@@ -55,7 +56,9 @@ def batches(spark: SparkSession, folder: Path, count: int) -> DataFrame:
 
 
 def test_each_action_leaves_letters_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
-    df = async_map(spark.range(0, 20, 1, 2), picky, schema="n long", dead_letter=tmp_path / "l")
+    df = async_map(
+        spark.range(0, 20, 1, 2), picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l")
+    )
     assert df.count() == 15
     assert ids(spark, tmp_path / "l") == [2, 6, 10, 14, 18]
     # What the second one calls may well succeed, while the first one's results lack these rows.
@@ -64,7 +67,9 @@ def test_each_action_leaves_letters_of_its_own(spark: SparkSession, tmp_path: Pa
 
 
 def test_partitions_that_one_task_runs_keep_their_letters_apart(spark: SparkSession, tmp_path: Path) -> None:
-    df = async_map(spark.range(0, 100, 1, 8), picky, schema="n long", dead_letter=tmp_path / "l").coalesce(1)
+    df = async_map(
+        spark.range(0, 100, 1, 8), picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l")
+    ).coalesce(1)
     assert len(df.collect()) == 75
     assert ids(spark, tmp_path / "l") == list(range(2, 100, 4))
 
@@ -76,7 +81,8 @@ def test_a_later_attempt_replaces_the_letters_of_the_same_task_unless_both_may_r
 ) -> None:
     lines = run_script(
         PICKY
-        + """
+        + """from pillarbox import Errors
+
 def behind(batches):
     for batch in batches:
         yield batch
@@ -89,7 +95,7 @@ def behind(batches):
 
 # A session that has the setting tells its tasks so.
 spark.sparkContext.setLocalProperty("spark.speculation", "true" if sys.argv[2] == "told" else None)
-out = async_map(spark.range(0, 20, 1, 1), picky, schema="n long", dead_letter=tmp / "l")
+out = async_map(spark.range(0, 20, 1, 1), picky, schema="n long", errors=Errors(dead_letter=tmp / "l"))
 print(out.mapInArrow(behind, "n long").count(), (tmp / "failed").exists())
 print(letters())
 spark.sparkContext.setLocalProperty("spark.speculation", None)
@@ -111,7 +117,7 @@ def test_uses_of_one_function_in_a_micro_batch_keep_each_others_letters(
     def each(batch: DataFrame, number: int) -> None:
         for part in ("< 5", ">= 5"):
             rows = batch.where(f"id % 10 {part}").coalesce(1)
-            async_map(rows, picky, schema="n long", dead_letter=folder).collect()
+            async_map(rows, picky, schema="n long", errors=Errors(dead_letter=folder)).collect()
 
     writer = batches(spark, tmp_path / "in", 3).writeStream.foreachBatch(each)
     query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
@@ -123,7 +129,7 @@ def test_both_sides_of_a_join_of_streams_keep_their_letters(spark: SparkSession,
     sides = []
     for name in ("left", "right"):
         stream = batches(spark, tmp_path / name, 1).selectExpr("id" if name == "left" else "id + 100 as id")
-        sides.append(async_map(stream, picky, schema="n long", dead_letter=tmp_path / "l"))
+        sides.append(async_map(stream, picky, schema="n long", errors=Errors(dead_letter=tmp_path / "l")))
     joined = sides[0].join(sides[1], "n")
     writer = joined.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
     query = writer.trigger(availableNow=True).start()
@@ -157,7 +163,7 @@ def test_a_replayed_micro_batch_replaces_its_letters_also_in_the_same_process(
 
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2)
     stream = rate.load().selectExpr("value as id")
-    out = async_map(stream, call, schema="n long", dead_letter=tmp_path / "l")
+    out = async_map(stream, call, schema="n long", errors=Errors(dead_letter=tmp_path / "l"))
     writer = out.mapInArrow(behind, "n long").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(tmp_path / "c")).option("path", str(tmp_path / "out"))
     with pytest.raises(StreamingQueryException, match="behind"):
@@ -180,7 +186,8 @@ def test_a_replay_in_the_next_process_replaces_its_letters_although_the_function
 ) -> None:
     script = (
         PICKY
-        + """
+        + """from pillarbox import Errors
+
 async def call(row):
     if row.text in {"alpha", "beta", "gamma", "delta"}:
         raise ValueError(row.id)
@@ -188,7 +195,7 @@ async def call(row):
 
 df = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp / "in"))
 df = df.selectExpr("id", "if(id % 4 = 2, 'alpha', 'other') as text")
-out = async_map(df, call, schema="n long", dead_letter=str(tmp / "l"))
+out = async_map(df, call, schema="n long", errors=Errors(dead_letter=str(tmp / "l")))
 query = (out.writeStream.format("noop")
     .option("checkpointLocation", str(tmp / "checkpoint")).trigger(availableNow=True).start())
 query.awaitTermination(100)

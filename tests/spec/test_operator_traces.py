@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import Retry, async_map
+from pillarbox import Buffer, Retry, async_map
 from pillarbox.aio import async_wait
 from pillarbox.aio.async_wait import AsyncWaitOperator
 from pillarbox.aio.calls import Call, CallState
@@ -289,10 +289,10 @@ def test_a_run_in_threads_and_one_with_a_ledger_are_behaviours_of_the_specificat
 ) -> None:
     options: dict[str, Any] = {"retry": Retry(2, initial=0.001), "errors": "null", "capacity": 8}
     if with_ledger:
-        options |= {"ledger": Ledger(str(tmp_path / "ledger")), "uid": "blocking", "run": "r"}
+        options |= {"ledger": Ledger(str(tmp_path / "ledger"), uid="blocking", run="r")}
     with recording(tmp_path / "trace") as folder:
         for _ in range(2):
-            assert len(list(async_map(blocking, list(range(60)), **options))) == 60
+            assert len(list(async_map(list(range(60)), blocking, **options))) == 60
     first, second = (read_life(path) for path in sorted(folder.glob("*.trace")))
     for life in (first, second):
         assert refusal(life) is None
@@ -317,7 +317,7 @@ async def embedded(row: Any) -> int:
 def test_each_operator_of_a_chain_does_what_the_specification_allows(tmp_path: Path, ordered: bool) -> None:
     with recording(tmp_path) as folder:
         results = async_map(
-            [looked_up, embedded], list(range(60)), capacity=4, ordered=ordered, errors="null"
+            list(range(60)), [looked_up, embedded], capacity=4, ordered=ordered, errors="null"
         )
         assert len(list(results)) == 60
     lives = [read_life(path) for path in sorted(folder.glob("*.trace"))]
@@ -332,7 +332,7 @@ def test_each_operator_of_a_chain_does_what_the_specification_allows(tmp_path: P
 
 def test_a_restored_row_that_had_run_for_less_than_a_millisecond_has_begun(tmp_path: Path) -> None:
     # Row 1 stands behind row 0 in its second life; its time runs meanwhile.
-    options: dict[str, Any] = {"timeout": 1.5, "errors": "column", "reorder": 2}
+    options: dict[str, Any] = {"timeout": 1.5, "errors": "column", "buffer": Buffer(2)}
     service = Service([1.0, 50.0], [0])
     with recording(tmp_path) as folder:
         first = Life([0, 1], service, None, capacity=2, **options)

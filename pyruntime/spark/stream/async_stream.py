@@ -10,7 +10,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyspark
@@ -18,9 +18,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pillarbox.aio.options import Options, settle_options
-from pillarbox.aio.signature import with_options
-from pillarbox.spark.dead_letters import DeadLetter
+from pillarbox.aio.batching import Batch
+from pillarbox.aio.concurrency import Adaptive
+from pillarbox.aio.limits.rate import Rate
+from pillarbox.aio.limits.shared import SharedLimits
+from pillarbox.aio.options import UNSET, ErrorMode, Errors, Options, Timeout, given_options, resolve_options
+from pillarbox.ledger import Ledger
 from pillarbox.spark.function import check_sendable, name_of, ship
 from pillarbox.spark.schema import arrow_type, parse_schema
 from pillarbox.spark.stream.bucket_state import REFERENCE
@@ -29,11 +32,6 @@ from pillarbox.spark.stream.plan import StreamPlan
 from pillarbox.spark.work import settle, settle_output
 from pillarbox.validate import check_duration
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack as UnpackOptions
-
-    from pillarbox.aio.options import OptionNames
-
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -41,8 +39,7 @@ MAX_WAIT = 1.0
 """Seconds by which slow calls hold a micro-batch up, unless said otherwise."""
 
 
-@with_options()
-def async_stream(  # type: ignore[misc]
+def async_stream(
     df: DataFrame,
     fn: Callable[[Any], Any],
     *,
@@ -50,16 +47,23 @@ def async_stream(  # type: ignore[misc]
     key: str | Sequence[str] | None = None,
     max_wait: float = MAX_WAIT,
     keep: str | Sequence[str] = (),
-    dead_letter: str | DeadLetter | None = None,
+    # From `Options`, but budget:
+    ordered: bool = UNSET,
+    capacity: int | Literal["auto"] | Adaptive = UNSET,
+    timeout: float | Timeout | None = UNSET,
+    retry: Any = UNSET,
+    rate: Rate | None = UNSET,
+    batch: Batch | None = UNSET,
+    errors: ErrorMode | Errors = UNSET,
+    ledger: Ledger | None = UNSET,
+    limits: SharedLimits | None = UNSET,
     options: Options | None = None,
-    **given: UnpackOptions[OptionNames],
 ) -> DataFrame:
     """Call `fn` with each row of the stream `df`; slow calls leave with a later micro-batch than fast ones.
 
-    fn, schema, keep, dead_letter, options: as for `async_map`. The limits hold for each executor.
+    fn, schema, keep, options: as for `async_map`. The limits hold for each executor.
     key: the columns whose rows belong together: with `ordered`, rows of one key leave in the order in which
-        they came. None for the whole row. Not what `Options.key` is: in a ledger a row here is known as a
-        whole.
+        they came. None for the whole row. A ledger knows a row here as a whole, so it has no key.
     max_wait: seconds by which slow calls may hold a micro-batch up, in all. What has not finished by then
         stays in Spark's state, its call goes on, and it leaves with a later micro-batch.
 
@@ -77,18 +81,41 @@ def async_stream(  # type: ignore[misc]
     On the driver. Raises TypeError or ValueError at once for a bad argument, for a DataFrame that is no
     stream, and for a session that lacks what is needed; in a task what `async_map` raises, and
     `StreamStateError`.
+
+    Options:
+    ordered: results leave in the order of their rows; otherwise as calls finish.
+    capacity: concurrency: calls in flight, at most (1 or more). A call that waits for its retry or for the
+        rate is not counted. "auto" or an `Adaptive` finds the number while it runs.
+    timeout: seconds over all attempts of a row, or a `Timeout`; None for no limit.
+    retry: a number of attempts, a `Retry`, or an object of tenacity (`AsyncRetrying`, `Retrying`); None to
+        call once.
+    rate: a `Rate`: calls a second, units a minute, for this task or shared.
+    batch: a `Batch`: the function takes a list of rows and gives a list of results, by position.
+    errors: what becomes of a row that fails for good: "fail" (the default) ends the job with the first;
+        "null" gives None for it; "column" says it beside the results; "drop" leaves it out. Or an `Errors`.
+    ledger: a `Ledger` with `uid` and `run`: what a call gave is kept before its row is emitted, and not
+        called again by whoever runs the same rows again.
+    limits: a `Coordinator` or `RedisCoordinator`: `rate` and `budget` hold for all tasks that share it
+        together, otherwise `rate` for each task alone.
     """
+    given = given_options(locals())
     if not callable(getattr(df, "mapInArrow", None)):
         raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
     if not df.isStreaming:
-        raise ValueError("df: is no stream, so that nothing could leave later; use async_map")
-    settled = settle_options(options, dict(given), dead_letter, instead="drop")
+        raise ValueError("df: is not a stream, so that nothing could leave later; use async_map")
+    settled = resolve_options(options, given)
+    if settled.where is not None or settled.latency != "normal":
+        raise ValueError("where, latency: are not for a stream whose calls outlive a micro-batch")
+    if settled.ledger is not None and settled.ledger.key is not None:
+        raise ValueError(
+            f"ledger: its key={settled.ledger.key!r} must be None, as a row here is known as a whole"
+        )
     token = check_sendable(fn, settled)
     results = parse_schema("schema", schema)
     for name in (KEY, HASH, READ, REFERENCE):
         if name in df.columns:
             raise ValueError(f"df: a column may not be called {name!r}")
-    kept, output = settle_output(df.schema, keep, results, settled.errors)
+    kept, output = settle_output(df.schema, keep, results, settled.errors.mode)
     hashed = _hash(df.schema, key)
     wait = check_duration("max_wait", max_wait, above_zero=True)
     session = df.sparkSession
@@ -96,12 +123,10 @@ def async_stream(  # type: ignore[misc]
     work = settle(
         fn,
         # A row's place among others is settled when it leaves, not when its call ends.
-        dataclasses.replace(settled, ordered=False, key=None),
+        dataclasses.replace(settled, ordered=False),
         token=token,
         session=session,
         progress=None,
-        dead_letter=dead_letter,
-        latency="normal",
         columns=df.columns,
         shape=f"{df.schema.simpleString()} {output.simpleString()}",
         results=results,

@@ -126,9 +126,9 @@ class HeldCalls:
         self._loop_thread = loop_thread
         self._changed = threading.Condition()
         self._buckets: dict[int, _Bucket] = {}
-        self._max_bytes = options.max_bytes
+        self._max_bytes = options.buffer.max_bytes
         self._held_bytes = self._unfinished = 0
-        self._at_a_time = options.most * (1 if options.batch is None else options.batch.size)
+        self._at_a_time = options.rows_in_flight
         # Of the two newest micro-batches that open all buckets.
         self._ticks = (-1, -1)
         self._input = _Rows()

@@ -9,8 +9,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers, open_session
-from pillarbox.aio.options import Options
+from pillarbox.aio.ledger_session import LedgerSession, StaleAnswers
 from pillarbox.ledger.keys import execution_id
 from pillarbox.spark.stream.bucket_state import REFERENCE, Columns
 from pillarbox.spark.stream.payload import STATE_COLUMNS, Payload
@@ -38,11 +37,11 @@ class StreamPlan:
     @property
     def payload(self) -> Payload | None:
         """Where the rows are; None where they are in the state, as there is no ledger."""
-        options, ledger_plan = self.work.options, self.work.ledger_plan
-        if options.ledger is None:
+        ledger, ledger_plan = self.work.options.ledger, self.work.ledger_plan
+        if ledger is None:
             return None
         assert ledger_plan is not None
-        return Payload(options.ledger, str(options.uid), ledger_plan, self.name, self.columns)
+        return Payload(ledger, str(ledger.uid), ledger_plan, self.name, self.columns)
 
     @property
     def state_columns(self) -> Columns:
@@ -70,14 +69,15 @@ def open_stream_session(work: Work, *, identify: Callable[[Any], bytes]) -> Ledg
 
     identify: the key of a row. It says all: micro-batch, row, number among equal ones.
     """
-    options: Options = work.options
-    assert options.ledger is not None
+    options = work.options
+    ledger = options.ledger
+    assert ledger is not None
     assert work.ledger_plan is not None
-    work.ledger_plan.check_place(options.ledger)
-    run = STREAM_RUN if options.run is None else options.run
+    work.ledger_plan.check_place(ledger)
+    run = STREAM_RUN if ledger.run is None else ledger.run
     if work.ledger_plan.record_code(options, run):
         work.ledger_plan.tell(StaleAnswers(other_code=True), options, run)
-    return open_session(
+    return LedgerSession(
         options,
         run,
         config=work.ledger_plan.config,

@@ -4,6 +4,10 @@ Written from the specification and without the kernel; used by the handover suit
 linearizations. A value: any thread.
 """
 
+# Why a timed take that gave nothing may leave a `wake_up` behind. Whether its time was over first or it was
+# woken first cannot be told from outside, and both are right: `step` gives both models, and what follows
+# decides.
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -4,6 +4,14 @@ Written from the specification and without the kernel. Used by the mailbox suite
 linearizations and by the tests of the specification. A value: any thread.
 """
 
+# Why one list in the order of the puts, where the kernel has an inbox, a batch and two queues. The contract
+# speaks of nothing but that order, urgency and priority; a model that had the kernel's queues would have
+# its mistakes as well. Each take searches the list anew, which costs what a test can pay.
+#
+# Why a wake-up may be lent. A put of another thread takes the armed callback out and calls it a moment
+# later; in between the owner may arm another one. A model that knew only "armed" would call a right history
+# wrong.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence

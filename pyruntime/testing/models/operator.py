@@ -5,6 +5,13 @@ their order already, and there is nothing to search: each step is one that the m
 refused. For one thread.
 """
 
+# Why a step is judged at once, without a search as for the kernel's subjects. One thread takes all of an
+# operator's steps, so the record is their order; what a search would have to guess is written down.
+#
+# Why times have a slack. The record has milliseconds, and a loop that others hold up is late; the
+# specification has no times at all. What may never be early is held to two milliseconds, the error of
+# rounding.
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -4,6 +4,14 @@ The order of emission is a subclass's. Written from the specification and withou
 queue suite and by the search for linearizations. A value: any thread.
 """
 
+# Why handles are numbers of attempts. The kernel's are slots and generations, which a subject of somebody
+# else's need not have; a suite learns which handle the subject gave for which attempt, and holds it to
+# being a new one.
+#
+# Why the two orders differ in one method, `next_out`. Everything else of the contract, bounds, renewal,
+# late completions and snapshots, must not depend on the order, and a model with two versions of it could
+# not say so.
+
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable

@@ -5,6 +5,9 @@
 
 # Why sizes are drawn up to more than all bytes that may wait: into an empty hand-over any item goes, and
 # that rule is only seen with one that is too large.
+#
+# Why `fill` puts several small items: with random sizes a hand-over is seldom full by their number, and the
+# bound on items would go untested behind the one on bytes.
 
 from __future__ import annotations
 

@@ -5,6 +5,9 @@
 
 # Why some runs have their subject owned by a second thread: a wait of the main thread is cut into slices,
 # so that Ctrl-C gets through, and a slice that ends hides a wake-up that was lost.
+#
+# Why some mails are put in the shape of a full batch (`take_a_batch`). Random steps seldom make a batch of
+# more than three and take all of it, and what a batch leaves out shows at its end only.
 
 from __future__ import annotations
 

@@ -18,6 +18,13 @@ Everything runs in the thread of the test runner.
 #
 # Why calls have books. The output can be right although a row was called twice, and the bill for that is
 # what a restart is judged by.
+#
+# Why a rule gives the event loop some turns, or as many as it needs. Only at rest is what comes next the
+# same each time, so that a failure shrinks; only between turns does a snapshot meet a call that has been
+# answered and not yet emitted.
+#
+# Why Hypothesis draws the operators of each life anew. A restored operator may have another capacity, and
+# what holds for the same sizes only is found by a restart with others.
 
 from __future__ import annotations
 

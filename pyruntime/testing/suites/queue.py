@@ -7,6 +7,9 @@ over all lives of the queue what became of every element.
 
 # Why books over all lives beside the model. The model says what each operation gives; that nothing is lost,
 # repeated or called again over crashes and restores is not in any one of them.
+#
+# Why a crash goes back to a snapshot and leaves the old queue as it is. A process that dies closes nothing;
+# a suite that closed the old queue first would never see what a late completion does to the new one.
 
 from __future__ import annotations
 

@@ -1,0 +1,154 @@
+"""The async operator over a DataFrame: the plan of `async_map`, and what it runs in each task.
+
+`map_dataframe` is for the driver. `MapTask` is sent to the workers and runs on their task thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from pillarbox.aio.chained import Stage, form_of_failures
+from pillarbox.spark.dead_letters import DeadLetterWriter
+from pillarbox.spark.error_column import ERROR_TYPE, ERROR_TYPE_OF_CHAIN
+from pillarbox.spark.executions import warn_of_second_execution
+from pillarbox.spark.function import check_sendable, name_of, ship
+from pillarbox.spark.progress import Progress
+from pillarbox.spark.records import ArrowInput, sliced
+from pillarbox.spark.schema import condition_of, parse_schema
+from pillarbox.spark.work import Work, check_progress, settle, settle_output
+from pillarbox.spark.worker import run_job
+from pillarbox.spark.writer import WHERE, ChainWriter, RowWriter, SkippedRows, put_back
+
+
+def map_dataframe(
+    df: DataFrame,
+    stages: Sequence[Stage],
+    *,
+    schema: Any,
+    keep: str | Sequence[str],
+    progress: Progress | None,
+    only_failed: bool = False,
+) -> DataFrame:
+    """The DataFrame of `async_map` and of `retry_failed`; raises TypeError or ValueError for what cannot be.
+
+    stages: the functions of a list, or one. only_failed: call only rows of which the ledger says that they
+    failed.
+    """
+    if not callable(getattr(df, "mapInArrow", None)):
+        raise TypeError(f"df={df!r}: must be a Spark DataFrame, not {type(df).__name__}")
+    where = stages[0].options.where
+    # A column belongs to the driver; in a task it is one of the input.
+    stages = [stage._replace(options=dataclasses.replace(stage.options, where=None)) for stage in stages]
+    tokens = [check_sendable(stage.fn, stage.options) for stage in stages]
+    check_progress(progress)
+    results = parse_schema("schema", schema)
+    mode = form_of_failures(stages)
+    is_chain = stages[0].uid is not None
+    kept, output = settle_output(
+        df.schema, keep, results, mode, ERROR_TYPE_OF_CHAIN if is_chain else ERROR_TYPE
+    )
+    shape = f"{df.schema.simpleString()} {output.simpleString()}"
+    works = [
+        settle(
+            stage.fn,
+            stage.options,
+            token=token,
+            session=df.sparkSession,
+            progress=progress,
+            columns=df.columns,
+            shape=f"{shape} {stage.uid}" if is_chain else shape,
+            results=results if stage is stages[-1] else None,
+            streaming=df.isStreaming,
+            only_failed=only_failed,
+            uid=stage.uid,
+            is_behind=stage is not stages[0],
+        )
+        for stage, token in zip(stages, tokens, strict=True)
+    ]
+    for work in works:
+        if work.dead_letters is not None:
+            work.dead_letters.dead_letter.check_types(df.schema)
+    if where is not None:
+        for field in results.fields:
+            if not field.nullable:
+                raise ValueError(f"where: rows that are not called give nulls; {field.name!r} is NOT NULL")
+        df = df.withColumn(WHERE, condition_of(where))
+    name = "_then_".join(name_of(stage.fn) for stage in stages)
+    task = MapTask(works, results, kept, mode, skips=where is not None)
+    made = df.mapInArrow(ship(task.run, name), output)
+    if not df.isStreaming and all(stage.options.ledger is None for stage in stages):
+        warn_of_second_execution(made, name)
+    return made
+
+
+class MapTask:
+    """The part of `async_map` that runs in each task. Sent to the workers as it is.
+
+    mode: that in which failed rows leave, as `errors` says. skips: True if the last column of the input says
+    which rows are called.
+    """
+
+    def __init__(
+        self, works: Sequence[Work], schema: T.StructType, kept: list[str], mode: str, *, skips: bool
+    ) -> None:
+        self._works = works
+        self._schema = schema
+        self._kept = kept
+        self._mode = mode
+        self._skips = skips
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The output batches for a partition's input batches."""
+        first, *others = self._works
+        with ExitStack() as stack:
+            writer = self._writer(stack)
+            skipped = None
+            if self._skips:
+                skipped = SkippedRows(ordered=first.options.ordered)
+                batches = skipped.called(map(_with_mask, batches))
+            job = run_job(first, ArrowInput(sliced(batches)), convert=writer.encoder, then=others)
+            for chunk in stack.enter_context(closing(job)):
+                batch = writer.write(chunk)
+                if skipped is not None:
+                    places, rows = skipped.beside(len(chunk))
+                    if rows is not None:
+                        batch = put_back(batch, writer.nulls(rows), places, writer.counts)
+                if batch.num_rows:
+                    yield batch
+            if skipped is not None:
+                _, rows = skipped.beside(None)
+                if rows is not None:
+                    yield writer.nulls(rows)
+
+    def _writer(self, stack: ExitStack) -> RowWriter:
+        works = self._works
+        dead_letters = {
+            work.uid: stack.enter_context(DeadLetterWriter(work.dead_letters))
+            for work in works
+            if work.dead_letters is not None
+        }
+        zone = works[-1].time_zone
+        if works[0].uid is None:
+            return RowWriter(self._kept, self._schema, zone, works[0].options, dead_letters.get(None))
+        return ChainWriter(
+            self._kept,
+            self._schema,
+            zone,
+            form=self._mode,
+            ordered=all(work.options.ordered for work in works),
+            dead_letters={str(uid): each for uid, each in dead_letters.items()},
+            drops=frozenset(str(work.uid) for work in works if work.options.errors.mode == "drop"),
+            has_source=len(works) > 1,
+        )
+
+
+def _with_mask(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+    names = batch.schema.names[:-1]
+    return batch.select(names), batch.column(len(names))
