@@ -101,7 +101,8 @@ class Task:
         ledger_plan = None
         if "ledger" in given:
             ledger_plan = LedgerPlan(RESULTS, None, ("n",), None, None, False, None, None, "plan", None, None)
-        work = Work(fn, "token", Options(ordered=False, **given), dead_letters=letters, ledger_plan=ledger_plan)
+        options = Options(ordered=False, **given)
+        work = Work(fn, "token", options, dead_letters=letters, ledger_plan=ledger_plan)
         self.plan = StreamPlan(uuid.uuid4().hex, work, RESULTS, ("n",), COLUMNS, OUTPUT, True, max_wait)
         self.states: dict[int, State] = {}
 
@@ -232,7 +233,7 @@ def test_dead_letters_of_a_state_are_not_lost_where_there_is_no_place_for_them_a
     assert letter is not None
     task = Task(errors="drop", letters=DeadLetterTarget(letter, ("n",), "operator", "run"))
     task.run(12, 1, (0, 0, [-1]))
-    task.plan = replace(task.plan, work=replace(task.plan.work, letters=None))
+    task.plan = replace(task.plan, work=replace(task.plan.work, dead_letters=None))
     with pytest.raises(StreamStateError, match="it has dead letters, and async_stream has no dead_letter="):
         task.run(12, 2, TICK)
 
