@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pillarbox import MailboxClosedError
-from pillarbox.kernel import Mail, TaskMailbox
+from pillarbox.kernel import Mail, MailboxClosedError, TaskMailbox
 from pillarbox.mailbox import Controller, GuestDriver, MailboxProcessor, Suspension
 
 
