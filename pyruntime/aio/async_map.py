@@ -94,10 +94,12 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
         if self._stream is None:
             if self._start is None:
                 return None
+            # Taken away first: what fails here is not tried again by the next `next`.
             (stages, rows), self._start = self._start, None
             stages = open_ledgers(stages)
             self._thread = thread = LoopThread(f"pillarbox-loop-{next(_numbers)}")
             self._stream = _stream_of(stages, rows, thread)
+            # It must not hold this iterator, or that would never be dropped.
             self._finalizer = weakref.finalize(self, _close_dropped, self._stream, thread)
         chunk = self._stream.take()
         if self._dead_letters is not None and chunk is not None:
@@ -148,6 +150,7 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
             try:
                 chunk = await self._take_in_loop()
             except BaseException:
+                # The cancellation of the task that waits, for one: its calls are cancelled with it.
                 await self._close_quietly_in_loop()
                 raise
             finally:
@@ -165,8 +168,10 @@ class AsyncMapIterator(Iterator[R], AsyncIterator[R], Generic[R]):
                 return None
             (stages, rows), self._start = self._start, None
             if any(stage.options.ledger is not None for stage in stages):
+                # It reads files or a bucket.
                 stages = await asyncio.to_thread(open_ledgers, stages)
             self._stream = _stream_of(stages, rows, None)
+            # Nobody waits for the end then: the loop goes on, and runs it.
             self._finalizer = weakref.finalize(self, self._stream.stop_soon)
         chunk = await self._stream.take_async()
         if self._dead_letters is not None and chunk is not None and _has_failed(chunk):

@@ -72,5 +72,5 @@ def _line(row: Any, failed: Failed) -> str:
     try:
         return json.dumps(dead_letter, default=shorten) + "\n"
     except (TypeError, ValueError, RecursionError):
-        # Keys that are no text, a collection within itself.
+        # Keys other than text, a collection within itself.
         return json.dumps({**dead_letter, "row": shorten(row, 10_000)}) + "\n"

@@ -6,6 +6,18 @@ one runs no code; numbers stand in columns. What rows are is the business of a `
 that makes Arrow batches of them.
 """
 
+# Alternatives, and why they are worse.
+#
+# To pickle the snapshot: reading it runs whatever stands in it, and the folder may be in a shared place; and
+# a class that has moved since makes it unreadable. So the code that reads it names each class that may be in
+# it, and what only pickle has a form for is pickled where that is asked for, value by value.
+#
+# To write the operator's state as Arrow: this package must run without pyarrow, and rows without Spark have
+# no schema. On Spark rows are Arrow batches all the same, by way of `PlainRows`.
+#
+# To make the bytes on the mailbox thread: no call begins meanwhile, and a row is emitted late. What is taken
+# there are references and numbers; nobody changes a row or a result afterwards.
+
 from __future__ import annotations
 
 import os
@@ -59,6 +71,7 @@ class FinishedRow(NamedTuple):
 Entry = CallState | FinishedRow | list[Watermark | Idleness]
 """A list of watermarks and statuses stands for those between rows."""
 
+# In the column of results: no result yet, and an entry that is not in the columns. None is a result.
 _UNFINISHED: Any = object()
 _APART: Any = object()
 
@@ -215,7 +228,8 @@ class SnapshotCodec:
         try:
             return _pack(encode(self._task(snapshot, careful=False)))
         except LedgerValueError:
-            # Something in it has no form: look which, as most snapshots need no such look.
+            # Something in it has no form. To look which takes each value on its own, and most snapshots have
+            # nothing of the kind.
             return _pack(encode(self._task(snapshot, careful=True)))
 
     def decode(self, data: bytes) -> TaskSnapshot:
@@ -504,6 +518,7 @@ class _Reader:
                 'SnapshotCodec(values="pickle")'
             )
         for place, data in pickled:
+            # Whoever reads has said that this may run code.
             values[place] = pickle.loads(data)
         return values
 
@@ -564,6 +579,7 @@ class SnapshotFolder:
     def write(self, snapshot: TaskSnapshot) -> None:
         """Keep a snapshot. Raises SnapshotError, LedgerError, OSError, and leaves nothing then."""
         new = snapshot.barrier.id
+        # Before anything of the folder changes: it may raise.
         content = self._codec.encode(snapshot)
         if not self._is_made:
             self._folder.make()
@@ -575,6 +591,7 @@ class SnapshotFolder:
                 f"checkpoint {new}: {self._folder.path} has one with id {newest}, and ids grow, "
                 "in all lives of a task"
             )
+        # The newest one stays until the next has been made durable.
         for each in older[1:]:
             self.discard(each)
         try:

@@ -46,6 +46,7 @@ class RowInput(ABC):
 
     def __init__(self) -> None:
         self._position = 0
+        # Rows still to be passed over, which were emitted before the snapshot.
         self._passed = 0
 
     @abstractmethod
@@ -74,7 +75,6 @@ class RowInput(ABC):
 
     def _emit(self, rows: list[Any], output: TaskOutput, row_bytes: int | None = None) -> None:
         if self._passed:
-            # Emitted before the snapshot.
             passed = min(self._passed, len(rows))
             self._passed -= passed
             rows = rows[passed:]
@@ -108,6 +108,7 @@ class CollectionInput(RowInput):
 
     def __init__(self, rows: Collection[Any]) -> None:
         super().__init__()
+        # In slices: a thread between would cost more than the reading.
         self._rows = iter(rows)
 
     def emit_next(self, output: TaskOutput) -> InputStatus:
@@ -457,6 +458,7 @@ class ChunkOutput:
                 self._is_worked_on = True
                 return chunk
             ready = self._loop.create_future()
+            # Nothing is armed where a chunk has come since.
             if self._handover.arm_wakeup_consumer(partial(_set_done, ready)):
                 await ready
 
@@ -592,5 +594,6 @@ class ChunkOutput:
 
 
 def _set_done(ready: asyncio.Future[None]) -> None:
+    # Whoever waited may have been cancelled.
     if not ready.done():
         ready.set_result(None)

@@ -18,9 +18,10 @@ Created on the mailbox thread, which alone may run it. Other threads reach it th
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from threading import get_ident
@@ -30,7 +31,8 @@ from pillarbox.kernel import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxClosedErro
 from pillarbox.mailbox.action_executor import IMMEDIATE, TaskActionExecutor
 from pillarbox.mailbox.executor import MailboxExecutor
 from pillarbox.mailbox.metrics import Doing, MailboxMetrics
-from pillarbox.mailbox.reports import ErrorReports
+
+log = logging.getLogger("pillarbox")
 
 MAX_URGENT_MAILS_PER_ROUND = 64
 """Mails that a round runs besides those that had come when it began: urgent ones that came meanwhile."""
@@ -585,3 +587,60 @@ async def run_as_guest(processor: MailboxProcessor) -> None:
             timer.cancel()
     for error in errors:
         raise error
+
+
+class ErrorMail(Mail):
+    """Raises an error on the mailbox thread; dropped, it leaves the error in the log."""
+
+    def __init__(self, error: BaseException) -> None:
+        # The description names no error: to describe one runs its code, which may raise in its turn.
+        super().__init__(_raise, error, priority=MAX_PRIORITY, urgent=True, description="report an error")
+
+    def cancel(self) -> None:
+        """Log the error that the task has ended without. Any thread; never raises."""
+        _log("an error was reported to a task that ended before it could raise it: %s", self.args[0])
+
+
+class ErrorReports:
+    """The errors reported to one mailbox."""
+
+    __slots__ = ("_kept", "_mailbox")
+
+    def __init__(self, mailbox: TaskMailbox) -> None:
+        self._mailbox = mailbox
+        self._kept: list[BaseException] = []
+
+    def report(self, error: BaseException) -> None:
+        """Have `error` raised on the mailbox thread. Any thread; never raises.
+
+        If the mailbox takes no mail any more, the error is logged and kept for `raise_kept`.
+        """
+        if not isinstance(error, BaseException):
+            error = TypeError(
+                f"an object of type {type(error).__name__} was reported, which is not an exception"
+            )
+        try:
+            if self._mailbox.try_put(ErrorMail(error)):
+                return
+        except Exception as trouble:
+            # Such as that of a forked process. What was reported counts, not what became of the report.
+            _log("an error could not be reported to its task: %s", trouble)
+        self._kept.append(error)
+        _log("an error was reported to a task that takes no mail any more: %s", error)
+
+    def raise_kept(self) -> None:
+        """Raise the first error that was kept, once. Mailbox thread."""
+        if self._kept:
+            first = self._kept[0]
+            self._kept.clear()
+            raise first
+
+
+def _log(message: str, error: BaseException) -> None:
+    # A handler of the user's may raise, and the thread that reports has its own work to end.
+    with suppress(Exception):
+        log.error(message, type(error).__qualname__, exc_info=error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

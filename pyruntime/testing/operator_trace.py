@@ -487,7 +487,7 @@ def record_operators(folder: str | Path) -> None:
         _traces.append(trace)
         original(operator, fn, options, **more)
         operator._queue = _RecordedQueue(operator._queue, trace)
-        trace.is_chained, trace.is_behind = operator._place is not None, operator._is_behind
+        trace.is_chained, trace.is_behind = operator._place.uid is not None, operator._is_behind
 
     AsyncWaitOperator.__init__ = made  # type: ignore[method-assign,assignment]
     for name, before in _WRAPPERS.items():

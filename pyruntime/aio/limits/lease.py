@@ -280,14 +280,10 @@ class LeasedLimiter(ABC):
         self._lapse_timer = None
         if self._leases and not self._closed:
             self._lapse_at = self._leases[0][0]
-            self._lapse_timer = self._loop.call_later(
-                max(0.0, self._lapse_at - self._clock()) + 0.001, self._lapse_timed
-            )
+            wait = max(0.0, self._lapse_at - self._clock()) + 0.001
+            self._lapse_timer = self._loop.call_later(wait, lambda: self._lapse(self._clock()))
         else:
             self._lapse_at = math.inf
-
-    def _lapse_timed(self) -> None:
-        self._lapse(self._clock())
 
     def _lapse(self, now: float) -> None:
         """Give back what is left of leases that are over. The oldest is used first."""
