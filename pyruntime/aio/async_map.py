@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pillarbox.aio.chained import Stage, as_fields, form_of_failures
 from pillarbox.aio.dead_letters import DeadLetterFiles
 from pillarbox.aio.errors import Failed, Outcome
-from pillarbox.aio.ledger_session import budget_of_run, open_session, scope_of
+from pillarbox.aio.ledger_session import LedgerSession, budget_of_run, scope_of
 from pillarbox.aio.observe.totals import Totals
 from pillarbox.aio.options import Options
 from pillarbox.aio.task_io import Chunk
@@ -291,7 +291,7 @@ def open_ledgers(stages: Sequence[Stage]) -> list[Stage]:
         if ledger is not None:
             run = str(ledger.run)
             record_code(ledger, scope_of(ledger, run), code_hash(stage.fn))
-            ledger_session = open_session(
+            ledger_session = LedgerSession(
                 options,
                 run,
                 execution=execution_id(),

@@ -291,6 +291,9 @@ class Sessions:
 
     # -- clients come and go --------------------------------------------------------------------
 
+    # A client that was given up is refused when it comes back, though its session could be made anew. Its
+    # splits are others' by then; with a new session it would go on reading them, and their rows would come
+    # twice.
     def _new(self, connection: Connection, client: str, about: Any, known: bool) -> Peer | None:
         if known:
             why = f"it was not heard of for {self._grace:g} s and counts as dead"
@@ -339,7 +342,9 @@ class Sessions:
         connection, peer._connection = peer._connection, None
         if connection is not None:
             connection.send("no", why[:MAX_REASON_LENGTH])
-            connection.close()
+            # It closes when it has read that. If this side did, with bytes unread, the system would reset the
+            # connection, and the reason might never arrive.
+            peer._loop.call_later(connections.CONNECT_TIMEOUT_S, connection.abort)
         self._gone(peer, False)
 
     # -- messages -------------------------------------------------------------------------------
@@ -373,6 +378,8 @@ class Sessions:
             self.drop(peer, f"{type(error).__name__}: {error}")
 
     def _answer(self, peer: Peer, number: int, ask: Callable[[], Any]) -> None:
+        # A future is answered when it is done, on whatever thread that is: a service that has to ask
+        # somebody else must not hold up the thread of all connections.
         try:
             answer = ask()
             if isinstance(answer, Future):

@@ -209,6 +209,8 @@ class ProgressService:
             else:
                 attempt.totals = totals
 
+    # Attempts are folded together, when the last of them ends: until then another one may turn out to be
+    # the one whose rows count. Spark runs two at a time where it speculates, and kills the slower one.
     def gone(self, peer: Peer, said_so: bool) -> None:
         """See `Service`. Nothing of an attempt that has ended, or died, is in flight."""
         del self._introduced[peer.name]

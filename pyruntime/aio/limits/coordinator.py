@@ -338,6 +338,8 @@ class LimitServer:
         self._pump(account)
         return account
 
+    # Names are made by tasks, so their number has a bound. What is given up for room is a rate whose
+    # buckets are full, as a new one would have them; never a budget, which would be granted a second time.
     def _has_room(self) -> bool:
         """True if one more name may be kept: of those that nobody uses, the one idle for longest goes."""
         if len(self._accounts) < MAX_NAMES:

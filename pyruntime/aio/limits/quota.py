@@ -260,6 +260,9 @@ class QuotaAllocator:
             self._weights.give_back(units, now)
         self._end(name, client.used)
 
+    # A connection that ends by FIN has been heard out: the system sends FIN after all that was written.
+    # After a reset something may be missing, so all that the client held counts as used, until it is back
+    # and says otherwise.
     def lost(self, name: str, heard: bool = True) -> None:
         """The connection of a client has ended. It may come back until what it holds has lapsed.
 
@@ -319,6 +322,11 @@ class QuotaAllocator:
             return f"max_cost={self.limits.max_cost}"
         return None
 
+    # Fairness. Equal shares for each turn would give a task with one call waiting as much as one with a
+    # thousand, and would leave the rest of its share unused. First come, first served, gives all to who
+    # asks for most. So each client has a sum of what it was served, and the one with the least is next
+    # (start-time fair queueing); one that begins to want more starts from the present sum, so that it
+    # cannot claim the time in which it wanted nothing.
     def grant(self) -> tuple[list[Grant], float]:
         """Grant what may be granted now, in turn, a share each; and the seconds after which to ask again."""
         # spec: RateLease!Grant
@@ -435,7 +443,8 @@ class QuotaAllocator:
     @classmethod
     def from_json(cls, value: Any, clock: Callable[[], float]) -> QuotaAllocator:
         """The accounts as they were. The buckets are empty: what was granted last is not known to be used."""
-        # spec: RateLease!Restart
+        # Every client counts as lost and not heard: what it said to the coordinator before, after the last
+        # write, is not in the file. spec: RateLease!Restart
         allocator = cls(Limits.from_json(value["limits"]), clock, 0.0)
         allocator.committed, allocator.used, allocator.cost = value["sums"]
         allocator._before = [*value.get("before", ())]

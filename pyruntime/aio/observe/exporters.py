@@ -314,20 +314,17 @@ class OpenTelemetryExporter(_Exporter):
             if each.export is None:
                 continue
             name, unit = f"{prefix}.{each.export or field}", OPEN_TELEMETRY_UNITS[each.unit]
+            make = meter.create_observable_counter
             if each.kind == "histogram":
-                meter.create_observable_gauge(
-                    name, [self._callback(field, _quantiles)], unit, f"{each.help}: quantiles"
-                )
-                meter.create_observable_counter(
-                    f"{name}.count", [self._callback(field, _number)], "1", f"{each.help}: how many"
-                )
-                meter.create_observable_counter(
-                    f"{name}.sum", [self._callback(field, _sum)], unit, f"{each.help}: in all, estimated"
-                )
+                # The API has no histogram that is observed.
+                make(f"{name}.count", [self._callback(field, _number)], "1", f"{each.help}: how many")
+                make(f"{name}.sum", [self._callback(field, _sum)], unit, f"{each.help}: in all, estimated")
+                quantiles = [self._callback(field, _quantiles)]
+                meter.create_observable_gauge(name, quantiles, unit, f"{each.help}: quantiles")
             elif each.kind == "level":
                 meter.create_observable_gauge(name, [self._callback(field)], unit, each.help)
             else:
-                meter.create_observable_counter(name, [self._callback(field)], unit, each.help)
+                make(name, [self._callback(field)], unit, each.help)
 
     def close(self) -> None:
         """Give no more values: instruments themselves cannot be taken out of a meter. Idempotent."""

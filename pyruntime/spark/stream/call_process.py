@@ -126,6 +126,9 @@ class _Stream:
             after=[each.calls for each in after],
         )
 
+    # Spark opens the buckets of a task one after the other, and of several tasks at a time. One deadline
+    # for each would add up to sixteen times `max_wait`; one for all would be used up by the first bucket with
+    # slow calls.
     def deadline_of(self, time_ms: int, bucket: int) -> float:
         """Until when the executions of a micro-batch wait for the calls of a bucket.
 
@@ -368,6 +371,8 @@ class CallProcess:
         return ("known", known.places, outputs, known.counts, letters)
 
 
+# Errors of users' functions are of classes that the other process may not have, or that do not survive
+# pickle. What Spark shows must name the row and the cause all the same.
 def _pickled(error: Exception) -> bytes:
     """An error that another process can raise, with its own text where it cannot travel itself."""
     if isinstance(error, CallFailed):
