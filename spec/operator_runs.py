@@ -38,7 +38,7 @@ from pillarbox.task import (
 )
 from pillarbox.testing.clocks import VirtualTimeLoop
 from pillarbox.testing.models.operator import TOLERANCE_MS, refusal
-from pillarbox.testing.operator_trace import SavedMark, SavedRow, Step, read_life, recording
+from pillarbox.testing.operator_trace import SavedMark, SavedRow, TraceStep, read_life, recording
 from pillarbox.testing.test_io import ReplayedInput, RestingOutput
 
 from . import tlc
@@ -59,7 +59,7 @@ RUNS_AT_ONCE = 50
 ROWS = (51, 80)
 """Rows of a run, from and to."""
 
-Run = list[Step]
+Run = list[TraceStep]
 
 
 class _Service:
@@ -264,7 +264,7 @@ def data_module(runs: Sequence[Run]) -> str:
     return "\n".join([*lines, "===="]) + "\n"
 
 
-def _step(step: Step) -> str:
+def _step(step: TraceStep) -> str:
     return tuple_of([f'"{step.name}"', str(step.at), *map(_word, step.words)])
 
 
