@@ -14,9 +14,10 @@ PAGE = Path(__file__).parent / "errors.md"
 HEAD = """\
 # Errors
 
-An error names the thing, its value, what is allowed, and what to do; and it comes early: on the driver, at the call.
-Twenty of them, as this version raises them: `python docs/error_page.py` writes this page, and a test compares it.
-In all of them `fn` is an async function, `df` a DataFrame with the columns `id` and `text`.
+An error names the thing, its value, what is allowed, and what to do; and it comes early: on the driver, at
+the call. Twenty of them, as this version raises them: `python docs/error_page.py` writes this page, and a
+test compares it. In all of them `fn` is an async function, `df` a DataFrame with the columns `id` and
+`text`.
 """
 SETUP = """\
 import asyncio
