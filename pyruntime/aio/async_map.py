@@ -3,6 +3,18 @@
 With `for` the calls run on an event loop in a thread, with `async for` on the caller's own.
 """
 
+# Alternatives, and why they are worse.
+#
+# To run the loop on the caller's thread while it waits for a result: it stands still while the caller
+# computes, so that no call begins, no answer is read and no time-out fires. The figures stand in
+# docs/decisions/loop-thread.md.
+#
+# To run the calls of `async for` on a loop of its own too: what the function uses, a session or a lock,
+# belongs to the caller's loop, and fails on another.
+#
+# To decide by the function that is called, with a name for each: a reader would have two functions with the
+# same twenty options. The way of iterating decides, and the first result binds it.
+
 from __future__ import annotations
 
 import asyncio

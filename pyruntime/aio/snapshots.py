@@ -27,9 +27,9 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from pillarbox.aio.calls import Call, CallState
 from pillarbox.aio.chained import ChainedRow, ResultRecord, as_fields, as_record, chained_call, chained_row
@@ -76,7 +76,7 @@ _UNFINISHED: Any = object()
 _APART: Any = object()
 
 
-class StateEntries(Sequence[Entry]):
+class StateEntries:
     """Entries of a state, in the order of admission. Filled by the mailbox thread; then for any thread.
 
     Most are rows of which nothing has failed, and rows with their results. They stand in columns: so many
@@ -122,28 +122,18 @@ class StateEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, place: int) -> Entry: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Entry]: ...
-
-    def __getitem__(self, place: int | slice) -> Entry | list[Entry]:
-        if isinstance(place, slice):
-            return [*self][place]
-        at = range(len(self._rows))[place]
-        return self._entry(at, self._rows[at], self._results[at], self._spent[at], self._costs[at])
-
     def __iter__(self) -> Iterator[Entry]:
-        return map(self._entry, count(), self._rows, self._results, self._spent, self._costs)
+        columns = zip(self._rows, self._results, self._spent, self._costs, strict=True)
+        for place, (row, result, spent, cost) in enumerate(columns):
+            if result is _UNFINISHED:
+                yield CallState(row, 0, spent, None, None, cost)
+            elif result is _APART:
+                yield self._apart[place]
+            else:
+                yield FinishedRow(row, result, cost, True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateEntries | tuple) and [*self] == [*other]
-
-    def _entry(self, place: int, row: Any, result: Any, spent: float, cost: float) -> Entry:
-        if result is _UNFINISHED:
-            return CallState(row, 0, spent, None, None, cost)
-        return self._apart[place] if result is _APART else FinishedRow(row, result, cost, True)
 
 
 class AsyncWaitState(NamedTuple):
@@ -153,7 +143,7 @@ class AsyncWaitState(NamedTuple):
     """
 
     ordered: bool
-    entries: Sequence[Entry]
+    entries: StateEntries | tuple[Entry, ...]
     scheduler: SchedulerState
     finished: int
 

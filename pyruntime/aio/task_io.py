@@ -9,6 +9,19 @@ begins where the first one did, and that many rows are passed over. An output ha
 taken, and how many were: those belong to the consumer, who has taken a chunk when it asks for the next one.
 """
 
+# Alternatives, and why they are worse.
+#
+# To read an iterable on the loop's thread, item by item: one that waits for a file or a database holds up
+# every call. To read each in a thread of its own: a list would cost a hand-over for nothing. So collections
+# in memory are read in place, and of the rest only what is known to be asynchronous is read on the loop.
+#
+# To hand results over one by one: a lock, a wake-up and a change of threads a row, which is more than a call
+# that returns at once costs. To hand over full chunks only: whoever asks for five rows waits for two thousand
+# calls. So the first chunk is one result, and each that is taken doubles the next.
+#
+# To count a chunk as taken when it is handed over: a consumer that fails while it writes it would have lost
+# it in the snapshot. It is taken when the consumer comes back for the next one.
+
 from __future__ import annotations
 
 import asyncio
